@@ -1,0 +1,56 @@
+# Everything a person types. `make run` and `make test` need only python3 (3.11 or newer) and make.
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format bench interop fuzz docs clean
+
+PYTHON ?= python3
+UV := .uv/bin/uv
+BIN := .venv/bin
+STAMP := .venv/.ready
+WORKERS ?= 2
+
+help: ## what there is to type
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(UV):
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else "Ottla needs Python 3.11 or newer, %s is %d.%d; name another with make PYTHON=..." % (sys.executable, *v[:2]))'
+	@echo "Getting uv ..."
+	@$(PYTHON) -m venv .uv
+	@.uv/bin/python -m pip install --quiet --disable-pip-version-check uv
+
+$(STAMP): pyproject.toml uv.lock | $(UV)
+	@echo "Building the environment in .venv ..."
+	@$(UV) sync --locked --quiet --python $(PYTHON)
+	@touch $(STAMP)
+
+setup: $(STAMP) ## build .venv with everything
+
+run: setup ## a broker in the foreground on 127.0.0.1:9092, its data in ./data
+	@exec $(BIN)/ottla server start --listen 127.0.0.1:9092 --data-dir data
+
+test: lint ## everything: lint, then all tests in parallel
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+lint: setup ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## put the code into its one format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## Apache Kafka and Ottla side by side (needs java and mvn)
+	$(BIN)/python -m bench $(ARGS)
+
+interop: setup ## Apache's Java clients against Ottla (needs java, javac and mvn)
+	$(BIN)/python -m bench.interop $(ARGS)
+
+fuzz: setup ## mutated frames against a broker until stopped
+	$(BIN)/python tests/fuzz/run.py $(ARGS)
+
+docs: setup ## write the generated reference pages anew
+	$(BIN)/python -m ottla.cli.reference docs/reference
+
+clean: ## remove what was built; the data folder stays
+	rm -rf .venv .uv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

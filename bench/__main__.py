@@ -1,0 +1,201 @@
+"""`python -m bench`: Apache Kafka and Ottla in turns, then the table."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import signal
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from datetime import date
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench import machine, migration, profiling, record, segments, table
+from bench.figures import Outcome
+from bench.processes import BenchError
+from bench.rows import FULL, QUICK, ROWS, Sizes
+from bench.session import Session
+from bench.systems import ApacheKafka, Ottla
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.systems import System
+
+_CHECKS: tuple[tuple[str, Callable[[Path, ApacheKafka, System], record.Check]], ...] = (
+    ("check-segments", segments.check),
+    ("check-migration", migration.check),
+)
+_ROUNDS = 3
+
+
+def options(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "--rows", default="*", metavar="GLOB", help="only these rows, e.g. 'produce-*' or 'check-*'"
+    )
+    parser.add_argument("--rounds", type=int, help=f"alternations ({_ROUNDS}; with --quick 1)")
+    parser.add_argument("--quick", action="store_true", help="small sizes, a look rather than a claim")
+    parser.add_argument("--cold-gb", type=float, help="size of the evicted data to read")
+    parser.add_argument("--no-checks", action="store_true", help="figures only")
+    parser.add_argument(
+        "--only", choices=("kafka", "ottla"), help="one of the two only; nothing is compared"
+    )
+    parser.add_argument(
+        "--null",
+        action="store_true",
+        help="Apache Kafka on both sides: how far from 1.00 the noise of this machine alone leads",
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="run Ottla under cProfile and print where its time went (the figures then mean nothing)",
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="write the results of a partial run as official ones"
+    )
+    parser.add_argument("--folder", type=Path, help="where the data folders go (the system's default)")
+    parser.add_argument("--list", action="store_true", help="print the rows and end")
+    return parser.parse_args(arguments)
+
+
+def sizes_for(chosen: argparse.Namespace) -> Sizes:
+    from dataclasses import replace
+
+    sizes = QUICK if chosen.quick else FULL
+    if chosen.cold_gb:
+        sizes = replace(sizes, cold_bytes=int(chosen.cold_gb * 1e9))
+    return sizes
+
+
+def main() -> int:
+    chosen = options()
+    if chosen.list:
+        for row in ROWS:
+            print(f"{row.key:18} {row.title} ({row.unit})")
+        for name, _check in _CHECKS:
+            print(name)
+        return 0
+    # Leaving by SystemExit lets every context end the processes it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    _raise_descriptor_limit()
+    try:
+        return compare(chosen)
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nbench: stopped", file=sys.stderr)
+        return 130
+
+
+def compare(chosen: argparse.Namespace) -> int:
+    started = time.monotonic()
+    sizes = sizes_for(chosen)
+    rounds = chosen.rounds or (1 if chosen.quick else _ROUNDS)
+    rows = [row for row in ROWS if fnmatchcase(row.key, chosen.rows)]
+    kafka = ApacheKafka()
+    ottla: System = ApacheKafka("Apache Kafka again") if chosen.null else Ottla()
+    sides: list[tuple[str, System]] = [("kafka", kafka), ("ottla", ottla)]
+    if chosen.only:
+        sides = [side for side in sides if side[0] == chosen.only]
+    samples: dict[tuple[str, str], list[float]] = {}
+    failures: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="ottla-bench-", dir=chosen.folder) as folder:
+        home = Path(folder)
+        if chosen.profile and isinstance(ottla, Ottla):
+            ottla.profile_into = home / "profile"
+        described = machine.describe(home)
+        print(described.sentence(), flush=True)
+        for turn in range(1, rounds + 1):
+            for side, system in sides:
+                if not rows:
+                    continue
+                head = f"round {turn}/{rounds}  {system.name:12}"
+
+                def take(key: str, value: float, side: str = side, head: str = head) -> None:
+                    samples.setdefault((key, side), []).append(value)
+                    print(f"{head}  {key:18} {table.figure(value)}", flush=True)
+
+                session = Session(system, home / f"{side}-{turn}", sizes, chosen.rows, take)
+                session.run()
+                failures += session.failures
+                _remove(home / f"{side}-{turn}")
+        checks: list[record.Check] = []
+        if not chosen.no_checks and not chosen.only:
+            checks = [
+                _run_check(name, check, home, kafka, ottla)
+                for name, check in _CHECKS
+                if fnmatchcase(name, chosen.rows)
+            ]
+        if chosen.profile:
+            profiling.show(home / "profile")
+    outcomes = [
+        Outcome(
+            row,
+            tuple(samples.get((row.key, "kafka"), ())),
+            tuple(samples.get((row.key, "ottla"), ())),
+        )
+        for row in rows
+    ]
+    if not chosen.only:
+        report = record.Report(
+            day=date.today(),
+            machine=described,
+            rounds=rounds,
+            minutes=(time.monotonic() - started) / 60,
+            sizes=sizes,
+            outcomes=outcomes,
+            checks=checks,
+            failures=failures,
+        )
+        whole = chosen.rows == "*" and not (chosen.quick or chosen.null or chosen.profile)
+        folder_written = record.write(report, official=whole or chosen.record)
+        if outcomes:
+            print("\n" + table.text(outcomes))
+        for check in checks:
+            print(f"{check.name}: {'passed' if check.passed else 'FAILED'} ({check.detail})")
+        with suppress(ValueError):
+            folder_written = folder_written.relative_to(Path.cwd())
+        print(f"written to {folder_written}/latest.{{json,md,svg}}")
+    complete = chosen.only or all(outcome.measured for outcome in outcomes)
+    return 0 if complete and not failures and all(check.passed for check in checks) else 1
+
+
+def _run_check(
+    name: str,
+    check: Callable[[Path, ApacheKafka, System], record.Check],
+    home: Path,
+    kafka: ApacheKafka,
+    ottla: System,
+) -> record.Check:
+    print(f"{name} …", flush=True)
+    try:
+        found = check(home / name, kafka, ottla)
+    except BenchError as error:
+        print(error, flush=True)
+        first_line = str(error).splitlines()[0]
+        return record.Check(name, passed=False, detail=first_line)
+    finally:
+        _remove(home / name)
+    return found
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _raise_descriptor_limit() -> None:
+    """Idle connections and thousands of partitions need more files than a shell usually allows."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The arithmetic of the comparison: percentiles, medians, ratios, verdicts. No I/O."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Better(enum.Enum):
+    """Which direction is good for a figure, and so which way its ratio has to lie."""
+
+    HIGHER = ">="
+    LOWER = "<="
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: what is measured and the ratio (Ottla over Kafka) to reach."""
+
+    key: str
+    title: str
+    unit: str
+    better: Better
+    target: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the rounds gave for a row."""
+
+    row: Row
+    kafka: tuple[float, ...]
+    ottla: tuple[float, ...]
+
+    @property
+    def measured(self) -> bool:
+        return bool(self.kafka and self.ottla)
+
+    @property
+    def kafka_median(self) -> float:
+        return median(self.kafka)
+
+    @property
+    def ottla_median(self) -> float:
+        return median(self.ottla)
+
+    @property
+    def ratio(self) -> float:
+        """Median over median; infinite when Kafka's is zero and ours is not."""
+        if self.kafka_median == 0:
+            return 1.0 if self.ottla_median == 0 else math.inf
+        return self.ottla_median / self.kafka_median
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the target is met; None for a row that is shown without one."""
+        if self.row.target is None:
+            return None
+        if not self.measured:
+            return False
+        # The ratio is judged as it is printed: two decimals.
+        shown = round(self.ratio, 2)
+        if self.row.better is Better.HIGHER:
+            return shown >= self.row.target
+        return shown <= self.row.target
+
+    @property
+    def advantage(self) -> float:
+        """How many times better Ottla is: above 1 it leads, whichever way is good for the row."""
+        if self.row.better is Better.HIGHER:
+            return self.ratio
+        return 1.0 / self.ratio if self.ratio else math.inf
+
+    @property
+    def verdict(self) -> str:
+        return {True: "reached", False: "not reached", None: "–"}[self.reached]
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest sample that at least `share` of all samples do not exceed (nearest rank)."""
+    if not ordered:
+        raise ValueError("no samples")
+    if not 0.0 < share <= 1.0:
+        raise ValueError(f"a share lies above 0 and up to 1, not at {share}")
+    return ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]
+

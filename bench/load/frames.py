@@ -1,0 +1,77 @@
+"""The few request frames the bench builds by hand: ApiVersions 0 and Produce 7.
+
+Written out here rather than taken from the broker under test, so that both sides of the
+comparison stay independent of it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from crc32c import crc32c
+
+_CLIENT_ID = b"bench"
+
+
+def api_versions() -> bytes:
+    """ApiVersions version 0."""
+    return _frame(18, 0, b"")
+
+
+def produce(topic: str, partition: int, records: bytes) -> bytes:
+    """Produce version 7 with acks=1 for one partition."""
+    name = topic.encode()
+    body = struct.pack(">hhi", -1, 1, 30_000)
+    body += struct.pack(">ih", 1, len(name)) + name
+    body += struct.pack(">iii", 1, partition, len(records)) + records
+    return _frame(0, 7, body)
+
+
+def batch(value: bytes) -> bytes:
+    """A record batch (magic 2) with one record, no key, no headers."""
+    record = b"\x00" + _varint(0) + _varint(0) + _varint(-1) + _varint(len(value)) + value + _varint(0)
+    record = _varint(len(record)) + record
+    now = 1_700_000_000_000
+    covered = struct.pack(">hiqqqhii", 0, 0, now, now, -1, -1, -1, 1) + record
+    head = struct.pack(">iBI", -1, 2, crc32c(covered))
+    return struct.pack(">qi", 0, len(head) + len(covered)) + head + covered
+
+
+def read_frame(sock: socket.socket) -> bytes:
+    """One whole response without its length."""
+    (length,) = struct.unpack(">i", _exactly(sock, 4))
+    return _exactly(sock, length)
+
+
+def check_produce_response(frame: bytes) -> None:
+    """Raise unless the only partition of a Produce 7 response has no error."""
+    (name_length,) = struct.unpack_from(">h", frame, 8)
+    (error,) = struct.unpack_from(">h", frame, 10 + name_length + 4 + 4)
+    if error:
+        raise RuntimeError(f"the broker answered error {error}")
+
+
+def _frame(api_key: int, version: int, body: bytes) -> bytes:
+    head = struct.pack(">hhih", api_key, version, 1, len(_CLIENT_ID)) + _CLIENT_ID
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def _exactly(sock: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        part = sock.recv(length - len(data))
+        if not part:
+            raise RuntimeError("the broker closed the connection")
+        data += part
+    return data
+
+
+def _varint(value: int) -> bytes:
+    zigzag = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while zigzag > 0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)

@@ -1,0 +1,83 @@
+"""One record per request and one request in flight: on one connection, and on many at once."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+
+from confluent_kafka import Producer
+
+from bench.load import frames, settings
+
+_VALUE = bytes(100)
+_PATIENCE = 30.0
+
+
+def clients(bootstrap: str, topic: str, connections: int, seconds: float) -> dict[str, float]:
+    """Each of `connections` librdkafka producers sends one record and waits for its ack, over and over."""
+    producers = [Producer(settings.prompt_producer(bootstrap)) for _ in range(connections)]
+    for producer in producers:
+        producer.produce(topic, _VALUE, partition=0)
+    for producer in producers:
+        if producer.flush(_PATIENCE):
+            raise RuntimeError("the broker acknowledged nothing")
+    counts = [0] * connections
+    barrier = threading.Barrier(connections + 1)
+
+    def send_and_wait(index: int) -> None:
+        send, flush = producers[index].produce, producers[index].flush
+        barrier.wait()
+        done = 0
+        while time.perf_counter() < stop:
+            send(topic, _VALUE, partition=0)
+            flush()
+            done += 1
+        counts[index] = done
+
+    threads = [
+        threading.Thread(target=send_and_wait, args=(index,), daemon=True)
+        for index in range(connections)
+    ]
+    for thread in threads:
+        thread.start()
+    started = time.perf_counter()
+    stop = started + seconds
+    barrier.wait()
+    for thread in threads:
+        thread.join()
+    return {"seconds": time.perf_counter() - started, "requests": sum(counts)}
+
+
+def raw(bootstrap: str, topic: str, connections: int, seconds: float) -> dict[str, float]:
+    """The same with bare sockets and one prepared request, so that the client costs almost nothing."""
+    host, _, port = bootstrap.rpartition(":")
+    request = frames.produce(topic, 0, frames.batch(_VALUE))
+    poller = selectors.EpollSelector()
+    sockets = [socket.create_connection((host, int(port))) for _ in range(connections)]
+    for sock in sockets:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        poller.register(sock, selectors.EVENT_READ, sock)
+        sock.sendall(request)
+        frames.check_produce_response(frames.read_frame(sock))
+        sock.sendall(request)
+    done = 0
+    started = time.perf_counter()
+    stop = started + seconds
+    length = 0
+    while time.perf_counter() < stop:
+        for key, _ in poller.select(1.0):
+            sock = key.data
+            answer = sock.recv(4096)
+            length = length or len(answer)
+            # Every answer has the same length; a shorter read or a closed connection has not.
+            if len(answer) != length:
+                raise RuntimeError("an answer was cut short")
+            done += 1
+            sock.send(request)
+    taken = time.perf_counter() - started
+    for sock in sockets:
+        sock.close()
+    poller.close()
+    return {"seconds": taken, "requests": done}

@@ -1,0 +1,51 @@
+"""The first acknowledged record of a broker that is only just starting."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from bench.load import settings
+
+_PATIENCE = 60.0
+
+
+def first_ack(bootstrap: str, topic: str) -> dict[str, float]:
+    """Knock until the port opens, then send one record to a topic that does not exist yet.
+
+    Prints `ready` before it knocks, when the libraries are loaded. The result is the monotonic clock
+    at the acknowledgement and when the port opened: the caller knows when the broker was started.
+    """
+    host, _, port = bootstrap.rpartition(":")
+    print("ready", flush=True)
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex((host, int(port))) == 0:
+                break
+        if time.monotonic() > deadline:
+            raise RuntimeError("the port never opened")
+        time.sleep(0.002)
+    opened = time.monotonic_ns()
+    acked: list[int] = []
+
+    def acknowledged(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            raise RuntimeError(error.str())
+        acked.append(time.monotonic_ns())
+
+    producer = Producer(
+        {
+            **settings.prompt_producer(bootstrap),
+            "reconnect.backoff.ms": 5,
+            "reconnect.backoff.max.ms": 20,
+            "topic.metadata.refresh.fast.interval.ms": 5,
+            "retry.backoff.ms": 5,
+        }
+    )
+    producer.produce(topic, b"first", on_delivery=acknowledged)
+    if producer.flush(_PATIENCE) or not acked:
+        raise RuntimeError("the broker acknowledged nothing")
+    return {"acknowledged_ns": acked[0], "opened_ns": opened}

@@ -1,0 +1,206 @@
+"""Processes that the bench starts, watches and ends; never any other.
+
+Every child runs in its own process group, so that Ctrl-C in a terminal reaches only the bench, which
+then ends its children in order by process id. A child also asks the kernel to be killed when the
+bench itself disappears, so that even `kill -9` of the bench leaves no broker behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class BenchError(Exception):
+    """Something the person at the keyboard has to know, in one sentence."""
+
+
+def die_with_parent() -> None:
+    """For `preexec_fn`: the kernel ends the child when the bench is gone."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_port(port: int, child: Child, timeout: float) -> None:
+    """Return once something listens on the loopback port, or say why it never will."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if child.process.poll() is not None:
+            raise BenchError(f"{child.name} ended at once with code {child.process.returncode}:\n{child.tail()}")
+        time.sleep(0.002)
+    raise BenchError(f"{child.name} did not listen within {timeout:.0f} s:\n{child.tail()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process and its descendants hold and have used."""
+
+    cpu_seconds: float
+    resident_bytes: int
+
+
+class Child:
+    """One child process with its output in a file. Leaving the context ends it."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        output: Path,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stop_timeout: float = 30.0,
+    ) -> None:
+        self.name = name
+        self.output = output
+        self.stop_timeout = stop_timeout
+        self.started = time.monotonic_ns()
+        with output.open("ab") as sink:
+            self.process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env=None if env is None else dict(env),
+                process_group=0,
+                preexec_fn=die_with_parent,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL when that is not heeded in time."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(self.stop_timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the kernel has buried it."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines it printed."""
+        text = self.output.read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def usage(self) -> Usage:
+        """CPU and memory of the process and whatever it has started."""
+        cpu = 0.0
+        resident = 0
+        for pid in (self.pid, *descendants(self.pid)):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                cpu += cpu_seconds(pid)
+                resident += resident_bytes(pid)
+        return Usage(cpu, resident)
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids below `pid`, nearest first."""
+    found: list[int] = []
+    open_ends = [pid]
+    while open_ends:
+        parent = open_ends.pop()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    children = [int(child) for child in (task / "children").read_text().split()]
+                    found += children
+                    open_ends += children
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process, with that of the children it has waited for."""
+    # The second field is the command in parentheses and may itself hold spaces and parentheses.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident set of one process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def run(
+    name: str,
+    command: Sequence[str],
+    *,
+    timeout: float,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end, output captured; a failure becomes one readable error."""
+    with subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=None if env is None else dict(env),
+        process_group=0,
+        preexec_fn=die_with_parent,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise BenchError(f"{name} took longer than {timeout:.0f} s") from None
+        except BaseException:
+            process.kill()
+            raise
+    if check and process.returncode != 0:
+        said = "\n".join((out + err).splitlines()[-20:])
+        raise BenchError(f"{name} failed with code {process.returncode}:\n{said}")
+    return subprocess.CompletedProcess(list(command), process.returncode, out, err)

@@ -1,0 +1,114 @@
+"""Writes what a run has found: JSON, Markdown and SVG, and the table in docs/performance.md."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import date
+from typing import TYPE_CHECKING
+
+from bench import chart, table
+from bench.maven import CACHE, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from bench.figures import Outcome
+    from bench.machine import Machine
+    from bench.rows import Sizes
+
+RESULTS = ROOT / "bench" / "results"
+SCRATCH = CACHE / "bench"
+PERFORMANCE = ROOT / "docs" / "performance.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A correctness check beside the figures."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One whole run."""
+
+    day: date
+    machine: Machine
+    rounds: int
+    minutes: float
+    sizes: Sizes
+    outcomes: Sequence[Outcome]
+    checks: Sequence[Check]
+    failures: Sequence[str]
+
+    def markdown(self) -> str:
+        cold = self.sizes.cold_bytes / 1e9
+        lines = [
+            f"Measured on {self.day.isoformat()}: {self.rounds} alternating rounds, medians with the "
+            f"range of all samples, {self.minutes:.0f} minutes. {self.machine.sentence()}",
+            "",
+            table.markdown(self.outcomes),
+            "",
+            f"Evicted data: {cold:g} GB read from the disk by another consumer meanwhile. "
+            "`ratio` is Ottla's median over Apache Kafka's.",
+        ]
+        if self.checks:
+            lines += ["", "| check | | |", "|---|---|---|"]
+            lines += [
+                f"| {check.name} | {'passed' if check.passed else '**failed**'} | {check.detail} |"
+                for check in self.checks
+            ]
+        return "\n".join(lines) + "\n"
+
+    def json(self) -> str:
+        rows = [
+            {
+                "key": outcome.row.key,
+                "title": outcome.row.title,
+                "unit": outcome.row.unit,
+                "better": outcome.row.better.name.lower(),
+                "target": outcome.row.target,
+                "kafka": outcome.kafka,
+                "ottla": outcome.ottla,
+                "kafka_median": outcome.kafka_median if outcome.kafka else None,
+                "ottla_median": outcome.ottla_median if outcome.ottla else None,
+                "ratio": outcome.ratio if outcome.measured else None,
+                "reached": outcome.reached,
+            }
+            for outcome in self.outcomes
+        ]
+        whole = {
+            "day": self.day.isoformat(),
+            "machine": asdict(self.machine),
+            "rounds": self.rounds,
+            "minutes": round(self.minutes, 1),
+            "sizes": asdict(self.sizes),
+            "rows": rows,
+            "checks": [asdict(check) for check in self.checks],
+            "failures": list(self.failures),
+        }
+        return json.dumps(whole, indent=2) + "\n"
+
+    def svg(self) -> str:
+        subtitle = (
+            f"medians of {self.rounds} alternating rounds, {self.machine.cores} cores, "
+            f"{self.day.isoformat()}"
+        )
+        return chart.svg(self.outcomes, subtitle)
+
+
+def write(report: Report, *, official: bool) -> Path:
+    """Into the recorded results, or, for a partial run, into the cache folder where nobody cites it."""
+    folder = RESULTS if official else SCRATCH
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "latest.json").write_text(report.json())
+    (folder / "latest.md").write_text(report.markdown())
+    (folder / "latest.svg").write_text(report.svg())
+    if official:
+        document = PERFORMANCE.read_text()
+        PERFORMANCE.write_text(table.replace_between(document, "bench", report.markdown()))
+    return folder

@@ -1,0 +1,86 @@
+"""Every row of the table with the ratio to reach, in the order of the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.figures import Better, Row
+
+_UP, _DOWN = Better.HIGHER, Better.LOWER
+_RECORDS, _MB, _REQUESTS = "M records/s", "MB/s", "requests/s"
+
+ROWS: tuple[Row, ...] = (
+    Row("produce-100b-1p", "produce 100 B, acks=1, one partition", _RECORDS, _UP, 1.1),
+    Row("produce-100b-16p", "produce 100 B, acks=1, 16 partitions", _RECORDS, _UP, 1.1),
+    Row("produce-1k-1p", "produce 1 KB, acks=1, one partition", _MB, _UP, 1.1),
+    Row("produce-1k-16p", "produce 1 KB, acks=1, 16 partitions", _MB, _UP, 1.1),
+    Row("consume-100b", "consume 100 B", _RECORDS, _UP, 0.95),
+    Row("consume-1k", "consume 1 KB", _MB, _UP, 0.95),
+    Row("requests-1", "one-record requests, one in flight", _REQUESTS, _UP, 1.5),
+    Row("requests-64", "… on 64 connections", _REQUESTS, _UP, 1.0),
+    Row("requests-64-raw", "… on 64 bare sockets (no client library)", _REQUESTS, _UP, None),
+    Row("latency-p50", "end to end at 1,000/s, p50", "ms", _DOWN, 0.8),
+    Row("latency-p99", "end to end at 1,000/s, p99", "ms", _DOWN, 0.7),
+    Row("latency-p999", "end to end at 1,000/s, p99.9", "ms", _DOWN, 0.7),
+    Row("start", "process start to first acknowledged record", "s", _DOWN, 0.15),
+    Row("memory-fresh", "resident memory, fresh", "MB", _DOWN, 0.15),
+    Row("memory-loaded", "resident memory, after the load", "MB", _DOWN, 0.15),
+    Row("cold-produce-p99", "produce p99 during a read of evicted data", "ms", _DOWN, 1.0),
+    Row("cold-consume-p99", "tail-consume p99 during a read of evicted data", "ms", _DOWN, 1.0),
+    Row("partitions-2000", "produce rate kept with 2,000 partitions", "of the plain rate", _UP, 1.0),
+    Row("idle-1000", "produce rate kept with 1,000 idle connections", "of the plain rate", _UP, 1.0),
+    Row("cpu-produce", "broker CPU per GB produced (1 KB)", "s", _DOWN, 1.0),
+    Row("cpu-consume", "broker CPU per GB consumed (1 KB)", "s", _DOWN, 1.0),
+    Row("cli-list", "listing topics from the command line", "s", _DOWN, 0.5),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything one session does."""
+
+    small_records: int
+    large_records: int
+    loss_records: int
+    repeats: int
+    request_seconds: float
+    latency_seconds: float
+    latency_rate: int
+    cold_bytes: int
+    cold_record_bytes: int
+    many_partitions: int
+    idle_connections: int
+    warm_records: int
+    warm_seconds: float
+
+
+FULL = Sizes(
+    small_records=3_000_000,
+    large_records=600_000,
+    loss_records=2_000_000,
+    repeats=2,
+    request_seconds=3.0,
+    latency_seconds=15.0,
+    latency_rate=1_000,
+    cold_bytes=5_000_000_000,
+    cold_record_bytes=10_000,
+    many_partitions=2_000,
+    idle_connections=1_000,
+    warm_records=2_000_000,
+    warm_seconds=3.0,
+)
+QUICK = Sizes(
+    small_records=500_000,
+    large_records=100_000,
+    loss_records=300_000,
+    repeats=1,
+    request_seconds=1.0,
+    latency_seconds=4.0,
+    latency_rate=1_000,
+    cold_bytes=300_000_000,
+    cold_record_bytes=10_000,
+    many_partitions=200,
+    idle_connections=200,
+    warm_records=300_000,
+    warm_seconds=1.0,
+)

@@ -1,0 +1,106 @@
+"""librdkafka's failures as `KafkaError`.
+
+librdkafka numbers its errors in two ranges. What a broker said is positive and equals the
+protocol's own code. What happened inside the client is negative and has no code of the protocol;
+the nearest one is taken so that `error.code` can always be asked, and `ClientError.local` keeps
+librdkafka's own name for it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import confluent_kafka as rd
+
+from ottla.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_BY_NUMBER = {int(code): code for code in ErrorCode}
+
+_NEAREST = {
+    rd.KafkaError._ALL_BROKERS_DOWN: ErrorCode.NETWORK_EXCEPTION,
+    rd.KafkaError._TRANSPORT: ErrorCode.NETWORK_EXCEPTION,
+    rd.KafkaError._RESOLVE: ErrorCode.NETWORK_EXCEPTION,
+    rd.KafkaError._SSL: ErrorCode.NETWORK_EXCEPTION,
+    rd.KafkaError._TIMED_OUT: ErrorCode.REQUEST_TIMED_OUT,
+    rd.KafkaError._TIMED_OUT_QUEUE: ErrorCode.REQUEST_TIMED_OUT,
+    rd.KafkaError._MSG_TIMED_OUT: ErrorCode.REQUEST_TIMED_OUT,
+    rd.KafkaError._AUTHENTICATION: ErrorCode.SASL_AUTHENTICATION_FAILED,
+    rd.KafkaError._UNKNOWN_TOPIC: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    rd.KafkaError._UNKNOWN_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    rd.KafkaError._AUTO_OFFSET_RESET: ErrorCode.OFFSET_OUT_OF_RANGE,
+    rd.KafkaError._NO_OFFSET: ErrorCode.OFFSET_OUT_OF_RANGE,
+    rd.KafkaError._UNSUPPORTED_FEATURE: ErrorCode.UNSUPPORTED_VERSION,
+    rd.KafkaError._BAD_MSG: ErrorCode.CORRUPT_MESSAGE,
+    rd.KafkaError._BAD_COMPRESSION: ErrorCode.CORRUPT_MESSAGE,
+    rd.KafkaError._INVALID_ARG: ErrorCode.INVALID_REQUEST,
+    rd.KafkaError._FENCED: ErrorCode.PRODUCER_FENCED,
+    rd.KafkaError._ISR_INSUFF: ErrorCode.NOT_ENOUGH_REPLICAS,
+}
+
+
+class ClientError(KafkaError):
+    """A failure that librdkafka reported: the code, and what only the client knows about it."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str | None = None,
+        *,
+        local: str | None = None,
+        retriable: bool = False,
+        fatal: bool = False,
+    ) -> None:
+        super().__init__(code, message)
+        self.local = local  # librdkafka's name when no broker was involved, such as "_TRANSPORT"
+        self.retriable = retriable
+        self.fatal = fatal  # the client is of no further use; make a new one
+
+
+class PartialFailureError(KafkaError):
+    """Some items of one request failed. `failures` says which; the others succeeded."""
+
+    def __init__(self, failures: Mapping[str, KafkaError]) -> None:
+        first = next(iter(failures.values()))
+        text = "; ".join(f"{name}: {error}" for name, error in failures.items())
+        super().__init__(first.code, text)
+        self.failures = dict(failures)
+
+
+def translate(error: rd.KafkaError) -> ClientError:
+    """What librdkafka says, in our vocabulary."""
+    number = error.code()
+    local = None
+    if number < -1:
+        local = error.name()
+        code = _NEAREST.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
+    else:
+        code = _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
+    message = error.str().removeprefix("Broker: ")
+    return ClientError(
+        code,
+        message,
+        local=local,
+        retriable=error.retriable() or code.retriable,
+        fatal=error.fatal(),
+    )
+
+
+def translate_exception(exception: rd.KafkaException) -> ClientError:
+    """The same for what librdkafka's binding raises."""
+    cause = exception.args[0] if exception.args else None
+    if isinstance(cause, rd.KafkaError):
+        return translate(cause)
+    return ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, str(exception))
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Run librdkafka calls; what they raise leaves as `ClientError`."""
+    try:
+        yield
+    except rd.KafkaException as exception:
+        raise translate_exception(exception) from None

@@ -1,0 +1,248 @@
+"""Outbox: librdkafka's producer, and who serves its delivery reports.
+
+Both producers, blocking and asyncio, are made of it. librdkafka reports the fate of a record
+only to whoever calls `poll`. A busy sender does that itself now and then: a second thread that
+runs a callback per record would take the interpreter lock from the sender once per record, which
+makes sending several times slower. But a future must settle even when nobody sends any more, so
+a thread takes over as soon as senders are quiet for a millisecond. It sleeps while nothing is
+under way: an idle producer costs nothing.
+
+Nothing is lost silently. Every record that was accepted ends in exactly one report, delivered
+or failed. `flush` waits for the reports, not for librdkafka's queue to be empty: the queue is
+empty as soon as a report has been taken from it, which is before its callback has run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import confluent_kafka as rd
+
+from ottla.client.errors import ClientError, translate, translate_exception
+from ottla.client.records import Delivery
+from ottla.client.settings import LOGGER
+from ottla.errors import ErrorCode, KafkaError
+
+Sink = Callable[["Delivery | None", "KafkaError | None"], None]
+"""Told the fate of one record: where it is stored, or why it is not. One of the two is None."""
+
+# How long partition counts for a Python partitioner are believed before they are asked again;
+# librdkafka refreshes its own in the background every five minutes.
+_COUNT_LIFETIME = 60.0
+# The longest single wait inside librdkafka.
+_SLICE = 0.1
+# A sender serves the reports once in so many records; the thread does it when fewer than that
+# were sent in a lull.
+_SERVE_EVERY = 32
+_LULL = 0.001
+
+
+class Outbox:
+    """Records on their way to brokers."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        try:
+            self.producer = rd.Producer(config, logger=LOGGER)
+        except rd.KafkaException as exception:
+            raise ValueError(translate_exception(exception).message) from None
+        self.closed = False
+        self.introduced = not config.get("enable.idempotence")
+        self._lock = threading.Lock()
+        self._offered = 0
+        self._settled = 0
+        self._unobserved: list[KafkaError] = []
+        self._counts: dict[str, tuple[int, float]] = {}
+        self._stopping = False
+        self._asleep = False
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        """Records accepted and not yet reported."""
+        return self._offered - self._settled
+
+    # -- sending
+
+    def offer(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp: int,
+        headers: list[tuple[str, str | bytes | None]] | None,
+        sink: Sink | None,
+    ) -> bool:
+        """Hand a record to librdkafka without waiting. False: its queue is full, try again.
+
+        Without a sink a failure is kept for `take_unobserved`.
+        """
+        if self.closed:
+            raise RuntimeError("the producer is closed")
+        with self._lock:
+            self._offered += 1
+        try:
+            self.producer.produce(
+                topic,
+                value,
+                key,
+                partition,
+                self._report_unobserved if sink is None else partial(self._report, sink),
+                timestamp=timestamp,
+                headers=headers,
+            )
+        except BaseException as exception:
+            with self._lock:
+                self._offered -= 1
+            if isinstance(exception, BufferError):
+                return False
+            if isinstance(exception, rd.KafkaException):
+                raise translate_exception(exception) from None
+            raise
+        if self._asleep:
+            self._wake.set()
+        elif self._thread is None:
+            self._start()
+        if not self._offered % _SERVE_EVERY:
+            self.producer.poll(0)
+        return True
+
+    def introduce(self, topic: str) -> None:
+        """Get connected before the first record of an idempotent producer is handed over.
+
+        An idempotent producer first asks for its id. When that coincides with librdkafka's move
+        from the bootstrap address to the broker's own, it tries again half a second later; a
+        connection that is already up costs some milliseconds instead.
+        """
+        self.introduced = True
+        with contextlib.suppress(rd.KafkaException):
+            self.producer.list_topics(topic, timeout=_SLICE)
+
+    def serve(self, timeout: float) -> None:
+        """Wait for reports and pass them on; returns after the first ones."""
+        self.producer.poll(timeout)
+
+    def take_unobserved(self) -> list[KafkaError]:
+        """The failures of records without a sink since the last call."""
+        failures, self._unobserved = self._unobserved, []
+        return failures
+
+    def partition_count(self, topic: str, timeout: float) -> int:
+        """How many partitions a topic has, asking a broker at most once a minute.
+
+        A topic that does not exist is created by being asked for, where the broker allows that;
+        the first answers then say that it has no leader yet.
+        """
+        known = self._counts.get(topic)
+        now = time.monotonic()
+        if known is not None and known[1] > now:
+            return known[0]
+        deadline = now + timeout
+        while True:
+            try:
+                answer = self.producer.list_topics(topic, timeout=max(_SLICE, deadline - now))
+            except rd.KafkaException as exception:
+                raise translate_exception(exception) from None
+            described = answer.topics[topic]
+            if described.error is None and described.partitions:
+                count = len(described.partitions)
+                self._counts[topic] = (count, time.monotonic() + _COUNT_LIFETIME)
+                return count
+            now = time.monotonic()
+            error = ClientError(ErrorCode.LEADER_NOT_AVAILABLE, "it has no partition yet")
+            if described.error is not None:
+                error = translate(described.error)
+            if now >= deadline or not error.code.retriable:
+                raise ClientError(error.code, f"how many partitions has {topic!r}? {error.message}")
+            time.sleep(_SLICE)
+
+    # -- ending
+
+    def flush(self, timeout: float | None) -> int:
+        """Send what lingers and wait for every report; how many are still out at the deadline."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while len(self):
+            left = _SLICE
+            if deadline is not None:
+                left = min(left, deadline - time.monotonic())
+                if left <= 0:
+                    break
+            # librdkafka lets nothing linger while somebody is inside flush(). When its queue is
+            # empty, another thread is running the last callbacks: give it a moment.
+            if self.producer.flush(left) == 0 and len(self):
+                time.sleep(_LULL)
+        return len(self)
+
+    def close(self, timeout: float | None = None) -> int:
+        """Flush and stop. What is still out at the deadline fails now; how many those were."""
+        if self.closed:
+            return 0
+        abandoned = self.flush(timeout)
+        self.closed = True
+        if abandoned:
+            self.producer.purge()
+            self.flush(5.0)
+        self._stopping = True
+        self._wake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        return abandoned
+
+    # -- reports
+
+    def _report(self, sink: Sink, error: rd.KafkaError | None, message: rd.Message) -> None:
+        try:
+            if error is None:
+                offset = message.offset()
+                sink(
+                    Delivery(
+                        message.topic() or "",
+                        message.partition() or 0,
+                        offset if offset is not None and offset >= 0 else -1,
+                        message.timestamp()[1],
+                    ),
+                    None,
+                )
+            else:
+                sink(None, translate(error))
+        except Exception:
+            LOGGER.exception("a delivery callback failed")
+        finally:
+            with self._lock:
+                self._settled += 1
+
+    def _report_unobserved(self, error: rd.KafkaError | None, _message: rd.Message) -> None:
+        if error is not None:
+            self._unobserved.append(translate(error))
+        with self._lock:
+            self._settled += 1
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="ottla-deliveries", daemon=True
+                )
+                self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._stopping:
+            if len(self):
+                before = self._offered
+                time.sleep(_LULL)
+                if self._offered < before + _SERVE_EVERY:
+                    self.producer.poll(_SLICE)
+                continue
+            # Announce the nap before looking again: a sender that adds a record now sees it.
+            self._wake.clear()
+            self._asleep = True
+            if not len(self) and not self._stopping:
+                self._wake.wait(5.0)
+                self.producer.poll(0)  # librdkafka's log lines and errors, if any
+            self._asleep = False

@@ -1,0 +1,105 @@
+"""What a client is told before it starts: where the brokers are, and librdkafka's properties.
+
+Every client takes `config=`, a mapping of librdkafka properties that wins over Ottla's own
+defaults. Properties that the typed face relies on cannot be given there; the error names the
+argument to use.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from ottla.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_PORT = 9092
+ENVIRONMENT = "OTTLA_BOOTSTRAP"
+
+LOGGER = logging.getLogger("ottla.client")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def bootstrap_servers(given: str | Iterable[str] | None = None) -> str:
+    """The brokers to start from: what was given, else OTTLA_BOOTSTRAP, else 127.0.0.1:9092."""
+    if given is None:
+        given = os.environ.get(ENVIRONMENT) or DEFAULT_BOOTSTRAP
+    names = given.split(",") if isinstance(given, str) else list(given)
+    servers = [f"{host}:{port}" for host, port in (parse_address(name) for name in names)]
+    if not servers:
+        raise ValueError(f"bootstrap names no broker; give HOST:PORT, such as {DEFAULT_BOOTSTRAP}")
+    return ",".join(servers)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Read HOST, HOST:PORT or [IPV6]:PORT; the host of an IPv6 address keeps its brackets."""
+    address = text.strip()
+    host, port_text = address, ""
+    if address.startswith("["):
+        closing = address.find("]")
+        host, port_text = address[: closing + 1], address[closing + 1 :].removeprefix(":")
+    elif ":" in address:
+        host, _, port_text = address.rpartition(":")
+    port = DEFAULT_PORT
+    if port_text:
+        port = int(port_text) if port_text.isascii() and port_text.isdigit() else 0
+    well_formed = host.endswith("]") if host.startswith("[") else host and ":" not in host
+    if not well_formed or not 0 < port < 65536:
+        raise ValueError(
+            f"{text!r} is not the address of a broker; give HOST:PORT, such as {DEFAULT_BOOTSTRAP}"
+        )
+    return host, port
+
+
+def check_reachable(servers: str, timeout: float) -> None:
+    """Raise at once when nothing listens at any of `servers`.
+
+    librdkafka keeps trying until the request's own deadline, which is right for a service that
+    starts before its broker and wrong for a person at a prompt.
+    """
+    reasons: list[str] = []
+    for server in servers.split(","):
+        host, port = parse_address(server)
+        try:
+            socket.create_connection((host.strip("[]"), port), timeout=timeout).close()
+        except OSError as error:
+            reasons.append(f"{server}: {error.strerror or error}")
+        else:
+            return
+    raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "; ".join(reasons))
+
+
+def librdkafka_config(
+    own: Mapping[str, object],
+    extra: Mapping[str, object] | None,
+    reserved: Mapping[str, str],
+) -> dict[str, object]:
+    """Ottla's properties with the user's over them; `reserved` says what to use instead of some."""
+    merged = dict(own)
+    for name, value in (extra or {}).items():
+        if name in reserved:
+            raise ValueError(f"config may not set {name!r}: {reserved[name]}")
+        merged[name] = value
+    return merged
+
+
+def timestamp_ms(moment: int | datetime) -> int:
+    """Milliseconds since the epoch; a datetime without a zone is local time."""
+    if isinstance(moment, datetime):
+        return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
+    if isinstance(moment, bool) or not isinstance(moment, int):
+        raise TypeError(
+            f"a timestamp is a datetime or milliseconds since the epoch as an int, "
+            f"not {type(moment).__name__}"
+        )
+    if moment < 0:
+        raise ValueError(f"a timestamp is not negative, {moment} is")
+    return moment

@@ -1,0 +1,1 @@
+"""The cluster's shared memory: one small store interface, and typed operations on top of it."""

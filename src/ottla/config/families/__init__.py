@@ -1,0 +1,1 @@
+"""The broker settings, one module per family."""

@@ -1,0 +1,1 @@
+"""The one broker that decides: topic creation, growth, deletion, placement and settings."""

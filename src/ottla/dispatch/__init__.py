@@ -1,0 +1,1 @@
+"""Bytes to handler and back. Knows every service and no handler."""

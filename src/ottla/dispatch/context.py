@@ -1,0 +1,56 @@
+"""What a handler is given: the request, and the services it may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from ottla.cluster.registry import ProducerIds
+from ottla.config.broker import BrokerConfig
+from ottla.controller.service import Controller
+from ottla.dispatch.table import Table
+from ottla.model.image import ClusterImage
+from ottla.net.connection import Connection
+from ottla.replication.fetch_sessions import FetchSessions
+from ottla.replication.replicas import Replicas
+from ottla.runtime.clock import Clock
+from ottla.runtime.metrics import Metrics
+from ottla.storage.directory import LogDirectories
+
+T = TypeVar("T")
+
+
+class Request(Generic[T]):
+    """One decoded request. `body`'s records are views that die when the handler returns."""
+
+    __slots__ = ("api_version", "body", "client_id", "connection")
+
+    def __init__(self, api_version: int, client_id: str | None, connection: Connection, body: T):
+        self.api_version = api_version
+        self.client_id = client_id
+        self.connection = connection
+        self.body = body
+
+    @property
+    def listener(self) -> str:
+        """The listener the request came in on: addresses in the answer are those it advertises."""
+        return self.connection.listener
+
+
+@dataclass(slots=True)
+class Services:
+    """Everything below the handlers, by role. `image` and `config` change; read them each time."""
+
+    node_id: int
+    clock: Clock
+    config: BrokerConfig
+    image: ClusterImage
+    replicas: Replicas
+    logs: LogDirectories
+    controller: Controller
+    producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
+    metrics: Metrics
+    table: Table
+    # Where the broker's own settings came from, for DescribeConfigs.
+    static_config: dict[str, str] = field(default_factory=dict)

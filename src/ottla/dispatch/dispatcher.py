@@ -1,0 +1,231 @@
+"""From a frame to its answer: decode, check the version, call, map errors, encode.
+
+What cannot be understood closes the connection, as in Kafka: an unknown API, a version outside
+the range, a body that does not decode. Only ApiVersions is answered at any version, because it is
+how a client finds out.
+
+The straight path (a handler that returns its response) creates no coroutine, future or task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from struct import Struct
+from typing import Any
+
+from ottla.dispatch.context import Request, Services
+from ottla.dispatch.table import Handler, Table
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.connection import Connection, Hangup, Part, Reply
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.compiler import codec
+from ottla.protocol.header import parse_request_header, response_header_version
+from ottla.protocol.primitives import DecodeError
+from ottla.runtime.metrics import Counter, Histogram
+from ottla.runtime.waiters import Deferred
+
+logger = logging.getLogger(__name__)
+
+_HEADER_V0 = Struct(">ii")
+_HEADER_V1 = Struct(">iiB")
+
+
+class Route:
+    """Everything fixed about one (API, version): found once, used for every request."""
+
+    __slots__ = (
+        "decode", "encode", "errors", "function", "handler", "header_v1", "latency", "requests",
+        "response_type", "version",
+    )  # fmt: skip
+
+    def __init__(self, handler: Handler, version: int, services: Services) -> None:
+        spec = handler.spec
+        self.handler = handler
+        self.version = version
+        self.function: Callable[..., Any] = handler.function
+        self.response_type = spec.response
+        self.decode = codec(spec.request, version).decode
+        self.encode = codec(spec.response, version).encode
+        self.header_v1 = response_header_version(spec.key, version) == 1
+        metrics = services.metrics
+        self.requests: Counter = metrics.counter(
+            "ottla_requests_total", "Requests received.", api=spec.name
+        )
+        self.errors: Counter = metrics.counter(
+            "ottla_request_failures_total", "Requests that failed as a whole.", api=spec.name
+        )
+        self.latency: Histogram = metrics.histogram(
+            "ottla_request_seconds", "From a request's last byte to its answer.", api=spec.name
+        )
+
+
+class Dispatcher:
+    """The `answer` of every connection."""
+
+    def __init__(self, table: Table, services: Services) -> None:
+        self._table = table
+        self._services = services
+        self._routes: dict[tuple[int, int], Route] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def answer(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:
+        started = time.perf_counter()
+        try:
+            key, version, correlation_id, client_id, position = parse_request_header(frame)
+        except DecodeError as error:
+            raise Hangup(f"not a request header: {error}") from None
+        if client_id is not None:
+            connection.client = client_id
+        route = self._routes.get((key, version))
+        if route is None:
+            route = self._route(key, version)
+        try:
+            body, _ = route.decode(frame, position)
+        except DecodeError as error:
+            raise Hangup(f"malformed {route.handler.spec.name} v{version}: {error}") from None
+        route.requests.value += 1
+        request = Request(version, client_id, connection, body)
+        try:
+            result = route.function(request, self._services)
+        except Exception as error:
+            result = self._failed(route, request, error)
+        if type(result) is route.response_type:
+            route.latency.record(time.perf_counter() - started)
+            return _encode(route, correlation_id, result)
+        if result is None:
+            route.latency.record(time.perf_counter() - started)
+            return None
+        return self._later(route, request, correlation_id, result, started)
+
+    def _later(
+        self,
+        route: Route,
+        request: Request[Any],
+        correlation_id: int,
+        result: Deferred[Any] | Coroutine[Any, Any, Any],
+        started: float,
+    ) -> Deferred[Reply]:
+        """The answer is not there yet: a Deferred of the encoded one."""
+        if isinstance(result, Deferred):
+            reply: Deferred[Reply] = Deferred(exclusive=result.exclusive)
+            inner = result
+            reply.on_abandon = inner.abandon
+
+            def finish(done: Deferred[Any]) -> None:
+                try:
+                    response = done.result()
+                except Exception as error:
+                    response = self._failed_later(route, request, error, reply)
+                    if response is None:
+                        return
+                self._resolve(route, correlation_id, response, started, reply)
+
+            inner.on_done(finish)
+            return reply
+        reply = Deferred(exclusive=True)
+        task = asyncio.get_running_loop().create_task(
+            self._run(route, request, correlation_id, result, started, reply)
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return reply
+
+    async def _run(
+        self,
+        route: Route,
+        request: Request[Any],
+        correlation_id: int,
+        work: Coroutine[Any, Any, Any],
+        started: float,
+        reply: Deferred[Reply],
+    ) -> None:
+        try:
+            response = await work
+        except Exception as error:
+            response = self._failed_later(route, request, error, reply)
+            if response is None:
+                return
+        self._resolve(route, correlation_id, response, started, reply)
+
+    def _resolve(
+        self,
+        route: Route,
+        correlation_id: int,
+        response: Any,
+        started: float,
+        reply: Deferred[Reply],
+    ) -> None:
+        route.latency.record(time.perf_counter() - started)
+        try:
+            parts = None if response is None else _encode(route, correlation_id, response)
+        except Exception as error:
+            logger.exception("a %s response cannot be encoded", route.handler.spec.name)
+            reply.fail(Hangup(f"internal error: {error}"))
+            return
+        reply.resolve(parts)
+
+    def _failed(self, route: Route, request: Request[Any], error: Exception) -> Any:
+        """The response to a request that failed as a whole; Hangup where the API has none."""
+        route.errors.value += 1
+        if not isinstance(error, KafkaError):
+            if isinstance(error, Hangup):
+                raise error
+            logger.error(
+                "%s v%d from %s (client id %r) failed",
+                route.handler.spec.name,
+                route.version,
+                request.connection.peer,
+                request.client_id,
+                exc_info=error,
+            )
+            error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        failure = route.handler.failure
+        if failure is None:
+            raise Hangup(f"{route.handler.spec.name} failed: {error}")
+        return failure(request, error)
+
+    def _failed_later(
+        self, route: Route, request: Request[Any], error: Exception, reply: Deferred[Reply]
+    ) -> Any:
+        try:
+            return self._failed(route, request, error)
+        except Hangup as hangup:
+            reply.fail(hangup)
+            return None
+
+    def _route(self, key: int, version: int) -> Route:
+        handler = self._table.get(key)
+        if handler is None:
+            raise Hangup(f"API key {key} (version {version}) is not one this broker serves")
+        if version not in handler.versions:
+            if key != ApiKey.API_VERSIONS:
+                served = f"{handler.versions[0]} to {handler.versions[-1]}"
+                raise Hangup(f"{handler.spec.name} v{version} is outside the versions {served}")
+            # Read and answered in the oldest form, whose request is empty: the handler sees the
+            # version that was asked for and refuses it in words every client understands.
+            return Route(handler, 0, self._services)
+        route = self._routes[key, version] = Route(handler, version, self._services)
+        return route
+
+    async def close(self) -> None:
+        """Wait for what is still being worked on."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
+
+
+def _encode(route: Route, correlation_id: int, response: Any) -> list[Part]:
+    """Length, response header, body: the parts that go to the socket."""
+    parts: list[Any] = []
+    length = route.encode(response, parts)
+    if route.header_v1:
+        head = _HEADER_V1.pack(length + 5, correlation_id, 0)
+    else:
+        head = _HEADER_V0.pack(length + 4, correlation_id)
+    if parts:
+        parts[0] = head + parts[0]
+    else:
+        parts.append(head)
+    return parts

@@ -1,0 +1,60 @@
+"""Which handler answers which API, at which versions.
+
+`@handles` only marks a function; the table is built from an explicit list, so what exists is
+written in one place (`handlers/__init__.py`) and nothing registers itself by being imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ottla.protocol.apis import API, ApiKey, ApiSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function that answers one API."""
+
+    key: ApiKey
+    versions: range
+    function: Callable[..., Any]
+    # Makes the response to a request that failed as a whole; None: the connection is closed.
+    failure: Callable[..., Any] | None
+
+    @property
+    def spec(self) -> ApiSpec:
+        return API[self.key]
+
+
+def handles(
+    key: ApiKey, versions: range, failure: Callable[..., Any] | None = None
+) -> Callable[[F], F]:
+    """Mark a function as the handler of `key` for `versions`."""
+
+    def mark(function: F) -> F:
+        function.handler = Handler(key, versions, function, failure)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+class Table:
+    """The handlers by key."""
+
+    def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
+        self._handlers: dict[int, Handler] = {}
+        for function in functions:
+            handler: Handler = function.handler  # type: ignore[attr-defined]
+            if handler.key in self._handlers:
+                raise ValueError(f"{handler.key.name} has two handlers")
+            self._handlers[handler.key] = handler
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(sorted(self._handlers.values(), key=lambda handler: handler.key))
+
+    def get(self, key: int) -> Handler | None:
+        return self._handlers.get(key)

@@ -1,0 +1,60 @@
+"""ApiVersions (18): which APIs this broker serves, at which versions.
+
+Versions   0-4. A version outside the range is answered in the form of version 0 with
+           UNSUPPORTED_VERSION and the real range, so that any client can fall back.
+Behaviour  Answered from the table of handlers, so nothing is advertised that is not served.
+Odd        The response header is always the old one, whatever the version: a client that has not
+           yet learned what we speak must be able to read it.
+           A client software name or version with other characters than letters, digits, `-` and
+           `.` fails with INVALID_REQUEST, from version 3 on.
+Not done   No feature is finalized: `transaction.version` and `group.version` come with their parts.
+See        KIP-35, KIP-511, KIP-584
+"""
+
+from __future__ import annotations
+
+import re
+
+from ottla.dispatch.context import Request, Services
+from ottla.dispatch.table import handles
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+
+VERSIONS = range(5)
+NAMES_CLIENT = 3
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def _failed(request: Request[ApiVersionsRequest], error: KafkaError) -> ApiVersionsResponse:
+    return ApiVersionsResponse(error_code=error.code, api_keys=[])
+
+
+@handles(ApiKey.API_VERSIONS, versions=VERSIONS, failure=_failed)
+def api_versions(request: Request[ApiVersionsRequest], services: Services) -> ApiVersionsResponse:
+    if request.api_version not in VERSIONS:
+        served = ApiVersion(
+            api_key=ApiKey.API_VERSIONS, min_version=VERSIONS[0], max_version=VERSIONS[-1]
+        )
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[served])
+    body = request.body
+    if request.api_version >= NAMES_CLIENT and not (
+        _SOFTWARE.fullmatch(body.client_software_name)
+        and _SOFTWARE.fullmatch(body.client_software_version)
+    ):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(
+                api_key=handler.key,
+                min_version=handler.versions[0],
+                max_version=handler.versions[-1],
+            )
+            for handler in services.table
+        ]
+    )

@@ -1,0 +1,306 @@
+"""Metadata (3), DescribeCluster (60), DescribeTopicPartitions (75): who is where.
+
+Versions   Metadata 0-13, DescribeCluster 0-2, DescribeTopicPartitions 0.
+Behaviour  Every address is the one advertised for the listener the request came in on.
+           A topic that does not exist is created when the client and
+           `auto.create.topics.enable` both allow it. Kafka answers such a look-up with an error
+           and creates the topic meanwhile; we create it and answer with its leader, which spares
+           the client a retry.
+           A partition whose disk has failed is shown without a leader, its replica as offline.
+Odd        Version 0 asks for all topics with an empty list, later ones with null.
+           Versions 10 and 11 have topic ids in their schema but must not use them.
+           DescribeCluster asked for controllers answers MISMATCHED_ENDPOINT_TYPE, as a broker's
+           listener does in Kafka.
+See        KIP-4, KIP-430, KIP-516, KIP-700, KIP-919, KIP-966
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from ottla.dispatch.context import Request, Services
+from ottla.dispatch.table import handles
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import ZERO_TOPIC_ID, TopicId
+from ottla.model.names import is_valid_topic_name
+from ottla.model.topic import PartitionState, Topic
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.messages.metadata import (
+    Cursor,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+IDS_USABLE = 12
+ENDPOINT_BROKERS = 1
+ENDPOINT_CONTROLLERS = 2
+
+# What an anonymous client may do while there is no authorizer: bit n stands for ACL operation n.
+NOT_ASKED = -(2**31)
+TOPIC_OPERATIONS = sum(1 << op for op in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << op for op in (5, 7, 8, 9, 10, 11, 12))
+
+
+def _metadata_failed(request: Request[MetadataRequest], error: KafkaError) -> MetadataResponse:
+    named = [
+        MetadataResponseTopic(
+            error_code=error.code, name=topic.name or "", topic_id=topic.topic_id, partitions=[]
+        )
+        for topic in request.body.topics or []
+    ]
+    return MetadataResponse(brokers=[], topics=named)
+
+
+@handles(ApiKey.METADATA, versions=range(14), failure=_metadata_failed)
+def metadata(
+    request: Request[MetadataRequest], services: Services
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    body = request.body
+    wanted = body.topics
+    if wanted is not None and request.api_version < IDS_USABLE:
+        _refuse_ids(wanted, request.api_version)
+    if not wanted and (wanted is None or request.api_version == 0):
+        topics = services.image.topics
+        return _response(request, services, [_topic(topics[name], services) for name in topics])
+    missing = {
+        topic.name
+        for topic in wanted or []
+        if topic.name is not None and topic.name not in services.image.topics
+    }
+    if missing and body.allow_auto_topic_creation and services.config.auto_create_topics_enable:
+        return _create_and_answer(request, services, missing)
+    return _response(request, services, _answers(wanted or [], services, {}))
+
+
+async def _create_and_answer(
+    request: Request[MetadataRequest], services: Services, missing: set[str]
+) -> MetadataResponse:
+    failures = await services.controller.auto_create(sorted(missing))
+    return _response(request, services, _answers(request.body.topics or [], services, failures))
+
+
+def _refuse_ids(wanted: Iterable[MetadataRequestTopic], version: int) -> None:
+    for topic in wanted:
+        if topic.topic_id != ZERO_TOPIC_ID or topic.name is None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"topic ids are not supported in version {version}"
+            )
+
+
+def _answers(
+    wanted: Iterable[MetadataRequestTopic], services: Services, failures: dict[str, ErrorCode]
+) -> list[MetadataResponseTopic]:
+    image = services.image
+    answers: list[MetadataResponseTopic] = []
+    for topic in wanted:
+        name = topic.name
+        if name is None:
+            known = image.topic_names.get(TopicId(topic.topic_id))
+            if known is None:
+                answers.append(
+                    MetadataResponseTopic(
+                        error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                        name=None,
+                        topic_id=topic.topic_id,
+                        partitions=[],
+                    )
+                )
+                continue
+            name = known
+        found = image.topics.get(name)
+        if found is not None:
+            answers.append(_topic(found, services))
+            continue
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if not is_valid_topic_name(name):
+            code = ErrorCode.INVALID_TOPIC_EXCEPTION
+        answers.append(
+            MetadataResponseTopic(error_code=failures.get(name, code), name=name, partitions=[])
+        )
+    return answers
+
+
+def _topic(topic: Topic, services: Services) -> MetadataResponseTopic:
+    partitions = []
+    for index, state in enumerate(topic.partitions):
+        error, leader, offline = _standing(topic.name, index, state, services)
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=error,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+                offline_replicas=offline,
+            )
+        )
+    return MetadataResponseTopic(
+        name=topic.name, topic_id=topic.id, is_internal=topic.internal, partitions=partitions
+    )
+
+
+def _standing(
+    topic: str, index: int, state: PartitionState, services: Services
+) -> tuple[ErrorCode, int, list[int]]:
+    """A partition's error, leader and offline replicas as a client should see them."""
+    alive = services.image.brokers
+    offline = [replica for replica in state.replicas if replica not in alive]
+    if services.node_id in state.replicas and services.replicas.offline(topic, index) is not None:
+        offline.append(services.node_id)
+    if state.leader < 0 or state.leader in offline:
+        return ErrorCode.LEADER_NOT_AVAILABLE, -1, offline
+    return ErrorCode.NONE, state.leader, offline
+
+
+def _response(
+    request: Request[MetadataRequest], services: Services, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    image = services.image
+    if request.body.include_topic_authorized_operations:
+        for topic in topics:
+            topic.topic_authorized_operations = TOPIC_OPERATIONS
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
+            for broker in image.brokers.values()
+            if (endpoint := broker.endpoints.get(request.listener)) is not None
+        ],
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.body.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+# ---------------------------------------------------------------------- DescribeCluster
+
+
+def _cluster_failed(
+    request: Request[DescribeClusterRequest], error: KafkaError
+) -> DescribeClusterResponse:
+    return DescribeClusterResponse(
+        error_code=error.code, error_message=error.message, cluster_id="", brokers=[]
+    )
+
+
+@handles(ApiKey.DESCRIBE_CLUSTER, versions=range(3), failure=_cluster_failed)
+def describe_cluster(
+    request: Request[DescribeClusterRequest], services: Services
+) -> DescribeClusterResponse:
+    body = request.body
+    if body.endpoint_type == ENDPOINT_CONTROLLERS:
+        raise KafkaError(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            "the request asks for controllers, but this is a broker's endpoint",
+        )
+    if body.endpoint_type != ENDPOINT_BROKERS:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"unsupported endpoint type {body.endpoint_type}"
+        )
+    image = services.image
+    return DescribeClusterResponse(
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
+            for broker in image.brokers.values()
+            if (endpoint := broker.endpoints.get(request.listener)) is not None
+        ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+# ---------------------------------------------------------------------- DescribeTopicPartitions
+
+
+@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=range(1))
+def describe_topic_partitions(
+    request: Request[DescribeTopicPartitionsRequest], services: Services
+) -> DescribeTopicPartitionsResponse:
+    """Topics in the order of their names, a page of partitions at a time."""
+    body = request.body
+    image = services.image
+    names = sorted({topic.name for topic in body.topics} or image.topics)
+    first = 0
+    if body.cursor is not None:
+        names = [name for name in names if name >= body.cursor.topic_name]
+        if names and names[0] == body.cursor.topic_name:
+            first = max(0, body.cursor.partition_index)
+    limit = services.config.max_request_partition_size_limit
+    left = max(1, min(body.response_partition_limit, limit))
+    response = DescribeTopicPartitionsResponse(topics=[])
+    for name in names:
+        topic = image.topics.get(name)
+        if topic is None:
+            code = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if is_valid_topic_name(name)
+                else ErrorCode.INVALID_TOPIC_EXCEPTION
+            )
+            response.topics.append(
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=code, name=name, topic_id=ZERO_TOPIC_ID, partitions=[]
+                )
+            )
+            continue
+        if not left:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        page = range(first, min(len(topic.partitions), first + left))
+        response.topics.append(_described(topic, page, services))
+        left -= len(page)
+        if page.stop < len(topic.partitions):
+            response.next_cursor = Cursor(topic_name=name, partition_index=page.stop)
+            break
+        first = 0
+    return response
+
+
+def _described(
+    topic: Topic, page: range, services: Services
+) -> DescribeTopicPartitionsResponseTopic:
+    partitions = []
+    for index in page:
+        state = topic.partitions[index]
+        error, leader, offline = _standing(topic.name, index, state, services)
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=error,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+                eligible_leader_replicas=list(state.elr),
+                last_known_elr=[],
+                offline_replicas=offline,
+            )
+        )
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.internal,
+        partitions=partitions,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )

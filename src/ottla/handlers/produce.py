@@ -1,0 +1,207 @@
+"""Produce (0): append record batches to partition leaders.
+
+Versions   0-13 are advertised, 3-13 are served. 0-2 carry the message formats that ended with
+           Kafka 3; like Kafka 4 we advertise them (librdkafka 2.0 stops compressing otherwise)
+           and close the connection of whoever sends one. From 13 on topics are named by id.
+Behaviour  One bad partition never fails its neighbours. acks=0 sends no response; when such a
+           request fails the connection is closed, the only sign the client can get. acks=1 and
+           acks=-1 are answered when write(2) has returned, or fsync where the topic asks for it.
+           A duplicate of an idempotent batch is answered with the offset of the original.
+Odd        acks outside -1, 0, 1 fail every partition with INVALID_REQUIRED_ACKS.
+           A partition with null or empty records fails with INVALID_RECORD, as in Kafka.
+Not done   Transactions: a transactional id fails with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, an
+           error no client retries. Per-record errors (v8+) name no records.
+See        KIP-98, KIP-360, KIP-467, KIP-516, KIP-890, KIP-951
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from ottla.dispatch.context import Request, Services
+from ottla.dispatch.table import handles
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.connection import Hangup
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from ottla.replication.partition import Partition
+from ottla.runtime.waiters import Deferred
+from ottla.storage.log import AppendInfo
+
+logger = logging.getLogger(__name__)
+
+BY_ID = 13
+OLDEST_SERVED = 3
+
+Waiting = list[tuple[PartitionProduceResponse, Deferred[None]]]
+
+
+def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceResponse:
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[_refused(data, error) for data in topic.partition_data],
+            )
+            for topic in request.body.topic_data
+        ]
+    )
+
+
+@handles(ApiKey.PRODUCE, versions=range(14), failure=_all_failed)
+def produce(
+    request: Request[ProduceRequest], services: Services
+) -> ProduceResponse | Deferred[ProduceResponse] | Coroutine[Any, Any, Any] | None:
+    body = request.body
+    if request.api_version < OLDEST_SERVED:
+        raise Hangup(
+            f"Produce v{request.api_version} carries a message format that Kafka 4 dropped"
+        )
+    refusal = _refusal(body)
+    now_ms = services.clock.now_ms()
+    by_id = request.api_version >= BY_ID
+    replicas = services.replicas
+    waiting: Waiting = []
+    slow: list[tuple[PartitionProduceResponse, Partition, bytes]] = []
+    failed: ErrorCode | None = None
+    responses = []
+    for topic in body.topic_data:
+        answers = []
+        for data in topic.partition_data:
+            try:
+                if refusal is not None:
+                    raise refusal
+                records = data.records
+                if not records:
+                    raise KafkaError(ErrorCode.INVALID_RECORD, "the request holds no records")
+                partition = (
+                    replicas.by_id(topic.topic_id, data.index)
+                    if by_id
+                    else replicas.by_name(topic.name, data.index)
+                )
+                if partition.log.needs_slow_path(records):
+                    answer = PartitionProduceResponse(index=data.index)
+                    slow.append((answer, partition, bytes(records)))
+                else:
+                    info = partition.append(records, now_ms)
+                    answer = _appended(data.index, info)
+                    if not partition.committed(info):
+                        waiting.append((answer, partition.wait_committed(info)))
+            except KafkaError as error:
+                failed = error.code
+                answer = _refused(data, error)
+            answers.append(answer)
+        responses.append(
+            TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=answers
+            )
+        )
+    response = ProduceResponse(responses=responses)
+    if slow:
+        return _append_slowly(response, slow, waiting, services, body.acks)
+    if body.acks == 0:
+        return _unanswered(failed)
+    if waiting:
+        return _when_committed(response, waiting)
+    return response
+
+
+def _refusal(body: ProduceRequest) -> KafkaError | None:
+    """Why nothing of the request is taken, if so."""
+    if body.acks not in (-1, 0, 1):
+        return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if body.transactional_id is not None:
+        return KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported yet"
+        )
+    return None
+
+
+def _appended(index: int, info: AppendInfo) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index,
+        base_offset=info.base_offset,
+        log_append_time_ms=info.append_time_ms,
+        log_start_offset=info.log_start_offset,
+    )
+
+
+def _refused(data: PartitionProduceData, error: KafkaError) -> PartitionProduceResponse:
+    answer = PartitionProduceResponse(index=data.index)
+    _mark_failed(answer, error)
+    return answer
+
+
+def _mark_failed(answer: PartitionProduceResponse, error: KafkaError) -> None:
+    answer.error_code = error.code
+    answer.error_message = error.message
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1
+
+
+def _unanswered(failed: ErrorCode | None) -> None:
+    if failed is not None:
+        raise Hangup(f"a record batch sent with acks=0 was refused: {failed.name}")
+
+
+def _when_committed(response: ProduceResponse, waiting: Waiting) -> Deferred[ProduceResponse]:
+    """Two-stage: the appends are done and in order, only the answer waits."""
+    result: Deferred[ProduceResponse] = Deferred()
+    left = len(waiting)
+
+    def settled(answer: PartitionProduceResponse, done: Deferred[None]) -> None:
+        nonlocal left
+        try:
+            done.result()
+        except KafkaError as error:
+            _mark_failed(answer, error)
+        left -= 1
+        if not left:
+            result.resolve(response)
+
+    for answer, commit in waiting:
+        commit.on_done(lambda done, answer=answer: settled(answer, done))  # type: ignore[misc]
+    return result
+
+
+async def _append_slowly(
+    response: ProduceResponse,
+    slow: list[tuple[PartitionProduceResponse, Partition, bytes]],
+    waiting: Waiting,
+    services: Services,
+    acks: int,
+) -> ProduceResponse | None:
+    """Batches that must be recompressed or read record by record: prepared off the loop.
+
+    A coroutine holds back the connection's next request, so one producer's batches keep their
+    order; other connections go on.
+    """
+    failed: ErrorCode | None = None
+    for answer, partition, records in slow:
+        try:
+            prepared = await partition.log.prepare(records, services.clock.now_ms())
+            info = partition.append(memoryview(prepared), services.clock.now_ms())
+        except KafkaError as error:
+            failed = error.code
+            _mark_failed(answer, error)
+            continue
+        answer.base_offset = info.base_offset
+        answer.log_append_time_ms = info.append_time_ms
+        answer.log_start_offset = info.log_start_offset
+        if not partition.committed(info):
+            waiting.append((answer, partition.wait_committed(info)))
+    if acks == 0:
+        _unanswered(failed)
+        return None
+    return await _when_committed(response, waiting) if waiting else response

@@ -1,0 +1,1 @@
+"""The vocabulary: frozen values that every layer speaks. No I/O, no wire format."""

@@ -1,0 +1,1 @@
+"""Moves frames between sockets and whoever answers them. Knows no Kafka API."""

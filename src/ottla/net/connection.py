@@ -1,0 +1,432 @@
+"""One inbound connection: frames in, answers out in the order of their requests.
+
+The common request never leaves the call that received it: `recv_into` the shared buffer, cut,
+hand the frame to `answer`, write its parts. No task, no future, no copy. Only when an answer is
+not there yet (a long poll, a wait for replicas or for fsync) does the connection remember a slot.
+
+What `answer` may return
+    a list of parts         the response; parts are buffers and `FileRegion`s, none of them empty
+    None                    no response is wanted (acks=0)
+    a Deferred of those     the response comes later; the next request is dispatched meanwhile,
+                            unless the Deferred is exclusive
+It may raise `Hangup(reason)` to close the connection, as Kafka does with what it cannot parse.
+
+Back-pressure. A client that does not read its answers is not read from: above `OUT_LIMIT` bytes
+of unsent memory (file regions cost none), or `SLOT_LIMIT` unanswered requests, reading stops
+until half of it has gone. The bytes then wait in the kernel, and in the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.net.flow import ReceiveMemory
+from ottla.net.frame import FrameError, FrameReader
+from ottla.runtime.files import FileRegion
+from ottla.runtime.logs import RateLimit
+from ottla.runtime.waiters import Deferred
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+logger = logging.getLogger(__name__)
+
+Part = bytes | bytearray | memoryview | FileRegion
+Reply = list[Part] | None
+Answer = Callable[["Connection", memoryview], "Reply | Deferred[Reply]"]
+
+OUT_LIMIT = 4 << 20
+SLOT_LIMIT = 256
+
+# Regions up to this size are read and sent together with what stands before them: one system call
+# for the answer. Larger ones go by sendfile.
+INLINE_REGION = 1 << 16
+SENDFILE_CHUNK = 1 << 20
+# How far apart a region is probed for being in the page cache: the kernel reads ahead in runs of
+# at least this size, so a hole smaller than it is unusual.
+PROBE_STRIDE = 1 << 17
+IOV_LIMIT = 512
+
+
+class Hangup(Exception):  # noqa: N818 - it is an instruction, not an error
+    """Close this connection; the reason goes to the log."""
+
+
+class Host(Protocol):
+    """What a connection needs of the listener that accepted it."""
+
+    loop: asyncio.AbstractEventLoop
+    scratch: memoryview
+    frame_limit: int
+    memory: ReceiveMemory
+    answer: Answer
+    complaints: RateLimit
+
+    def closed(self, connection: Connection) -> None: ...
+    def run_blocking(self, work: Callable[[], None]) -> asyncio.Future[None]: ...
+
+
+class Connection:
+    """See the module's description. `listener` is the name of the listener it came in on."""
+
+    __slots__ = (
+        "_backlog", "_exclusive", "_fd", "_frames", "_host", "_loading", "_out", "_out_bytes",
+        "_paused", "_reading", "_slots", "_sock", "_starving", "_writing", "client", "last_active",
+        "listener", "peer", "received_bytes", "sent_bytes", "state", "__weakref__",
+    )  # fmt: skip
+
+    def __init__(self, host: Host, sock: socket.socket, peer: str, listener: str) -> None:
+        # for the life of the connection
+        self._host = host
+        self._sock = sock
+        self._fd = sock.fileno()
+        self.peer = peer
+        self.listener = listener
+        self.client = ""  # the client id of its last request, for the log
+        self.state: object = None  # what the layer above remembers of this connection
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.last_active = host.loop.time()
+        # requests on their way in
+        self._frames = FrameReader(host.scratch, host.frame_limit, host.memory)
+        self._reading = False
+        self._backlog = False  # whole frames may be waiting in the reader
+        self._starving = False  # the reader waits for memory
+        # answers on their way out
+        self._slots: deque[Deferred[Reply]] = deque()  # in the order of their requests
+        self._exclusive = 0
+        self._out: deque[Part] = deque()
+        self._out_bytes = 0
+        self._writing = False
+        self._loading = False  # a region is being read into the page cache
+        self._paused = False
+
+    def start(self) -> None:
+        self._read(True)
+
+    @property
+    def held(self) -> int:
+        return self._frames.held
+
+    @property
+    def wanted(self) -> int:
+        return self._frames.wanted
+
+    @property
+    def open(self) -> bool:
+        return self._fd >= 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being worked on for this client."""
+        return not self._slots and not self._out and not self._exclusive
+
+    # ------------------------------------------------------------------ requests in
+
+    def _on_readable(self) -> None:
+        try:
+            count = self._sock.recv_into(self._frames.target())
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"read failed: {error.strerror}")
+            return
+        if count == 0:
+            self.close(None)
+            return
+        self.received_bytes += count
+        self.last_active = self._host.loop.time()
+        self._frames.received(count)
+        self._serve()
+
+    def _serve(self) -> None:
+        """Answer every whole frame there is, as far as back-pressure allows."""
+        frames = self._frames
+        answer = self._host.answer
+        self._backlog = False
+        try:
+            while True:
+                if self._exclusive or self._paused:
+                    self._backlog = True
+                    break
+                frame = frames.next_frame()
+                if frame is None:
+                    break
+                reply = answer(self, frame)
+                if type(reply) is list and not self._slots:
+                    self._send(reply)
+                elif reply is not None:
+                    self._enqueue(reply)
+                if self._fd < 0:
+                    return
+        except FrameError as error:
+            self._hang_up(str(error))
+            return
+        except Hangup as error:
+            self._hang_up(str(error))
+            return
+        if frames.settle():
+            self._starving = False
+            self._read(not self._backlog)
+        else:
+            self._starving = True
+            self._host.memory.wait(self)
+            self._read(False)
+
+    def memory_available(self) -> None:
+        if self._starving and self._fd >= 0:
+            self._host.loop.call_soon(self._resume)
+
+    def evict(self) -> None:
+        self._hang_up(
+            f"{self._frames.held} bytes of an unfinished request were held "
+            "while the memory for requests was used up"
+        )
+
+    def _resume(self) -> None:
+        """Something that held this connection back has changed."""
+        if self._fd >= 0 and (self._backlog or self._starving):
+            self._serve()
+
+    def _read(self, wanted: bool) -> None:
+        if wanted != self._reading and self._fd >= 0:
+            self._reading = wanted
+            if wanted:
+                self._host.loop.add_reader(self._fd, self._on_readable)
+            else:
+                self._host.loop.remove_reader(self._fd)
+
+    # ------------------------------------------------------------------ answers out
+
+    def _enqueue(self, reply: Reply | Deferred[Reply]) -> None:
+        if isinstance(reply, Deferred):
+            self._slots.append(reply)
+            if reply.exclusive:
+                self._exclusive += 1
+            if len(self._slots) >= SLOT_LIMIT:
+                self._paused = True
+            reply.on_done(self._on_reply)
+        elif reply is not None:
+            done: Deferred[Reply] = Deferred()
+            done.resolve(reply)
+            self._slots.append(done)
+
+    def _on_reply(self, reply: Deferred[Reply]) -> None:
+        if self._fd < 0:
+            return
+        if reply.exclusive:
+            self._exclusive -= 1
+        slots = self._slots
+        try:
+            while slots and slots[0].done:
+                parts = slots.popleft().result()
+                if parts is not None:
+                    self._send(parts)
+                if self._fd < 0:
+                    return
+        except Hangup as error:
+            self._hang_up(str(error))
+            return
+        self._unpause()
+        if self._backlog and not self._exclusive and not self._paused:
+            # Not from here: whoever resolved the reply is still at work.
+            self._host.loop.call_soon(self._resume)
+
+    def _send(self, parts: Sequence[Part]) -> None:
+        out = self._out
+        if out:
+            out.extend(parts)
+        else:
+            out.extend(parts)
+            self._flush()
+        if out:
+            self._out_bytes = sum(len(part) for part in out if type(part) is not FileRegion)
+            if self._out_bytes > OUT_LIMIT:
+                self._paused = True
+
+    def _on_writable(self) -> None:
+        self._flush()
+        if self._fd >= 0:
+            self._unpause()
+            if self._backlog and not self._paused and not self._exclusive:
+                self._resume()
+
+    def _unpause(self) -> None:
+        if self._paused and len(self._slots) <= SLOT_LIMIT // 2:
+            self._out_bytes = sum(len(part) for part in self._out if type(part) is not FileRegion)
+            self._paused = self._out_bytes > OUT_LIMIT // 2
+
+    def _flush(self) -> None:
+        """Write as much as the socket takes; arrange to be called again for the rest."""
+        out = self._out
+        try:
+            while out:
+                if self._loading:
+                    self._write(False)
+                    return
+                head = out[0]
+                if type(head) is FileRegion:
+                    sent = self._send_region(head)
+                else:
+                    sent = self._send_buffers()
+                if sent < 0:
+                    return
+                self.sent_bytes += sent
+        except (BlockingIOError, InterruptedError):
+            self._write(True)
+            return
+        except OSError as error:
+            self.close(f"write failed: {error.strerror}")
+            return
+        self.last_active = self._host.loop.time()
+        self._write(False)
+
+    def _send_buffers(self) -> int:
+        """Send the buffers at the head of the queue, with small file regions read in between."""
+        out = self._out
+        batch: list[bytes | bytearray | memoryview] = []
+        more = False
+        for index, part in enumerate(out):
+            if type(part) is FileRegion:
+                if part.length > INLINE_REGION or (data := read_if_resident(part)) is None:
+                    more = True
+                    break
+                out[index] = part = data
+            batch.append(part)  # type: ignore[arg-type]
+            if len(batch) >= IOV_LIMIT:
+                break
+        if len(batch) == 1:
+            sent = self._sock.send(batch[0], socket.MSG_MORE if more else 0)
+        else:
+            sent = self._sock.sendmsg(batch, (), socket.MSG_MORE if more else 0)
+        left = sent
+        while left:
+            part = out[0]
+            size = len(part)
+            if size > left:
+                out[0] = memoryview(part)[left:]  # type: ignore[arg-type]
+                break
+            left -= size
+            out.popleft()
+        return sent
+
+    def _send_region(self, region: FileRegion) -> int:
+        length = min(region.length, SENDFILE_CHUNK)
+        if not is_resident(region, length):
+            self._load(region, length)
+            return -1
+        sent = os.sendfile(self._fd, region.file.fileno(), region.position, length)
+        if not sent:
+            # The file is shorter than the region: it was truncated under us. The length of the
+            # answer has been announced, so the only honest end is to hang up.
+            self.close(f"{region.file.path} ends before position {region.position}")
+            return -1
+        if sent == region.length:
+            self._out.popleft()
+        else:
+            self._out[0] = FileRegion(region.file, region.position + sent, region.length - sent)
+        return sent
+
+    def _load(self, region: FileRegion, length: int) -> None:
+        """Bring a cold region into the page cache in a thread, then go on sending.
+
+        sendfile(2) would read the disk inside the loop and hold up every other client.
+        """
+        self._loading = True
+        self._write(False)
+        work = self._host.run_blocking(lambda: make_resident(region, length))
+        work.add_done_callback(self._on_loaded)
+
+    def _on_loaded(self, work: asyncio.Future[None]) -> None:
+        self._loading = False
+        if work.cancelled() or self._fd < 0:
+            return
+        error = work.exception()
+        if error is not None:
+            self.close(f"reading the log failed: {error}")
+            return
+        self._on_writable()
+
+    def _write(self, wanted: bool) -> None:
+        if wanted != self._writing and self._fd >= 0:
+            self._writing = wanted
+            if wanted:
+                self._host.loop.add_writer(self._fd, self._on_writable)
+            else:
+                self._host.loop.remove_writer(self._fd)
+
+    # ------------------------------------------------------------------ the end
+
+    def _hang_up(self, reason: str) -> None:
+        self._host.complaints.warning(
+            "closed %s (client id %r): %s", self.peer, self.client[:100], reason
+        )
+        self.close(None)
+
+    def close(self, reason: str | None) -> None:
+        """Close now; answers that are not written are dropped."""
+        if self._fd < 0:
+            return
+        if reason is not None:
+            logger.debug("closed %s: %s", self.peer, reason)
+        self._read(False)
+        self._write(False)
+        self._fd = -1
+        self._host.memory.forget(self)
+        self._frames.drop()
+        self._out.clear()
+        for slot in self._slots:
+            slot.abandon()
+        self._slots.clear()
+        self._sock.close()
+        self._host.closed(self)
+
+
+_PROBE = bytearray(1)
+
+
+def is_resident(region: FileRegion, length: int) -> bool:
+    """Whether the region can be sent without waiting for the disk, as far as probes can tell."""
+    fd = region.file.fileno()
+    position = region.position
+    last = position + length - 1
+    try:
+        while position < last:
+            os.preadv(fd, (_PROBE,), position, os.RWF_NOWAIT)
+            position += PROBE_STRIDE
+        os.preadv(fd, (_PROBE,), last, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system that cannot say
+    return True
+
+
+def read_if_resident(region: FileRegion) -> bytes | None:
+    """The bytes of a small region, if they are in memory."""
+    buffer = bytearray(region.length)
+    try:
+        count = os.preadv(region.file.fileno(), (buffer,), region.position, os.RWF_NOWAIT)
+    except OSError:
+        return None
+    return buffer if count == region.length else None  # type: ignore[return-value]
+
+
+def make_resident(region: FileRegion, length: int) -> None:
+    """Read the region once, with the kernel told to go on reading. Blocks: for threads only."""
+    fd = region.file.fileno()
+    os.posix_fadvise(fd, region.position, 4 * length, os.POSIX_FADV_WILLNEED)
+    buffer = bytearray(min(length, 1 << 18))
+    end = region.position + length
+    position = region.position
+    while position < end:
+        count = os.preadv(fd, (memoryview(buffer)[: end - position],), position)
+        if not count:
+            return
+        position += count

@@ -1,0 +1,67 @@
+"""From a declared message and a version to the pair of functions that read and write it.
+
+    produce = codec(ProduceRequest, 9)
+    request, end = produce.decode(view, header.body_position)
+    length = produce.encode(request, parts)
+
+Each half is generated, compiled and kept when it is first asked for: a broker never
+decodes a response, and most versions are never spoken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from ottla.protocol.decoder import compile_decoder
+from ottla.protocol.encoder import compile_encoder
+from ottla.protocol.primitives import Part
+from ottla.protocol.schema import schema_of
+
+M = TypeVar("M")
+
+
+class Codec(Generic[M]):
+    """How one version of one message is read and written.
+
+    decode  (buffer, position) -> (message, end position); DecodeError. The buffer is a view of
+            single bytes. Bytes after the message are left alone, as Kafka leaves them.
+    encode  (message, parts) -> length; appends to `parts`, and leaves them as they were when
+            it raises EncodeError.
+    """
+
+    __slots__ = ("decode", "encode", "message_class", "version")
+
+    decode: Callable[[memoryview, int], tuple[M, int]]
+    encode: Callable[[M, list[Part]], int]
+
+    def __init__(self, message_class: type[M], version: int) -> None:
+        self.message_class = message_class
+        self.version = version
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached once per half: while its slot is still empty.
+        if name == "decode":
+            self.decode = compile_decoder(self.message_class, self.version)
+            return self.decode
+        if name == "encode":
+            self.encode = compile_encoder(self.message_class, self.version)
+            return self.encode
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        return f"<Codec {self.message_class.__name__} v{self.version}>"
+
+
+_codecs: dict[tuple[type, int], Codec[Any]] = {}
+
+
+def codec(message_class: type[M], version: int) -> Codec[M]:
+    """The codec of one version; always the same object. ValueError for a version it lacks."""
+    found = _codecs.get((message_class, version))
+    if found is None:
+        schema = schema_of(message_class)
+        if not schema.versions.includes(version):
+            raise ValueError(f"{schema.name} has no version {version}")
+        found = _codecs[message_class, version] = Codec(message_class, version)
+    return found

@@ -1,0 +1,7 @@
+"""The one way a batch can be wrong."""
+
+from __future__ import annotations
+
+
+class InvalidBatch(ValueError):  # noqa: N818 (a batch is what it says of)
+    """Bytes that are not a record batch: too short, a wrong checksum, a codec that fails."""

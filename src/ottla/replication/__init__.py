@@ -1,0 +1,1 @@
+"""Many logs become partitions that are led, followed and fetched."""

@@ -1,0 +1,162 @@
+"""Partition: a log, who leads it, and how far its records are safe to read.
+
+Offsets, in their order:
+
+    log start <= last stable <= high watermark <= log end
+
+`append` moves the log end. The high watermark follows when every in-sync replica has the records,
+which for a partition with one replica is at once, unless the topic asks for fsync before
+acknowledgement (`flush.messages`): then it follows the fsync, and so do answers and readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
+from ottla.model.topic import PartitionState
+from ottla.runtime.waiters import Deferred, Signal
+from ottla.storage.log import AppendInfo, Log, ReadResult
+
+
+class Durability(Protocol):
+    """Whoever runs fsync for all logs."""
+
+    def wait_flushed(self, log: Log, offset: int) -> asyncio.Future[None]:
+        """Done when everything below `offset` is on the disk; an error when it cannot be."""
+        ...
+
+
+class Partition:
+    """The leader's side of one partition."""
+
+    __slots__ = (
+        "_durability", "_flushing", "_waiting", "high_watermark", "id", "leader_epoch", "log",
+        "readable", "state", "topic_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        log: Log,
+        state: PartitionState,
+        durability: Durability,
+    ) -> None:
+        # for the life of the partition
+        self.id = partition
+        self.topic_id = topic_id
+        self.log = log
+        self.readable = Signal()  # signalled with the number of bytes that became readable
+        self._durability = durability
+        # changes with every election
+        self.state = state
+        self.leader_epoch = state.leader_epoch
+        # changes with every append
+        self.high_watermark = log.log_end_offset
+        self._flushing = False
+        self._waiting: deque[tuple[int, Deferred[None]]] = deque()
+
+    def lead(self, state: PartitionState) -> None:
+        """Become (or stay) leader under `state`."""
+        self.state = state
+        if state.leader_epoch != self.log.latest_epoch:
+            self.log.assign_epoch(state.leader_epoch, self.log.log_end_offset)
+        self.leader_epoch = state.leader_epoch
+
+    # ------------------------------------------------------------------ writing
+
+    def append(self, records: memoryview, now_ms: int) -> AppendInfo:
+        """Validate, write, and make readable what may be read. Raises KafkaError."""
+        log = self.log
+        info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        if not info.duplicate:
+            if self._flushing or log.needs_flush:
+                self._flush()
+            else:
+                self.high_watermark = log.log_end_offset
+                self.readable.notify(info.bytes)
+        return info
+
+    def committed(self, info: AppendInfo) -> bool:
+        """Whether the append may be acknowledged now; else `wait_committed`."""
+        return self.high_watermark > info.last_offset
+
+    def wait_committed(self, info: AppendInfo) -> Deferred[None]:
+        waiting: Deferred[None] = Deferred()
+        self._waiting.append((info.last_offset, waiting))
+        return waiting
+
+    def _flush(self) -> None:
+        """Ask for one fsync of everything up to the log's end; appends meanwhile get the next."""
+        if self._flushing:
+            return
+        self._flushing = True
+        end = self.log.log_end_offset
+        self._durability.wait_flushed(self.log, end).add_done_callback(
+            lambda flush: self._on_flushed(flush, end)
+        )
+
+    def _on_flushed(self, flush: asyncio.Future[None], end: int) -> None:
+        self._flushing = False
+        error = None if flush.cancelled() else flush.exception()
+        if flush.cancelled() or error is not None:
+            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error) if error else None)
+            while self._waiting:
+                self._waiting.popleft()[1].fail(failure)
+            return
+        gained = self.log.bytes_from(self.high_watermark, end)
+        self.high_watermark = max(self.high_watermark, end)
+        waiting = self._waiting
+        while waiting and waiting[0][0] < end:
+            waiting.popleft()[1].resolve(None)
+        self.readable.notify(gained)
+        if self.log.log_end_offset > end:
+            self._flush()
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    def last_stable_offset(self) -> int:
+        return self.log.last_stable_offset(self.high_watermark)
+
+    def read(self, offset: int, max_bytes: int, upper: int, min_one: bool) -> ReadResult:
+        """Batches from `offset` up to `upper` (a high watermark or last stable offset)."""
+        if offset > self.high_watermark and offset <= self.log.log_end_offset:
+            # Between the mark and the end there is nothing to see yet, but it is no error.
+            offset = self.high_watermark
+        return self.log.read(offset, max_bytes, upper=upper, min_one=min_one)
+
+    def check_epoch(self, epoch: int) -> None:
+        """Fence a client that knows another leader than us (KIP-320)."""
+        if epoch == NO_LEADER_EPOCH or epoch == self.leader_epoch:
+            return
+        if epoch < self.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def delete_records(self, offset: int) -> int:
+        """Move the log start up to `offset` (-1: the high watermark); returns the new start."""
+        if "delete" not in self.log.config.cleanup_policy:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"records of {self.id} are not deletable: its cleanup.policy has no 'delete'",
+            )
+        if offset == -1:
+            offset = self.high_watermark
+        if offset < 0 or offset > self.high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        self.log.advance_start(offset)
+        return self.log.log_start_offset
+
+    def retire(self) -> None:
+        """The partition is deleted or led elsewhere: nobody waits here any longer."""
+        self.readable.hurry()
+        while self._waiting:
+            self._waiting.popleft()[1].fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))

@@ -1,0 +1,136 @@
+"""Replicas: every partition this broker holds, found by topic name or id.
+
+It follows the cluster image: `apply` compares two images and creates, changes and removes
+partitions accordingly. Requests look partitions up here and nowhere else, so that "unknown",
+"not mine" and "its disk has failed" are told apart in one place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from ottla.config.topic import TopicConfig
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.model.image import ClusterImage
+from ottla.model.topic import Topic
+from ottla.replication.partition import Durability, Partition
+from ottla.storage.directory import LogDirectories
+
+logger = logging.getLogger(__name__)
+
+
+class Replicas:
+    """The partition table of one broker."""
+
+    def __init__(
+        self,
+        node_id: int,
+        logs: LogDirectories,
+        durability: Durability,
+        config_of: Callable[[Topic], TopicConfig],
+    ) -> None:
+        self._node_id = node_id
+        self._logs = logs
+        self._durability = durability
+        self._config_of = config_of
+        self._image = ClusterImage()
+        self._by_name: dict[str, dict[int, Partition]] = {}
+        self._by_id: dict[bytes, dict[int, Partition]] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self._by_name.values():
+            yield from partitions.values()
+
+    def by_name(self, topic: str, index: int) -> Partition:
+        """The partition, led by this broker. Raises KafkaError."""
+        try:
+            return self._by_name[topic][index]
+        except KeyError:
+            raise self._absent(self._image.topics.get(topic), index, False) from None
+
+    def by_id(self, topic_id: bytes, index: int) -> Partition:
+        try:
+            return self._by_id[topic_id][index]
+        except KeyError:
+            name = self._image.topic_names.get(TopicId(topic_id))
+            topic = None if name is None else self._image.topics.get(name)
+            raise self._absent(topic, index, True) from None
+
+    def offline(self, topic: str, index: int) -> str | None:
+        """Why a partition of ours cannot be served, if so."""
+        return self._logs.offline_reason(TopicPartition(topic, index))
+
+    def _absent(self, topic: Topic | None, index: int, by_id: bool) -> KafkaError:
+        if topic is None:
+            return KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        if not 0 <= index < len(topic.partitions):
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        reason = self.offline(topic.name, index)
+        if reason is not None:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # ------------------------------------------------------------------ following the image
+
+    def apply(self, image: ClusterImage) -> None:
+        """Make the partitions what `image` says they are."""
+        previous, self._image = self._image, image
+        for name, topic in previous.topics.items():
+            now = image.topics.get(name)
+            if now is None or now.id != topic.id:
+                self._remove(topic)
+        for name, topic in image.topics.items():
+            before = previous.topics.get(name)
+            if before is not topic:
+                self._update(topic)
+
+    def reconfigure(self) -> None:
+        """Broker defaults changed: every topic's effective settings are worked out anew."""
+        for name, partitions in self._by_name.items():
+            topic = self._image.topics.get(name)
+            if topic is not None:
+                config = self._config_of(topic)
+                for partition in partitions.values():
+                    partition.log.config = config
+
+    def _update(self, topic: Topic) -> None:
+        config = self._config_of(topic)
+        partitions = self._by_name.setdefault(topic.name, {})
+        self._by_id[topic.id] = partitions
+        for index, state in enumerate(topic.partitions):
+            if self._node_id not in state.replicas:
+                continue
+            partition = partitions.get(index)
+            if partition is None:
+                tp = TopicPartition(topic.name, index)
+                if self._logs.offline_reason(tp) is not None:
+                    continue
+                try:
+                    log = self._logs.open_or_create(tp, topic.id, config)
+                except KafkaError as error:
+                    logger.error("%s cannot be opened: %s", tp, error.message or error)
+                    continue
+                partition = Partition(tp, topic.id, log, state, self._durability)
+                partitions[index] = partition
+            else:
+                partition.log.config = config
+            if state.leader == self._node_id:
+                partition.lead(state)
+
+    def _remove(self, topic: Topic) -> None:
+        partitions = self._by_name.pop(topic.name, {})
+        self._by_id.pop(topic.id, None)
+        for partition in partitions.values():
+            self._logs.delete(partition.id)
+            partition.retire()
+
+    def take_offline(self, lost: set[TopicPartition]) -> None:
+        """The disk of these partitions failed: they answer with an error from now on."""
+        for tp in lost:
+            partition = self._by_name.get(tp.topic, {}).pop(tp.partition, None)
+            if partition is not None:
+                partition.retire()

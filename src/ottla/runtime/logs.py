@@ -1,0 +1,87 @@
+"""One line per event that an operator cares about.
+
+Every module logs to `logging.getLogger(__name__)`; `setup` decides once how a line looks. Events
+that a stranger on the network can cause as often as he likes go through `RateLimit`, so that a
+hostile client cannot fill the disk with our own log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import IO, Literal
+
+from ottla.runtime.clock import Clock
+
+LogFormat = Literal["human", "json"]
+
+
+class HumanFormatter(logging.Formatter):
+    """`2026-01-31 12:00:00,123 WARNING storage.log: message`"""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(room)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.room = record.name.removeprefix("ottla.")
+        return super().format(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (UTC, ISO 8601), level, logger, message, error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def setup(
+    log_format: LogFormat = "human", level: str = "INFO", stream: IO[str] | None = None
+) -> None:
+    """Send everything the product logs to `stream` (standard error), in one form."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else HumanFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+class RateLimit:
+    """Lets `burst` lines through in any `interval`, counts the rest, and says how many it held."""
+
+    __slots__ = ("_burst", "_clock", "_held", "_interval", "_left", "_logger", "_until")
+
+    def __init__(
+        self, logger: logging.Logger, clock: Clock, burst: int = 5, interval: float = 10.0
+    ) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._burst = burst
+        self._interval = interval
+        self._left = burst
+        self._held = 0
+        self._until = 0.0
+
+    def warning(self, message: str, *args: object) -> None:
+        now = self._clock.monotonic()
+        if now >= self._until:
+            if self._held:
+                self._logger.warning("%d more lines like the one before were held back", self._held)
+            self._until = now + self._interval
+            self._left = self._burst
+            self._held = 0
+        if self._left:
+            self._left -= 1
+            self._logger.warning(message, *args)
+        else:
+            self._held += 1

@@ -1,0 +1,45 @@
+"""What the broker asks of the allocator and the garbage collector.
+
+glibc gives large freed blocks back to the kernel and asks for them again a moment later; with
+requests of a megabyte the page faults of that cost more than decoding them. Raising its three
+thresholds keeps such blocks. They can be set by environment variables, but only before the
+process starts; `mallopt(3)` does it from within.
+
+The collector's full passes walk every object the process ever made. What exists when the broker
+has started lives until it ends, so it is frozen out of those passes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+_M_TRIM_THRESHOLD = -1
+_M_TOP_PAD = -2
+_M_MMAP_THRESHOLD = -3
+
+KEEP_BYTES = 64 << 20
+TOP_PAD_BYTES = 4 << 20
+
+
+def pin_malloc() -> bool:
+    """Keep freed memory for reuse; False where the C library has no such knob."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return all(
+        mallopt(parameter, value)
+        for parameter, value in (
+            (_M_MMAP_THRESHOLD, KEEP_BYTES // 2),
+            (_M_TRIM_THRESHOLD, KEEP_BYTES),
+            (_M_TOP_PAD, TOP_PAD_BYTES),
+        )
+    )
+
+
+def settle_collector() -> None:
+    """Called once when everything long-lived exists."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)

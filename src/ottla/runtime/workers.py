@@ -1,0 +1,227 @@
+"""Work that must not stop the event loop.
+
+Two places, by what the work holds:
+
+- `run_in_thread` for calls that wait in the kernel and let go of the interpreter: fsync, unlink of
+  large files, making pages resident.
+- `run_in_child` for calls that compute in Python: scanning a segment after a crash, recompressing
+  a large batch. A thread would take the interpreter from the loop in slices of milliseconds; a
+  child process at low priority takes only the processor time that nobody else wants.
+
+A child is this interpreter running `serve` below, fed pickled calls over a pipe. It is not made by
+`multiprocessing`: forking a process with threads and an event loop is unsafe, and spawning would
+run the main module again, which a broker embedded in somebody's script or test must not do.
+Children start with the first call, end when they have been idle for a while, and die with their
+parent, so that none is still writing to a data folder when the next broker opens it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import io
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LENGTH = struct.Struct(">Q")
+_PR_SET_PDEATHSIG = 1
+_CHILD_PROGRAM = "from ottla.runtime.workers import serve; serve()"
+
+
+class ChildDied(RuntimeError):
+    """A child process ended without an answer, twice: killed, or crashed by native code."""
+
+
+class Workers:
+    """A few threads, and a few child processes on demand. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        *,
+        threads: int = 4,
+        children: int = 1,
+        niceness: int = 10,
+        idle_seconds: float = 30.0,
+    ) -> None:
+        self._niceness = niceness
+        self._idle_seconds = idle_seconds
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ottla-worker")
+        # One thread per child waits for its answer; kept apart so that fsyncs never queue behind.
+        self._waiting = ThreadPoolExecutor(children, thread_name_prefix="ottla-child")
+        self._slots = asyncio.Semaphore(children)
+        self._idle: list[_Child] = []
+        self._reaper: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def idle_children(self) -> int:
+        return len(self._idle)
+
+    async def run_in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function` in a thread and wait for its result."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+    async def run_in_child(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function`, which must be importable, in a child process and wait for its result.
+
+        Arguments, result and exception travel by pickle. A child that dies is replaced once and the
+        call repeated, so `function` must bear being run again. Cancelling kills the child.
+        """
+        call = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        async with self._slots:
+            for attempt in (1, 2):
+                child = self._take()
+                try:
+                    answer = await asyncio.get_running_loop().run_in_executor(
+                        self._waiting, child.call, call
+                    )
+                except (EOFError, OSError) as error:
+                    status = child.kill()
+                    if attempt == 2:
+                        name = getattr(function, "__qualname__", repr(function))
+                        raise ChildDied(f"{name}: the child ended with {status}") from error
+                    continue
+                except BaseException:
+                    child.kill()
+                    raise
+                self._give_back(child)
+                break
+        succeeded, value = pickle.loads(answer)
+        if not succeeded:
+            raise value
+        return cast("T", value)
+
+    def close(self) -> None:
+        """End the children and let the threads finish what they have begun."""
+        self._closed = True
+        if self._reaper is not None:
+            self._reaper.cancel()
+        self._reap()
+        self._threads.shutdown(wait=True)
+        self._waiting.shutdown(wait=False)
+
+    def _take(self) -> _Child:
+        if self._reaper is not None:
+            self._reaper.cancel()
+            self._reaper = None
+        return self._idle.pop() if self._idle else _Child(self._niceness)
+
+    def _give_back(self, child: _Child) -> None:
+        self._idle.append(child)
+        if self._closed:
+            self._reap()
+        elif self._reaper is None:
+            loop = asyncio.get_running_loop()
+            self._reaper = loop.call_later(self._idle_seconds, self._reap)
+
+    def _reap(self) -> None:
+        self._reaper = None
+        while self._idle:
+            self._idle.pop().kill()
+
+
+class _Child:
+    """The parent's end of one child process."""
+
+    __slots__ = ("_process",)
+
+    def __init__(self, niceness: int) -> None:
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _CHILD_PROGRAM, str(os.getpid()), str(niceness)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+
+    def call(self, request: bytes) -> bytes:
+        """Send one pickled call and wait for the pickled answer. Blocks."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(_LENGTH.pack(len(request)) + request)
+        self._process.stdin.flush()
+        return _read_frame(self._process.stdout)
+
+    def kill(self) -> str:
+        """End the process and say how it ended."""
+        process = self._process
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:
+                    pass
+        code = process.wait()
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def serve() -> None:
+    """The child's whole life: answer calls until the pipe is closed."""
+    parent, niceness = int(sys.argv[1]), int(sys.argv[2])
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a Ctrl-C at the terminal is the parent's to handle
+    _die_with(parent)
+    os.nice(niceness)
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not get between the answers
+    while True:
+        try:
+            request = _read_frame(requests)
+        except EOFError:
+            return
+        answer = _answer(request)
+        try:
+            answers.write(_LENGTH.pack(len(answer)) + answer)
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(0)
+
+
+def _answer(request: bytes) -> bytes:
+    try:
+        function, args, kwargs = pickle.loads(request)
+        result = (True, function(*args, **kwargs))
+    except Exception as error:
+        result = (False, error)
+    try:
+        answer = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+        if not result[0]:
+            pickle.loads(answer)  # some exceptions can be written but not read back
+    except Exception:
+        answer = pickle.dumps((False, RuntimeError(repr(result[1]))))
+    return answer
+
+
+def _die_with(parent: int) -> None:
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return  # not Linux: the closed pipe ends us at the end of the current call
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _read_frame(pipe: IO[bytes] | io.BufferedReader) -> bytes:
+    header = pipe.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        raise EOFError("the pipe was closed")
+    (length,) = _LENGTH.unpack(header)
+    body = pipe.read(length)
+    if len(body) < length:
+        raise EOFError("the pipe was closed")
+    return body

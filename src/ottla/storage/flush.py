@@ -1,0 +1,175 @@
+"""fsync, off the event loop and shared by all who wait for it.
+
+`GroupCommit` runs at most one flush of a log at a time, in a thread. Whoever asks meanwhile is served
+by the next one, together with everybody else who came meanwhile: with `flush.messages=1` a hundred
+waiting produce requests cost one fdatasync, not a hundred. Different logs flush side by side.
+
+A flush that fails is never repeated. The kernel may have dropped the dirty pages and call the next
+fsync a success without having written anything, so the data folder is taken offline instead and
+every waiter gets KAFKA_STORAGE_ERROR.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.runtime.clock import Clock
+    from ottla.runtime.files import File, FileSystem
+    from ottla.runtime.workers import Workers
+
+
+@dataclass(frozen=True, slots=True)
+class FlushJob:
+    """What has to be synced so that a log is durable up to `end_offset`."""
+
+    end_offset: int
+    files: tuple[File, ...]
+    paths: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+    def run(self, fs: FileSystem) -> None:
+        """Sync contents first, then the names that lead to them. Blocks; raises OSError."""
+        for file in self.files:
+            file.sync()
+        for path in self.paths:
+            try:
+                opened = fs.open(path)
+            except FileNotFoundError:
+                continue  # retention or a later snapshot has removed it: nothing to keep
+            try:
+                opened.sync()
+            finally:
+                opened.close()
+        for folder in self.folders:
+            try:
+                fs.sync_dir(folder)
+            except FileNotFoundError:
+                continue  # the partition has been deleted
+
+
+class Flushable(Protocol):
+    """What `GroupCommit` needs of a log."""
+
+    recovery_point: int
+    """Everything below is durable."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log is offline, if it is."""
+        ...
+
+    def begin_flush(self) -> FlushJob | None:
+        """What is to be synced now; None when everything is."""
+        ...
+
+    def finish_flush(self, job: FlushJob, now_ms: int) -> None:
+        """The job is done: move the recovery point."""
+        ...
+
+    def storage_failed(self, error: OSError, doing: str) -> KafkaError:
+        """Take the data folder offline; returns what a client is to be told."""
+        ...
+
+
+class _Lane:
+    """The flushes of one log."""
+
+    __slots__ = ("again", "waiting")
+
+    def __init__(self) -> None:
+        self.again = False
+        self.waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+
+class GroupCommit:
+    """All flushes of the broker. Its methods are called on the event loop."""
+
+    def __init__(self, fs: FileSystem, workers: Workers, clock: Clock) -> None:
+        self._fs = fs
+        self._workers = workers
+        self._clock = clock
+        self._lanes: dict[Flushable, _Lane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.flushes = 0
+        """How many flushes have been run."""
+
+    def wait_flushed(self, log: Flushable, offset: int) -> asyncio.Future[None]:
+        """Done when everything below `offset` is durable: pass the last offset plus one."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if log.recovery_point >= offset:
+            future.set_result(None)
+        elif log.failure is not None:
+            future.set_exception(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure))
+        else:
+            self._lane(log).waiting.append((offset, future))
+        return future
+
+    def request(self, log: Flushable) -> None:
+        """Flush a log when there is time: a segment was rolled, or `flush.ms` is over."""
+        if log.failure is None:
+            self._lane(log)
+
+    async def wait_idle(self) -> None:
+        """Wait until every flush asked for so far has ended."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _lane(self, log: Flushable) -> _Lane:
+        """The log's lane, with a flush to come that begins after now."""
+        lane = self._lanes.get(log)
+        if lane is not None:
+            lane.again = True
+            return lane
+        lane = self._lanes[log] = _Lane()
+        task = asyncio.get_running_loop().create_task(self._serve(log, lane))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return lane
+
+    async def _serve(self, log: Flushable, lane: _Lane) -> None:
+        while True:
+            lane.again = False
+            failure: KafkaError | None = None
+            try:
+                await self._flush(log)
+            except KafkaError as error:
+                failure = error
+            except OSError as error:
+                failure = log.storage_failed(error, "flushing")
+            lane.waiting = _settle(log, lane.waiting, failure)
+            if not lane.again or failure is not None:
+                # Nothing can have come since the last await: the lane is left in one step.
+                del self._lanes[log]
+                return
+
+    async def _flush(self, log: Flushable) -> None:
+        job = log.begin_flush()
+        if job is None:
+            return
+        self.flushes += 1
+        await self._workers.run_in_thread(job.run, self._fs)
+        log.finish_flush(job, self._clock.now_ms())
+
+
+def _settle(
+    log: Flushable,
+    waiting: list[tuple[int, asyncio.Future[None]]],
+    failure: KafkaError | None,
+) -> list[tuple[int, asyncio.Future[None]]]:
+    """Answer whom this flush served; the rest came too late for it and stays."""
+    left: list[tuple[int, asyncio.Future[None]]] = []
+    for offset, future in waiting:
+        if future.done():
+            continue
+        if failure is not None:
+            future.set_exception(failure)
+        elif log.recovery_point >= offset:
+            future.set_result(None)
+        else:
+            left.append((offset, future))
+    return left

@@ -1,0 +1,343 @@
+"""One segment: a `.log` file from a base offset on, with its indexes.
+
+A segment is active (the last of its log, appended to) or rolled. The active one keeps its indexes in
+memory and remembers where its latest batches begin, so that a consumer at the tail is served without
+a system call. A rolled one keeps only its size; everything else is looked up in its files.
+
+Descriptors. Only the `.log` is held open, from its first use, and only as long as `OpenFiles` lets
+it: a broker with thousands of partitions must not need thousands of descriptors. A response on its
+way out holds its own reference to the file (see `runtime.files`), so closing here never hurts it.
+
+Everything here raises OSError as it comes; `Log` turns it into a storage error.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.model.ids import NO_TIMESTAMP
+from ottla.storage import paths
+from ottla.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+from ottla.storage.scan import find, walk
+from ottla.storage.txn_index import TransactionIndex
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from ottla.runtime.files import File, FileSystem
+
+_TAIL = 1024
+"""Batches of the active segment whose place is remembered: 12 bytes each."""
+_UNKNOWN = -2
+
+
+class Place(NamedTuple):
+    """Where a batch lies in its segment."""
+
+    position: int
+    size: int
+
+
+class OpenFiles:
+    """At most `limit` open segment files. The one that was not used for longest is closed first.
+
+    "Not used" is the clock algorithm's notion: every use sets a flag on the segment, the sweep
+    clears it and closes what it finds clear. A use so costs one attribute, not a list operation.
+    """
+
+    __slots__ = ("_ring", "fs", "limit")
+
+    def __init__(self, fs: FileSystem, limit: int) -> None:
+        self.fs = fs
+        self.limit = limit
+        self._ring: deque[Segment] = deque()
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def admit(self, segment: Segment) -> None:
+        """A segment has opened its file; close another if that makes too many."""
+        if not segment.pooled:
+            segment.pooled = True
+            self._ring.append(segment)
+        while len(self._ring) > self.limit:
+            candidate = self._ring.popleft()
+            if candidate.used and candidate.is_open:
+                candidate.used = False
+                self._ring.append(candidate)
+            else:
+                candidate.pooled = False
+                candidate.close_file()
+
+
+class Segment:
+    """The batches of one base offset."""
+
+    __slots__ = (
+        "_file",
+        "_files",
+        "_first_timestamp",
+        "_folder",
+        "_interval",
+        "_max_index_bytes",
+        "_tail_floor",
+        "_tail_offsets",
+        "_tail_positions",
+        "_unindexed",
+        "base_offset",
+        "created_ms",
+        "index_full",
+        "jitter_ms",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offset_index",
+        "pooled",
+        "size",
+        "time_index",
+        "txn_index",
+        "used",
+    )
+
+    def __init__(
+        self,
+        files: OpenFiles,
+        folder: str,
+        base_offset: int,
+        *,
+        size: int,
+        index_entries: int | None,
+        time_entries: int | None,
+        now_ms: int,
+    ) -> None:
+        """Entry counts are those of the files; None for both makes an empty index in memory."""
+        fs = files.fs
+        self._files = files
+        self._folder = folder
+        self.base_offset = base_offset
+        self.size = size
+        self.created_ms = now_ms
+        self.jitter_ms = 0
+
+        self._file: File | None = None
+        self.pooled = False
+        self.used = False
+
+        index_path = f"{folder}/{paths.index_name(base_offset)}"
+        time_path = f"{folder}/{paths.time_index_name(base_offset)}"
+        self.offset_index = OffsetIndex(fs, index_path, base_offset, entries=index_entries)
+        self.time_index = TimeIndex(fs, time_path, base_offset, entries=time_entries)
+        self.txn_index = TransactionIndex(fs, f"{folder}/{paths.txn_index_name(base_offset)}")
+        self._interval = 0
+        self._max_index_bytes = 0
+        self._unindexed = 0
+        self.index_full = False
+
+        self._first_timestamp: int | None = None
+        self.max_timestamp = _UNKNOWN if size else NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+
+        self._tail_floor = 0
+        self._tail_offsets = array("q")
+        self._tail_positions = array("i")
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path!r}, size={self.size})"
+
+    @property
+    def path(self) -> str:
+        return f"{self._folder}/{paths.log_name(self.base_offset)}"
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    @property
+    def file(self) -> File:
+        """The open `.log`."""
+        self.used = True
+        file = self._file
+        if file is None:
+            file = self._file = self._files.fs.open(self.path)
+            self._files.admit(self)
+        return file
+
+    def create_files(self) -> None:
+        """Make the empty files of a new segment, as Kafka does at once for all but the
+        transaction index."""
+        fs = self._files.fs
+        for path in (self.path, self.offset_index.path, self.time_index.path):
+            file = fs.open(path, create=True)
+            try:
+                if file.size():
+                    file.truncate(0)
+            finally:
+                file.close()
+
+    def file_paths(self) -> list[str]:
+        """The segment's files; the transaction index only if it exists."""
+        named = [self.path, self.offset_index.path, self.time_index.path]
+        if self.txn_index.exists():
+            named.append(self.txn_index.path)
+        return named
+
+    # --- being the active one -----------------------------------------------------------------
+
+    def activate(self, *, index_interval: int, max_index_bytes: int, jitter_ms: int) -> None:
+        """Take appends: bring the indexes into memory."""
+        self.offset_index.load()
+        self.time_index.load()
+        self.latest()
+        self._interval = index_interval
+        self._max_index_bytes = max_index_bytes
+        self.jitter_ms = jitter_ms
+        self._check_full()
+        self._tail_floor = _UNKNOWN
+
+    def set_index_interval(self, index_interval: int) -> None:
+        self._interval = index_interval
+
+    def append(self, records: ReadableBuffer) -> None:
+        """Write whole batches at the end; `note` must follow for each of them.
+
+        When the disk is full or fails, what was written of them is cut off again if the disk lets
+        us, so that the file keeps ending with a whole batch."""
+        file = self.file
+        try:
+            file.append(records)
+        except OSError:
+            try:
+                file.truncate(self.size)
+            except OSError:
+                self._file = None  # its write position is unknown now
+            raise
+
+    def note(self, size: int, first_offset: int, last_offset: int, max_timestamp: int) -> None:
+        """Account for one batch that `append` has written."""
+        position = self.size
+        self.size = position + size
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if position == 0:
+            self._first_timestamp = max_timestamp
+
+        offsets = self._tail_offsets
+        if not offsets:
+            self._tail_floor = first_offset
+        elif len(offsets) >= _TAIL:
+            drop = _TAIL // 2
+            self._tail_floor = offsets[drop - 1] + 1
+            del offsets[:drop]
+            del self._tail_positions[:drop]
+        offsets.append(last_offset)
+        self._tail_positions.append(position)
+
+        if self._unindexed > self._interval:
+            # Both indexes may write to their files here, and fail: the batch is accounted for.
+            self._unindexed = size
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self._check_full()
+        else:
+            self._unindexed += size
+
+    def _check_full(self) -> None:
+        limit = self._max_index_bytes
+        self.index_full = self.offset_index.is_full(limit) or self.time_index.is_full(limit)
+
+    def fits(self, last_offset: int) -> bool:
+        """Whether an offset can be written relative to the base, in the 31 bits an index has."""
+        return 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+
+    def waited_ms(self, now_ms: int, max_timestamp: int) -> int:
+        """How long the segment has been filling, by the records' own time if they have one."""
+        first = self._first_timestamp
+        if first is None:
+            first = NO_TIMESTAMP
+            for _, header in walk(self.file, 0, self.size):
+                first = header.max_timestamp
+                break
+            self._first_timestamp = first if self.size else None
+        return max_timestamp - first if first >= 0 else now_ms - self.created_ms
+
+    def seal(self) -> None:
+        """Stop taking appends: complete the indexes and let go of the memory."""
+        self.finish_indexes()
+        self.offset_index.seal()
+        self.time_index.seal()
+        self._tail_floor = 0
+        self._tail_offsets = array("q")
+        self._tail_positions = array("i")
+
+    def finish_indexes(self) -> None:
+        """Write the indexes as a closed segment has them: the time index ends with the latest
+        timestamp of all, which is what retention will go by."""
+        timestamp, offset = self.latest()
+        if self.offset_index.in_memory:
+            self.time_index.maybe_append(timestamp, offset)
+            self.time_index.write_out()
+            self.offset_index.write_out()
+
+    # --- looking up ---------------------------------------------------------------------------
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        """Position and size of the first batch that ends at or after `offset`."""
+        offsets = self._tail_offsets
+        if offsets and offset >= self._tail_floor:
+            slot = bisect_left(offsets, offset)
+            positions = self._tail_positions
+            count = len(positions)
+            if slot == count:
+                return None
+            position = positions[slot]
+            slot += 1
+            return position, (positions[slot] if slot < count else self.size) - position
+        if self.size == 0:
+            return None
+        return find(self.file, offset, self.offset_index.lookup(offset), self.size)
+
+    def latest(self) -> tuple[int, int]:
+        """The latest timestamp and the last offset of its batch; (-1, base offset) if none."""
+        if self.max_timestamp == _UNKNOWN:
+            self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+        return self.max_timestamp, self.max_timestamp_offset
+
+    def largest_timestamp(self) -> int:
+        """What age is counted from: the latest timestamp, else when the file was last written."""
+        timestamp, _ = self.latest()
+        return timestamp if timestamp >= 0 else self._files.fs.mtime_ms(self.path)
+
+    # --- ending -------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int, now_ms: int) -> int:
+        """Drop every batch that ends at or after `offset`; returns the bytes dropped."""
+        place = self.locate(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
+        dropped = 0
+        if place is not None:
+            dropped = self.size - place[0]
+            self.file.truncate(place[0])
+            self.size = place[0]
+        if self.size == 0:
+            self.created_ms = now_ms
+            self._first_timestamp = None
+        self._unindexed = 0
+        self._tail_offsets = array("q")
+        self._tail_positions = array("i")
+        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+        if self.size:
+            start = self.offset_index.lookup(self.max_timestamp_offset)
+            for _, header in walk(self.file, start, self.size):
+                if header.max_timestamp > self.max_timestamp:
+                    self.max_timestamp = header.max_timestamp
+                    self.max_timestamp_offset = header.last_offset
+        return dropped
+
+    def close_file(self) -> None:
+        """Let go of the descriptor; the next use opens it again."""
+        self._file = None

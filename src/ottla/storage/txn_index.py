@@ -1,0 +1,156 @@
+"""A segment's aborted transactions (`.txnindex`).
+
+A fetch with `isolation_level=read_committed` returns, beside the records, which transactions among
+them were aborted: the client drops those. Each entry stands in the segment that holds its abort
+marker, in the order of markers:
+
+    version (2) = 0 | producer id (8) | first offset (8) | last offset (8) | last stable offset (8)
+
+The file is made with the first entry: most segments have none, and a segment keeps no descriptor
+for it. The entries are read once, when they are first asked for, and kept as they are on disk, 34
+bytes each: every fetch of a read-committed consumer asks, and must not cost a system call.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ottla.runtime.files import FileSystem
+    from ottla.storage.producers import CompletedTxn
+
+_ENTRY = struct.Struct(">hqqqq")
+_VERSION = 0
+
+
+class TxnIndexError(Exception):
+    """A transaction index that does not fit its segment: it is rebuilt from the log."""
+
+
+class AbortedTxn(NamedTuple):
+    """A transaction that was aborted by the marker at `last_offset`.
+
+    `last_stable_offset` is the start of the oldest transaction that was open after it: once that
+    is at or past the end of a fetched range, no later entry can touch the range.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The index of one segment, in the file at `path`. Making one touches no file."""
+
+    __slots__ = ("_data", "_fs", "path")
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self.path = path
+        self._data: bytearray | None = None
+
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return self._fs.exists(self.path)
+
+    def _load(self) -> bytearray:
+        data = self._data
+        if data is None:
+            try:
+                data = bytearray(self._fs.read_bytes(self.path))
+            except FileNotFoundError:
+                data = bytearray()
+            # A torn last entry was never relied upon: what it told is still in the log's replay.
+            del data[len(data) - len(data) % _ENTRY.size :]
+            self._data = data
+        return data
+
+    def __iter__(self) -> Iterator[AbortedTxn]:
+        """Every entry, in the order of their markers."""
+        for version, *fields in _ENTRY.iter_unpack(bytes(self._load())):
+            if version != _VERSION:
+                raise TxnIndexError(f"{self.path}: an entry of version {version}")
+            yield AbortedTxn(*fields)
+
+    def append(self, txn: CompletedTxn | AbortedTxn) -> None:
+        """Note a transaction that has just been aborted; its marker is after all others."""
+        data = self._load()
+        if data:
+            last_offset = _ENTRY.unpack_from(data, len(data) - _ENTRY.size)[3]
+            if txn.last_offset <= last_offset:
+                raise ValueError(
+                    f"{self.path}: marker {txn.last_offset} is not after {last_offset}"
+                )
+        entry = _ENTRY.pack(
+            _VERSION, txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset
+        )
+        file = self._fs.open(self.path, create=True)
+        try:
+            file.pwrite(entry, len(data))
+        finally:
+            file.close()
+        data += entry
+
+    def collect_aborted(self, fetch_offset: int, upper: int) -> tuple[list[AbortedTxn], bool]:
+        """The transactions that touch offsets from `fetch_offset` up to, not including, `upper`.
+
+        And whether that is all of them: if not, the next segment may hold more.
+        """
+        found: list[AbortedTxn] = []
+        if self._data is not None and not self._data:
+            return found, False
+        for txn in self:
+            if txn.last_offset >= fetch_offset and txn.first_offset < upper:
+                found.append(txn)
+            if txn.last_stable_offset >= upper:
+                return found, True
+        return found, False
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries whose markers are at `offset` or later."""
+        kept = 0
+        for txn in self:
+            if txn.last_offset >= offset:
+                break
+            kept += _ENTRY.size
+        self._cut(kept)
+
+    def reset(self) -> None:
+        """Drop all entries, to be filled anew from the log."""
+        self._data = bytearray()
+        self._cut(0)
+
+    def _cut(self, size: int) -> None:
+        del self._load()[size:]
+        if self.exists():
+            file = self._fs.open(self.path)
+            try:
+                if file.size() > size:
+                    file.truncate(size)
+            finally:
+                file.close()
+
+    def check(self, base_offset: int) -> None:
+        """Raise TxnIndexError when an entry cannot be of the segment that begins there."""
+        previous = -1
+        for txn in self:
+            if txn.last_offset < base_offset:
+                raise TxnIndexError(
+                    f"{self.path}: {txn} ends before the segment's first offset {base_offset}"
+                )
+            if txn.last_offset <= previous or txn.first_offset > txn.last_offset:
+                raise TxnIndexError(f"{self.path}: {txn} is out of order")
+            previous = txn.last_offset
+
+    def sync(self) -> None:
+        """Make the entries durable. Blocks."""
+        if self.exists():
+            file = self._fs.open(self.path)
+            try:
+                file.sync()
+            finally:
+                file.close()

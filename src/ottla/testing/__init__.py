@@ -1,0 +1,1 @@
+"""The public test kit: disks, clocks and brokers that fail when told to."""

@@ -1,0 +1,117 @@
+// kafkajs, driven line by line: a JSON request on stdin, a JSON answer on stdout.
+//
+//   {"id": 1, "call": "admin", "method": "createTopics", "arguments": {…}}
+//   {"id": 2, "call": "produce", "producer": {…}, "send": {"topic": …, "messages": [...]}}
+//
+// Keys, values and header values are base64 strings. An error is answered as data, so that
+// the tests can look at its code.
+
+'use strict'
+
+const readline = require('node:readline')
+const zlib = require('node:zlib')
+const lz4 = require('lz4js')
+const xxh32 = require('lz4js/xxh32')
+const snappy = require('snappyjs')
+const { Kafka, CompressionTypes, CompressionCodecs, Partitioners, logLevel } = require('kafkajs')
+
+const codec = compress => () => ({
+  compress: async encoder => Buffer.from(compress(encoder.buffer)),
+  decompress: async () => {
+    throw new Error('only produced with, never consumed')
+  },
+})
+CompressionCodecs[CompressionTypes.Snappy] = codec(snappy.compress)
+CompressionCodecs[CompressionTypes.LZ4] = codec(lz4Frame)
+CompressionCodecs[CompressionTypes.ZSTD] = codec(zlib.zstdCompressSync)
+
+// lz4js leaves the bit "blocks are independent" unset, and Kafka refuses such frames. What is
+// sent here fits one block, so the bit is true: set it, and the header's checksum anew.
+function lz4Frame(data) {
+  const frame = Buffer.from(lz4.compress(data))
+  frame[4] |= 0x20
+  frame[6] = (xxh32.hash(0, frame, 4, 2) >> 8) & 0xff
+  return frame
+}
+
+const kafka = new Kafka({
+  clientId: 'kafkajs-conformance',
+  brokers: [process.argv[2]],
+  logLevel: logLevel.NOTHING,
+  retry: { initialRetryTime: 50, retries: 3 },
+})
+const admin = kafka.admin()
+const producers = new Map()
+
+const bytes = text => (text === null || text === undefined ? text : Buffer.from(text, 'base64'))
+
+async function producer(settings) {
+  const name = JSON.stringify(settings)
+  if (!producers.has(name)) {
+    const made = kafka.producer({
+      createPartitioner: Partitioners.DefaultPartitioner,
+      ...settings,
+    })
+    await made.connect()
+    producers.set(name, made)
+  }
+  return producers.get(name)
+}
+
+async function produce(request) {
+  const messages = request.send.messages.map(message => ({
+    ...message,
+    key: bytes(message.key),
+    value: bytes(message.value),
+    headers: Object.fromEntries(
+      Object.entries(message.headers || {}).map(([key, value]) => [
+        key,
+        Array.isArray(value) ? value.map(bytes) : bytes(value),
+      ])
+    ),
+  }))
+  return (await producer(request.producer || {})).send({ ...request.send, messages })
+}
+
+const calls = {
+  admin: request => admin[request.method](request.arguments),
+  produce,
+}
+
+const described = error => ({
+  name: error.name,
+  type: error.type,
+  code: error.code,
+  message: error.message,
+  errors: (error.errors || []).map(described),
+  cause: error.cause ? described(error.cause) : undefined,
+})
+
+async function answer(line) {
+  const request = JSON.parse(line)
+  let reply
+  try {
+    reply = { result: (await calls[request.call](request)) ?? null }
+  } catch (error) {
+    reply = { error: described(error) }
+  }
+  process.stdout.write(JSON.stringify({ id: request.id, ...reply }) + '\n')
+}
+
+async function main() {
+  await admin.connect()
+  process.stdout.write(JSON.stringify({ ready: true }) + '\n')
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    await answer(line)
+  }
+  await Promise.all([...producers.values()].map(one => one.disconnect()))
+  await admin.disconnect()
+}
+
+main().then(
+  () => process.exit(0),
+  error => {
+    process.stderr.write(`${error.stack}\n`)
+    process.exit(1)
+  }
+)

@@ -1,0 +1,288 @@
+"""Connections over real sockets, on both event loops: order, back-pressure, files, bad bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ottla.net.connection import Connection, Hangup, Reply
+from ottla.net.listener import Limits, Listeners
+from ottla.runtime.clock import SystemClock
+from ottla.runtime.files import FileRegion, OsFileSystem
+from ottla.runtime.loop import LOOP_FACTORIES, loop_factory
+from ottla.runtime.waiters import Deferred
+
+Answer = Callable[[Connection, memoryview], "Reply | Deferred[Reply]"]
+
+
+def frame(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def echo(connection: Connection, request: memoryview) -> Reply:
+    return [frame(bytes(request))]
+
+
+@pytest.fixture(params=LOOP_FACTORIES)
+def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
+    loop = loop_factory(request.param)()
+    yield loop
+    loop.close()
+
+
+class Client:
+    """A peer that speaks frames, with a deadline on everything."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, *payloads: bytes) -> None:
+        self.writer.write(b"".join(frame(payload) for payload in payloads))
+
+    async def receive(self) -> bytes:
+        async with asyncio.timeout(10):
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            return await self.reader.readexactly(size)
+
+    async def closed(self) -> bool:
+        async with asyncio.timeout(10):
+            try:
+                return await self.reader.read() == b""
+            except ConnectionResetError:
+                return True
+
+
+async def serving(answer: Answer, limits: Limits, scenario: Callable[..., object]) -> None:
+    listeners = Listeners(answer, limits, SystemClock())
+    writers: list[asyncio.StreamWriter] = []
+    bound = listeners.bind("TEST", "127.0.0.1", 0)
+    listeners.open()
+
+    async def connect() -> Client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", bound.port, limit=1 << 26)
+        writers.append(writer)
+        return Client(reader, writer)
+
+    try:
+        await scenario(listeners, connect)  # type: ignore[misc]
+    finally:
+        for writer in writers:
+            writer.close()
+        listeners.close()
+        await asyncio.sleep(0)
+
+
+def run(loop, answer: Answer, scenario, limits: Limits = Limits()) -> None:  # noqa: B008
+    loop.run_until_complete(serving(answer, limits, scenario))
+
+
+def test_pipelined_requests_are_answered_in_order(loop):
+    async def scenario(listeners, connect):
+        client = await connect()
+        client.send(*(b"%d" % n for n in range(1000)))
+        assert [await client.receive() for _ in range(1000)] == [b"%d" % n for n in range(1000)]
+
+    run(loop, echo, scenario)
+
+
+def test_a_slow_answer_holds_back_the_answers_after_it_but_not_their_work(loop):
+    slow: list[Deferred[Reply]] = []
+    worked: list[bytes] = []
+
+    def answer(connection: Connection, request: memoryview) -> Reply | Deferred[Reply]:
+        worked.append(bytes(request))
+        if request == b"slow":
+            slow.append(Deferred())
+            return slow[-1]
+        return [frame(bytes(request))]
+
+    async def scenario(listeners, connect):
+        client = await connect()
+        client.send(b"slow", b"quick")
+        while len(worked) < 2:
+            await asyncio.sleep(0.001)
+        slow[0].resolve([frame(b"at last")])
+        assert await client.receive() == b"at last"
+        assert await client.receive() == b"quick"
+
+    run(loop, answer, scenario)
+
+
+def test_an_exclusive_answer_holds_back_the_next_request(loop):
+    pending: list[Deferred[Reply]] = []
+    worked: list[bytes] = []
+
+    def answer(connection: Connection, request: memoryview) -> Reply | Deferred[Reply]:
+        worked.append(bytes(request))
+        if request == b"alone":
+            pending.append(Deferred(exclusive=True))
+            return pending[-1]
+        return [frame(bytes(request))]
+
+    async def scenario(listeners, connect):
+        client, other = await connect(), await connect()
+        client.send(b"alone", b"after")
+        while not pending:
+            await asyncio.sleep(0.001)
+        other.send(b"somebody else")
+        assert await other.receive() == b"somebody else"
+        assert worked == [b"alone", b"somebody else"]
+        pending[0].resolve([frame(b"done")])
+        assert await client.receive() == b"done"
+        assert await client.receive() == b"after"
+
+    run(loop, answer, scenario)
+
+
+def test_requests_without_an_answer_leave_no_gap(loop):
+    def answer(connection: Connection, request: memoryview) -> Reply:
+        return None if request == b"quiet" else [frame(bytes(request))]
+
+    async def scenario(listeners, connect):
+        client = await connect()
+        client.send(b"quiet", b"a", b"quiet", b"b")
+        assert await client.receive() == b"a"
+        assert await client.receive() == b"b"
+
+    run(loop, answer, scenario)
+
+
+@pytest.mark.parametrize("size", [1, 1000, 65_536, 65_537, 5_000_000])
+def test_file_regions_arrive_byte_for_byte_between_buffers(loop, tmp_path, size):
+    content = bytes(i * 7 % 251 for i in range(1000)) * (size // 1000 + 2)
+    path = str(tmp_path / "file")
+    (tmp_path / "file").write_bytes(content)
+    file = OsFileSystem().open(path)
+
+    def answer(connection: Connection, request: memoryview) -> Reply:
+        head = struct.pack(">i", size + 3) + b"<"
+        return [head, FileRegion(file, 500, size), b"]>"]
+
+    async def scenario(listeners, connect):
+        client = await connect()
+        client.send(b"1", b"2", b"3")
+        expected = b"<" + content[500 : 500 + size] + b"]>"
+        for _ in range(3):
+            assert await client.receive() == expected
+
+    run(loop, answer, scenario)
+
+
+def test_a_client_that_never_reads_is_not_read_from_and_hurts_nobody(loop):
+    block = frame(bytes(1 << 20))
+
+    async def scenario(listeners, connect):
+        ((listening, _),) = listeners._sockets
+        deaf = socket.create_connection(listening.getsockname())
+        deaf.setblocking(False)
+        sent = 0
+        polite = await connect()
+        for _ in range(200):
+            try:
+                while True:
+                    sent += deaf.send(frame(b"x") * 100)
+            except BlockingIOError:
+                pass
+            polite.send(b"hello")
+            assert len(await polite.receive()) == 1 << 20
+        (connection,) = [c for c in listeners.connections if c._out]
+        assert connection._out_bytes < 8 << 20
+        deaf.close()
+
+    run(loop, lambda connection, request: [block], scenario)
+
+
+@pytest.mark.parametrize("length", [-1, 2**31 - 1, 5000])
+def test_a_length_out_of_range_closes_the_connection_and_no_other(loop, length):
+    async def scenario(listeners, connect):
+        bad, good = await connect(), await connect()
+        bad.writer.write(struct.pack(">i", length))
+        assert await bad.closed()
+        good.send(b"still here")
+        assert await good.receive() == b"still here"
+
+    run(loop, echo, scenario, Limits(frame_bytes=4096))
+
+
+def test_an_answer_may_hang_up(loop):
+    def answer(connection: Connection, request: memoryview) -> Reply:
+        raise Hangup("no")
+
+    async def scenario(listeners, connect):
+        client = await connect()
+        client.send(b"x")
+        assert await client.closed()
+        assert not listeners.connections
+
+    run(loop, answer, scenario)
+
+
+def test_half_frames_hold_no_more_memory_than_allowed_and_give_way(loop):
+    limits = Limits(receive_memory=4 << 20)
+
+    async def scenario(listeners, connect):
+        hogs = [await connect() for _ in range(6)]
+        for hog in hogs:
+            hog.writer.write(struct.pack(">i", 50 << 20) + bytes(2 << 20))
+        polite = await connect()
+        big = bytes(3 << 20)
+        polite.send(b"small")
+        assert await polite.receive() == b"small"
+        polite.send(big)
+        assert await polite.receive() == big
+        assert listeners.memory.lent <= limits.receive_memory + 7 * (1 << 20)
+
+    run(loop, echo, scenario, limits)
+
+
+def test_idle_connections_are_closed_and_busy_ones_are_not(loop):
+    async def scenario(listeners, connect):
+        idle, busy = await connect(), await connect()
+        ended = asyncio.ensure_future(idle.closed())
+        while not ended.done():
+            busy.send(b"ping")
+            assert await busy.receive() == b"ping"
+            await asyncio.sleep(0.05)
+        assert await ended
+
+    run(loop, echo, scenario, Limits(idle_seconds=0.5))
+
+
+def test_more_connections_than_allowed_are_refused(loop):
+    async def scenario(listeners, connect):
+        first = await connect()
+        first.send(b"in")
+        assert await first.receive() == b"in"
+        second = await connect()
+        assert await second.closed()
+        first.send(b"in")
+        assert await first.receive() == b"in"
+
+    run(loop, echo, scenario, Limits(max_connections_per_ip=1))
+
+
+def test_closing_the_connection_abandons_what_is_waited_for(loop):
+    abandoned: list[bool] = []
+
+    def answer(connection: Connection, request: memoryview) -> Deferred[Reply]:
+        pending: Deferred[Reply] = Deferred()
+        pending.on_abandon = lambda: abandoned.append(True)
+        return pending
+
+    async def scenario(listeners, connect):
+        client = await connect()
+        client.send(b"x")
+        while not listeners.connections or next(iter(listeners.connections)).idle:
+            await asyncio.sleep(0.001)
+        client.writer.close()
+        async with asyncio.timeout(10):
+            while listeners.connections:
+                await asyncio.sleep(0.001)
+        assert abandoned == [True]
+
+    run(loop, answer, scenario)

@@ -1,0 +1,67 @@
+"""Every metadata store keeps the contract of `ottla.testing.check_store`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.runtime.files import FileSystem, OsFileSystem
+from ottla.testing.check_store import CHECKS, StoreCheck, check_store
+from ottla.testing.files import MemoryFileSystem
+
+
+class SharedEmbeddedStore:
+    """Clients of one embedded store: the same object while it is open, a restart afterwards."""
+
+    def __init__(self, files: FileSystem, folder: str, journal_limit: int) -> None:
+        self._files = files
+        self._folder = folder
+        self._journal_limit = journal_limit
+        self._store: EmbeddedStore | None = None
+
+    async def __call__(self) -> EmbeddedStore:
+        if self._store is None or self._store.closed:
+            self._store = await EmbeddedStore.open(
+                self._files, self._folder, journal_limit=self._journal_limit
+            )
+        return self._store
+
+
+@pytest.fixture(params=["on disk", "in memory", "in memory, rotating after every commit"])
+def connect(request: pytest.FixtureRequest, tmp_path: Path) -> SharedEmbeddedStore:
+    limit = 1 if "rotating" in request.param else 1 << 20
+    if request.param == "on disk":
+        return SharedEmbeddedStore(OsFileSystem(), str(tmp_path / "data" / "metadata"), limit)
+    return SharedEmbeddedStore(MemoryFileSystem(), "/data/metadata", limit)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_the_embedded_store(check: StoreCheck, connect: SharedEmbeddedStore) -> None:
+    await check(connect)
+
+
+async def test_the_suite_runs_as_one_call_too() -> None:
+    opened = []
+
+    async def fresh() -> SharedEmbeddedStore:
+        opened.append(SharedEmbeddedStore(MemoryFileSystem(), "/data/metadata", 1 << 20))
+        return opened[-1]
+
+    await check_store(fresh)
+    assert len(opened) == len(CHECKS)
+
+
+async def test_the_suite_lists_every_check_it_defines() -> None:
+    import ottla.testing.check_store as suite
+
+    defined = {
+        name
+        for name, value in vars(suite).items()
+        if getattr(value, "__module__", None) == suite.__name__
+        and callable(value)
+        and not name.startswith("_")
+        and name not in ("check_store",)
+    }
+    assert defined == {check.__name__ for check in CHECKS}
