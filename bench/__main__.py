@@ -39,7 +39,9 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
         "--rows", default="*", metavar="GLOB", help="only these rows, e.g. 'produce-*' or 'check-*'"
     )
     parser.add_argument("--rounds", type=int, help=f"alternations ({_ROUNDS}; with --quick 1)")
-    parser.add_argument("--quick", action="store_true", help="small sizes, a look rather than a claim")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, a look rather than a claim"
+    )
     parser.add_argument("--cold-gb", type=float, help="size of the evicted data to read")
     parser.add_argument("--no-checks", action="store_true", help="figures only")
     parser.add_argument(
@@ -53,12 +55,14 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--profile",
         action="store_true",
-        help="run Ottla under cProfile and print where its time went (the figures then mean nothing)",
+        help="run Ottla under cProfile and print where its time went; figures then mean nothing",
     )
     parser.add_argument(
         "--record", action="store_true", help="write the results of a partial run as official ones"
     )
-    parser.add_argument("--folder", type=Path, help="where the data folders go (the system's default)")
+    parser.add_argument(
+        "--folder", type=Path, help="where the data folders go (the system's default)"
+    )
     parser.add_argument("--list", action="store_true", help="print the rows and end")
     return parser.parse_args(arguments)
 

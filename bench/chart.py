@@ -1,8 +1,8 @@
 """The ratios as a bar chart: one SVG, written by hand, no library. No I/O.
 
 The axis is logarithmic and shows how many times better Ottla is, so that rows where more is better
-and rows where less is better read the same way: right of the line it leads. A tick marks the target.
-Colours follow the reader's light or dark scheme; the background is left to the page.
+and rows where less is better read the same way: right of the line it leads. A tick marks the
+target. Colours follow the reader's light or dark scheme; the background is left to the page.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
     from bench.figures import Outcome
 
+_TITLE = "Ottla beside Apache Kafka: how many times better"
+_TIMES = "\N{MULTIPLICATION SIGN}"
 _LABELS = 330
 _BARS = 430
-_VALUES = 110
+_VALUES = 90
 _TOP = 58
 _LINE = 26
 _BAR = 14
@@ -45,7 +47,9 @@ _STYLE = """\
 
 def svg(outcomes: Sequence[Outcome], subtitle: str) -> str:
     """The chart of all rows that were measured on both sides."""
-    shown = [outcome for outcome in outcomes if outcome.measured and math.isfinite(outcome.advantage)]
+    shown = [
+        outcome for outcome in outcomes if outcome.measured and math.isfinite(outcome.advantage)
+    ]
     low, high = _range([outcome.advantage for outcome in shown])
     width = _LABELS + _BARS + _VALUES
     height = _TOP + _LINE * len(shown) + 44
@@ -58,21 +62,24 @@ def svg(outcomes: Sequence[Outcome], subtitle: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         'aria-label="Ottla beside Apache Kafka">',
         f"  <style>\n{_STYLE}\n  </style>",
-        '  <text class="title" x="12" y="22">Ottla beside Apache Kafka: how many times better</text>',
+        f'  <text class="title" x="12" y="22">{_TITLE}</text>',
         f'  <text class="small" x="12" y="40">{escape(subtitle)}</text>',
     ]
     for tick in _ticks(low, high):
         x = across(tick)
         kind = "one" if tick == 1 else "grid"
-        parts.append(f'  <line class="{kind}" x1="{x:.1f}" y1="{_TOP - 6}" x2="{x:.1f}" y2="{bottom}"/>')
         parts.append(
-            f'  <text class="small" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{tick:g}×</text>'
+            f'  <line class="{kind}" x1="{x:.1f}" y1="{_TOP - 6}" x2="{x:.1f}" y2="{bottom}"/>'
+        )
+        parts.append(
+            f'  <text class="small" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">'
+            f"{tick:g}{_TIMES}</text>"
         )
     for index, outcome in enumerate(shown):
         y = _TOP + _LINE * index
         parts += _bar(outcome, y, across)
     parts.append(
-        f'  <text class="small" x="{_LABELS}" y="{bottom + 32}">right of 1×: Ottla leads · '
+        f'  <text class="small" x="{_LABELS}" y="{bottom + 32}">right of 1{_TIMES}: Ottla leads; '
         "a short upright line is the target</text>"
     )
     return "\n".join([*parts, "</svg>", ""])
@@ -83,17 +90,20 @@ def _bar(outcome: Outcome, y: int, across: Callable[[float], float]) -> list[str
     start, end = sorted((across(1.0), across(advantage)))
     colour = "ahead" if advantage >= 1 else "behind"
     middle = y + _BAR - 3
+    title = escape(outcome.row.title)
     parts = [
-        f'  <text x="{_LABELS - 12}" y="{middle}" text-anchor="end">{escape(outcome.row.title)}</text>',
+        f'  <text x="{_LABELS - 12}" y="{middle}" text-anchor="end">{title}</text>',
         f'  <rect class="{colour}" x="{start:.1f}" y="{y}" width="{max(1.5, end - start):.1f}" '
         f'height="{_BAR}" rx="2"/>',
-        f'  <text x="{max(end, across(1.0)) + 8:.1f}" y="{middle}">{advantage:.2f}×</text>',
+        f'  <text x="{_LABELS + _BARS + _VALUES - 16}" y="{middle}" text-anchor="end">'
+        f"{advantage:.2f}{_TIMES}</text>",
     ]
     if outcome.row.target is not None:
         higher = outcome.row.better is Better.HIGHER
         target = across(outcome.row.target if higher else 1 / outcome.row.target)
         parts.append(
-            f'  <line class="target" x1="{target:.1f}" y1="{y - 3}" x2="{target:.1f}" y2="{y + _BAR + 3}"/>'
+            f'  <line class="target" x1="{target:.1f}" y1="{y - 3}" '
+            f'x2="{target:.1f}" y2="{y + _BAR + 3}"/>'
         )
     return parts
 

@@ -30,7 +30,7 @@ class Client:
             text=True,
             cwd=ROOT,
             process_group=0,
-            preexec_fn=die_with_parent,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
 
     def __enter__(self) -> Self:

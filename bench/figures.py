@@ -79,7 +79,7 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        return {True: "reached", False: "not reached", None: "–"}[self.reached]
+        return {True: "reached", False: "not reached", None: ""}[self.reached]
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -89,4 +89,3 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     if not 0.0 < share <= 1.0:
         raise ValueError(f"a share lies above 0 and up to 1, not at {share}")
     return ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]
-

@@ -31,10 +31,10 @@ class Machine:
 
     def sentence(self) -> str:
         return (
-            f"{self.cores} cores ({self.processor}), {self.memory_gb} GB of memory, Linux {self.kernel}, "
-            f"data on {self.file_system}; Python {self.python}, confluent-kafka {self.client} "
-            f"(librdkafka {self.librdkafka}), Java {self.java}, Apache Kafka {self.kafka} "
-            "(KRaft, 1 GB heap, G1, its default settings)."
+            f"{self.cores} cores ({self.processor}), {self.memory_gb} GB of memory, "
+            f"Linux {self.kernel}, data on {self.file_system}; Python {self.python}, "
+            f"confluent-kafka {self.client} (librdkafka {self.librdkafka}), Java {self.java}, "
+            f"Apache Kafka {self.kafka} (KRaft, 1 GB heap, G1, its default settings)."
         )
 
 

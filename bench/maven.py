@@ -84,7 +84,8 @@ def fetch(libraries: Libraries) -> Libraries:
     pom.write_text(pom_text(libraries))
     command = [
         maven, "--batch-mode", "--quiet", "--file", str(pom),
-        "dependency:copy-dependencies", f"-DoutputDirectory={libraries.folder}", "-DincludeScope=runtime",
+        "dependency:copy-dependencies", f"-DoutputDirectory={libraries.folder}",
+        "-DincludeScope=runtime",
     ]  # fmt: skip
     run("mvn dependency:copy-dependencies", command, timeout=_FETCH_TIMEOUT)
     stamp.write_text(wanted)

@@ -1,8 +1,8 @@
 """Processes that the bench starts, watches and ends; never any other.
 
-Every child runs in its own process group, so that Ctrl-C in a terminal reaches only the bench, which
-then ends its children in order by process id. A child also asks the kernel to be killed when the
-bench itself disappears, so that even `kill -9` of the bench leaves no broker behind.
+Every child runs in its own process group, so that Ctrl-C in a terminal reaches only the bench,
+which then ends its children in order by process id. A child also asks the kernel to be killed
+when the bench itself disappears, so that even `kill -9` of the bench leaves no broker behind.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _PR_SET_PDEATHSIG = 1
+_LISTEN = "0A"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -36,25 +37,43 @@ def die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_ports(count: int) -> list[int]:
+    """Different loopback ports that were free a moment ago."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def wait_port(port: int, child: Child, timeout: float) -> None:
-    """Return once something listens on the loopback port, or say why it never will."""
+    """Return once the child itself listens on the loopback port, or say why it never will.
+
+    That something answers is not enough: a port that was free when it was chosen may belong to a
+    stranger by now, and the load would go to the stranger.
+    """
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
+        if child.listens(port):
+            return
         if child.process.poll() is not None:
-            raise BenchError(f"{child.name} ended at once with code {child.process.returncode}:\n{child.tail()}")
-        time.sleep(0.002)
+            raise BenchError(
+                f"{child.name} ended at once with code {child.process.returncode}:\n{child.tail()}"
+            )
+        time.sleep(0.01)
     raise BenchError(f"{child.name} did not listen within {timeout:.0f} s:\n{child.tail()}")
+
+
+def listening_sockets(port: int) -> set[str]:
+    """All sockets of this machine that listen on a port, named as in `/proc/<pid>/fd`."""
+    found: set[str] = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.add(f"socket:[{fields[9]}]")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +110,7 @@ class Child:
                 cwd=cwd,
                 env=None if env is None else dict(env),
                 process_group=0,
-                preexec_fn=die_with_parent,
+                preexec_fn=die_with_parent,  # noqa: PLW1509
             )
 
     @property
@@ -123,6 +142,19 @@ class Child:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+    def listens(self, port: int) -> bool:
+        """Whether the process or one it has started owns the socket that listens there."""
+        wanted = listening_sockets(port)
+        if not wanted:
+            return False
+        for pid in (self.pid, *descendants(self.pid)):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                    with contextlib.suppress(FileNotFoundError):
+                        if str(descriptor.readlink()) in wanted:
+                            return True
+        return False
 
     def tail(self, lines: int = 20) -> str:
         """The last lines it printed."""
@@ -189,7 +221,7 @@ def run(
         cwd=cwd,
         env=None if env is None else dict(env),
         process_group=0,
-        preexec_fn=die_with_parent,
+        preexec_fn=die_with_parent,  # noqa: PLW1509
     ) as process:
         try:
             out, err = process.communicate(timeout=timeout)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bench import chart, table
 from bench.maven import CACHE, ROOT
+from bench.rows import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,14 +49,16 @@ class Report:
     def markdown(self) -> str:
         cold = self.sizes.cold_bytes / 1e9
         lines = [
-            f"Measured on {self.day.isoformat()}: {self.rounds} alternating rounds, medians with the "
-            f"range of all samples, {self.minutes:.0f} minutes. {self.machine.sentence()}",
+            f"Measured on {self.day.isoformat()}: {self.rounds} alternating rounds, medians with "
+            f"the range of all samples, {self.minutes:.0f} minutes. {self.machine.sentence()}",
             "",
             table.markdown(self.outcomes),
             "",
             f"Evicted data: {cold:g} GB read from the disk by another consumer meanwhile. "
             "`ratio` is Ottla's median over Apache Kafka's.",
         ]
+        if self.sizes != FULL:
+            lines += ["", "The sizes of this run were reduced: it shows that things work, no more."]
         if self.checks:
             lines += ["", "| check | | |", "|---|---|---|"]
             lines += [
@@ -102,7 +105,7 @@ class Report:
 
 
 def write(report: Report, *, official: bool) -> Path:
-    """Into the recorded results, or, for a partial run, into the cache folder where nobody cites it."""
+    """Into the recorded results or, for a partial run, into the cache, where nobody cites it."""
     folder = RESULTS if official else SCRATCH
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "latest.json").write_text(report.json())

@@ -27,8 +27,12 @@ ROWS: tuple[Row, ...] = (
     Row("memory-loaded", "resident memory, after the load", "MB", _DOWN, 0.15),
     Row("cold-produce-p99", "produce p99 during a read of evicted data", "ms", _DOWN, 1.0),
     Row("cold-consume-p99", "tail-consume p99 during a read of evicted data", "ms", _DOWN, 1.0),
-    Row("partitions-2000", "produce rate kept with 2,000 partitions", "of the plain rate", _UP, 1.0),
-    Row("idle-1000", "produce rate kept with 1,000 idle connections", "of the plain rate", _UP, 1.0),
+    Row(
+        "partitions-2000", "produce rate kept with 2,000 partitions", "of the plain rate", _UP, 1.0
+    ),
+    Row(
+        "idle-1000", "produce rate kept with 1,000 idle connections", "of the plain rate", _UP, 1.0
+    ),
     Row("cpu-produce", "broker CPU per GB produced (1 KB)", "s", _DOWN, 1.0),
     Row("cpu-consume", "broker CPU per GB consumed (1 KB)", "s", _DOWN, 1.0),
     Row("cli-list", "listing topics from the command line", "s", _DOWN, 0.5),

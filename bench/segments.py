@@ -29,7 +29,9 @@ _TOOL = "kafka.tools.DumpLogSegments"
 _START_TIMEOUT = 60.0
 _FILES_AT_ONCE = 400
 _RECORD = re.compile(r"^\| offset: ")
-_BATCH = re.compile(r"^baseOffset: \d+ lastOffset: (?P<last>\d+) count: (?P<count>\d+) .* isvalid: (?P<valid>\w+)$")
+_BATCH = re.compile(
+    r"^baseOffset: \d+ lastOffset: (?P<last>\d+) count: (?P<count>\d+) .* isvalid: (?P<valid>\w+)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,9 @@ def judge_indexes(output: str, errors: str) -> Verdict:
 
 
 def _noise_free(errors: str) -> list[str]:
-    """Lines of stderr without the logging library's greeting."""
-    return [line for line in errors.splitlines() if line.strip() and not line.startswith("SLF4J")]
+    """Lines of stderr without the logging library's greeting and without stack frames."""
+    lines = [line for line in errors.splitlines() if line.strip()]
+    return [line for line in lines if not line.startswith(("SLF4J", "\tat "))]
 
 
 def dump(kafka: ApacheKafka, data: Path) -> Verdict:
@@ -135,8 +138,8 @@ def check(folder: Path, kafka: ApacheKafka, system: System) -> Check:
     for complaint in complaints[:20]:
         print(f"  {complaint}", flush=True)
     detail = (
-        f"DumpLogSegments: {stopped.files} files after a clean stop, {recovered.files} after kill -9 and "
-        f"recovery, {recovered.batches:,} batches, {recovered.records:,} records, "
+        f"DumpLogSegments: {stopped.files} files after a clean stop, {recovered.files} after "
+        f"kill -9 and recovery, {recovered.batches:,} batches, {recovered.records:,} records, "
         f"{len(complaints)} complaints"
     )
     return Check("segments read by Apache's tool", not complaints, detail)

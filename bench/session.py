@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bench import pagecache
 from bench.client import Client, measure
 from bench.load import frames
-from bench.processes import BenchError, Child, run
+from bench.processes import BenchError, Child, run, wait_port
 from bench.systems import new_node
 
 if TYPE_CHECKING:
@@ -42,7 +42,12 @@ class Session:
     """One start of one broker. `record` receives each figure as it is measured."""
 
     def __init__(
-        self, system: System, folder: Path, sizes: Sizes, wanted: str, record: Callable[[str, float], None]
+        self,
+        system: System,
+        folder: Path,
+        sizes: Sizes,
+        wanted: str,
+        record: Callable[[str, float], None],
     ) -> None:
         self._system = system
         self._sizes = sizes
@@ -101,7 +106,11 @@ class Session:
     def _requests(self, kind: str, connections: int, seconds: float) -> float:
         os.sync()
         figures = measure(
-            kind, bootstrap=self._node.bootstrap, topic="requests", connections=connections, seconds=seconds
+            kind,
+            bootstrap=self._node.bootstrap,
+            topic="requests",
+            connections=connections,
+            seconds=seconds,
         )
         return figures["requests"] / figures["seconds"]
 
@@ -120,7 +129,11 @@ class Session:
             try:
                 figures = first.result()
             except BenchError as error:
-                raise BenchError(f"{error}\n{self._child.name} said:\n{self._child.tail()}") from None
+                raise BenchError(
+                    f"{error}\n{self._child.name} said:\n{self._child.tail()}"
+                ) from None
+            # Before any load: the port must not belong to somebody else's broker.
+            wait_port(self._node.port, self._child, _SETTLE_SECONDS)
             self._report("start", (figures["acknowledged_ns"] - self._child.started) / 1e9)
             time.sleep(_SETTLE_SECONDS)
             self._report("memory-fresh", self._child.usage().resident_bytes / 1e6)
@@ -138,12 +151,30 @@ class Session:
     def _steps(self) -> Iterator[Callable[[], None]]:
         sizes = self._sizes
         steps: tuple[tuple[Callable[[], None], tuple[str, ...]], ...] = (
-            (lambda: self._produce_row("100b-1p", 1, 100, sizes.small_records), ("produce-100b-1p",)),
-            (lambda: self._produce_row("100b-16p", 16, 100, sizes.small_records), ("produce-100b-16p",)),
-            (lambda: self._produce_row("1k-1p", 1, 1000, sizes.large_records), ("produce-1k-1p", "cpu-produce")),
-            (lambda: self._produce_row("1k-16p", 16, 1000, sizes.large_records), ("produce-1k-16p",)),
-            (lambda: self._consume_row("consume-100b", 100, sizes.small_records), ("consume-100b",)),
-            (lambda: self._consume_row("consume-1k", 1000, sizes.large_records), ("consume-1k", "cpu-consume")),
+            (
+                lambda: self._produce_row("100b-1p", 1, 100, sizes.small_records),
+                ("produce-100b-1p",),
+            ),
+            (
+                lambda: self._produce_row("100b-16p", 16, 100, sizes.small_records),
+                ("produce-100b-16p",),
+            ),
+            (
+                lambda: self._produce_row("1k-1p", 1, 1000, sizes.large_records),
+                ("produce-1k-1p", "cpu-produce"),
+            ),
+            (
+                lambda: self._produce_row("1k-16p", 16, 1000, sizes.large_records),
+                ("produce-1k-16p",),
+            ),
+            (
+                lambda: self._consume_row("consume-100b", 100, sizes.small_records),
+                ("consume-100b",),
+            ),
+            (
+                lambda: self._consume_row("consume-1k", 1000, sizes.large_records),
+                ("consume-1k", "cpu-consume"),
+            ),
             (self._request_rows, ("requests-1", "requests-64", "requests-64-raw")),
             (self._latency_rows, ("latency-p50", "latency-p99", "latency-p999")),
             (self._memory_row, ("memory-loaded",)),
@@ -203,7 +234,9 @@ class Session:
         ):
             if self._wants(key):
                 for _ in range(self._sizes.repeats):
-                    self._report(key, self._requests(kind, connections, self._sizes.request_seconds))
+                    self._report(
+                        key, self._requests(kind, connections, self._sizes.request_seconds)
+                    )
 
     def _paced(self, topic: str, while_open: Callable[[], None]) -> dict[str, float]:
         """Latencies of records sent at the fixed rate while something else goes on."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bench import maven
-from bench.processes import BenchError, Child, free_port, run
+from bench.processes import BenchError, Child, free_ports, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,8 @@ class Node:
 
 def new_node(folder: Path) -> Node:
     folder.mkdir(parents=True, exist_ok=True)
-    return Node(folder, free_port(), free_port())
+    port, controller_port = free_ports(2)
+    return Node(folder, port, controller_port)
 
 
 class System(Protocol):
@@ -117,13 +118,23 @@ class ApacheKafka:
 
     def tool_command(self, main: str, *arguments: str) -> list[str]:
         """The command line of one of Kafka's tools, as its shell script would run it."""
-        return [self._java, *_TOOL_HEAP, *_JVM_FLAGS, "-cp", self.libraries.classpath, main, *arguments]
+        return [
+            self._java,
+            *_TOOL_HEAP,
+            *_JVM_FLAGS,
+            "-cp",
+            self.libraries.classpath,
+            main,
+            *arguments,
+        ]
 
     def tool(self, main: str, *arguments: str, timeout: float = 300.0) -> None:
         """Run one of Kafka's tools to a good end."""
         run(main, self.tool_command(main, *arguments), timeout=timeout)
 
-    def tool_output(self, main: str, *arguments: str, timeout: float = 300.0) -> tuple[str, str, int]:
+    def tool_output(
+        self, main: str, *arguments: str, timeout: float = 300.0
+    ) -> tuple[str, str, int]:
         """Run one of Kafka's tools and return both its outputs and its exit code."""
         done = run(main, self.tool_command(main, *arguments), timeout=timeout, check=False)
         return done.stdout, done.stderr, done.returncode
@@ -140,7 +151,9 @@ class Ottla:
     def __init__(self) -> None:
         self._program = Path(sys.executable).parent / "ottla"
         if not self._program.exists():
-            raise BenchError("the `ottla` command is not in this environment; run `make setup` first.")
+            raise BenchError(
+                "the `ottla` command is not in this environment; run `make setup` first."
+            )
         self.profile_into: Path | None = None
 
     def prepare(self, node: Node, settings: Mapping[str, str]) -> None:

@@ -32,7 +32,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
     ]
     for outcome in outcomes:
         row = outcome.row
-        target = "–" if row.target is None else f"{row.better.value} {row.target:g}"
+        target = "" if row.target is None else f"{row.better.value} {row.target:g}"
         lines.append(
             f"| {row.title} | {row.unit} | {_cell(outcome.kafka)} | {_cell(outcome.ottla)} "
             f"| {_ratio(outcome)} | {target} | {outcome.verdict} |"
@@ -90,4 +90,4 @@ def _cell(samples: Sequence[float]) -> str:
 
 
 def _ratio(outcome: Outcome) -> str:
-    return f"{outcome.ratio:.2f}" if outcome.measured else "–"
+    return f"{outcome.ratio:.2f}" if outcome.measured else ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from bench.processes import BenchError
 
@@ -65,7 +65,9 @@ def samples(seed: int, count: int, *, step_ms: int = 50) -> Iterator[Sample]:
         yield Sample(key, value, headers, _FIRST_TIMESTAMP + number * step_ms + jitter)
 
 
-def send(bootstrap: str, topic: str, partition: int, records: Sequence[Sample], **more: str | int) -> None:
+def send(
+    bootstrap: str, topic: str, partition: int, records: Sequence[Sample], **more: str | int
+) -> None:
     """Produce all records with small batches and wait until every one is acknowledged."""
     producer = Producer(producer_settings(bootstrap, **more))
     feed(producer, topic, partition, records)
@@ -154,9 +156,9 @@ def common_topics() -> list[Topic]:
 def fill(bootstrap: str, seed: int, *, full_indexes: bool = True) -> None:
     """Write to every topic of `common_topics`; may be called again with another seed.
 
-    `full_indexes=False` leaves out the topic whose tiny indexes fill up. Apache Kafka 4.2 forgets at a
-    restart how far the last index entry lies back; recovery after a later kill then finds one entry
-    more than the index holds, and the broker refuses to start.
+    `full_indexes=False` leaves out the topic whose tiny indexes fill up. Apache Kafka 4.2 forgets
+    at a restart how far the last index entry lies back; recovery after a later kill then finds
+    one entry more than the index holds, and the broker refuses to start.
     """
     dice = list(samples(seed, _RECORDS))
     for partition, codec in enumerate(CODECS):

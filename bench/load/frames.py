@@ -30,7 +30,9 @@ def produce(topic: str, partition: int, records: bytes) -> bytes:
 
 def batch(value: bytes) -> bytes:
     """A record batch (magic 2) with one record, no key, no headers."""
-    record = b"\x00" + _varint(0) + _varint(0) + _varint(-1) + _varint(len(value)) + value + _varint(0)
+    record = (
+        b"\x00" + _varint(0) + _varint(0) + _varint(-1) + _varint(len(value)) + value + _varint(0)
+    )
     record = _varint(len(record)) + record
     now = 1_700_000_000_000
     covered = struct.pack(">hiqqqhii", 0, 0, now, now, -1, -1, -1, 1) + record

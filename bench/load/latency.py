@@ -20,7 +20,7 @@ _PATIENCE = 60.0
 
 
 def paced(bootstrap: str, topic: str, rate: int, size: int) -> dict[str, float]:
-    """Send at `rate` until told to end; percentiles in ms of the records sent between two lines of stdin.
+    """Send at `rate` until told to end; percentiles, in ms, of what was sent in the open window.
 
     Prints `ready` once records flow. The first line of standard input opens the window that counts,
     the second closes it.

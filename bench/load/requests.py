@@ -16,7 +16,7 @@ _PATIENCE = 30.0
 
 
 def clients(bootstrap: str, topic: str, connections: int, seconds: float) -> dict[str, float]:
-    """Each of `connections` librdkafka producers sends one record and waits for its ack, over and over."""
+    """Each of many librdkafka producers sends one record, waits for its ack, and again."""
     producers = [Producer(settings.prompt_producer(bootstrap)) for _ in range(connections)]
     for producer in producers:
         producer.produce(topic, _VALUE, partition=0)
@@ -51,7 +51,7 @@ def clients(bootstrap: str, topic: str, connections: int, seconds: float) -> dic
 
 
 def raw(bootstrap: str, topic: str, connections: int, seconds: float) -> dict[str, float]:
-    """The same with bare sockets and one prepared request, so that the client costs almost nothing."""
+    """The same with bare sockets and one prepared request: a client that costs almost nothing."""
     host, _, port = bootstrap.rpartition(":")
     request = frames.produce(topic, 0, frames.batch(_VALUE))
     poller = selectors.EpollSelector()

@@ -15,8 +15,8 @@ _PATIENCE = 60.0
 def first_ack(bootstrap: str, topic: str) -> dict[str, float]:
     """Knock until the port opens, then send one record to a topic that does not exist yet.
 
-    Prints `ready` before it knocks, when the libraries are loaded. The result is the monotonic clock
-    at the acknowledgement and when the port opened: the caller knows when the broker was started.
+    Prints `ready` before it knocks, when the libraries are loaded. The result is the monotonic
+    clock at the acknowledgement and when the port opened; the caller knows when it began.
     """
     host, _, port = bootstrap.rpartition(":")
     print("ready", flush=True)

@@ -15,7 +15,7 @@ _PATIENCE = 120.0
 
 
 def produce(bootstrap: str, topic: str, partitions: int, size: int, count: int) -> dict[str, float]:
-    """Send `count` records of `size` bytes, spread over the partitions in turn, and wait for all acks.
+    """Send `count` records of `size` bytes to the partitions in turn and wait for all acks.
 
     The clock starts when connections and metadata are there and stops with the last
     acknowledgement. The log end offsets afterwards prove that every record has arrived.
@@ -78,7 +78,9 @@ def end_offset(bootstrap: str, topic: str, partitions: int) -> int:
     try:
         total = 0
         for partition in range(partitions):
-            marks = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_PATIENCE)
+            marks = consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=_PATIENCE
+            )
             if marks is None:
                 raise RuntimeError("the broker did not say where the log ends")
             total += marks[1]

@@ -18,7 +18,32 @@ class Topic:
 
 
 @pytest.fixture
-def new_topic(wire: Any, unique: Any, eventually: Any) -> Callable[..., Topic]:
+def answering(wire: Any, eventually: Any) -> Callable[..., None]:
+    """`answering(name, 3)`: wait until every partition of a new topic answers.
+
+    Apache Kafka's metadata names a leader a moment before that leader serves the partition,
+    and librdkafka remembers for a while that a topic was not there.
+    """
+    connection = None
+
+    def wait(name: str, partitions: int) -> None:
+        nonlocal connection
+        connection = connection or wire()
+        asked = [{"partition_index": p, "timestamp": -1} for p in range(partitions)]
+
+        def ready() -> bool:
+            (found,) = connection.ask(
+                "list_offsets", 7, replica_id=-1, topics=[{"name": name, "partitions": asked}]
+            ).topics
+            return all(p.error_code == 0 for p in found.partitions)
+
+        eventually(ready)
+
+    return wait
+
+
+@pytest.fixture
+def new_topic(wire: Any, unique: Any, answering: Any) -> Callable[..., Topic]:
     """`new_topic(2, retention_ms="1")`: a topic whose partitions all answer."""
     connection = None
 
@@ -32,16 +57,7 @@ def new_topic(wire: Any, unique: Any, eventually: Any) -> Callable[..., Topic]:
             "create_topics", 7, topics=[wanted | {"configs": settings}], timeout=10_000
         ).topics
         assert made.error_code == 0, made.error_message
-        # Apache's metadata names a leader a moment before that leader answers for the partition.
-        asked = [{"partition_index": p, "timestamp": -1} for p in range(partitions)]
-
-        def ready() -> bool:
-            (found,) = connection.ask(
-                "list_offsets", 7, replica_id=-1, topics=[{"name": name, "partitions": asked}]
-            ).topics
-            return all(p.error_code == 0 for p in found.partitions)
-
-        eventually(ready)
+        answering(name, partitions)
         return Topic(name, made.topic_id, partitions)
 
     return create

@@ -65,10 +65,13 @@ async def consumer(bootstrap: str) -> AsyncIterator[AIOKafkaConsumer]:
 
 
 @pytest.fixture
-def topic(admin: AIOKafkaAdminClient, unique: Callable[..., str]) -> Callable[..., Any]:
+def topic(
+    admin: AIOKafkaAdminClient, unique: Callable[..., str], answering: Any
+) -> Callable[..., Any]:
     async def create(partitions: int = 1, name: str | None = None, **config: str) -> str:
         name = name or unique()
         assert await created(admin, name, partitions, 1, **config) == NONE
+        answering(name, partitions)
         return name
 
     return create

@@ -82,11 +82,12 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
 
 
 @pytest.fixture
-def topic(admin: AdminClient, unique: Callable[..., str]) -> Callable[..., str]:
+def topic(admin: AdminClient, unique: Callable[..., str], answering: Any) -> Callable[..., str]:
     def create(partitions: int = 1, name: str | None = None, **config: str) -> str:
         name = name or unique()
         settings = {key.replace("_", "."): value for key, value in config.items()}
         wait(admin.create_topics([NewTopic(name, partitions, 1, config=settings)]))
+        answering(name, partitions)
         return name
 
     return create

@@ -16,7 +16,7 @@ import confluent_kafka as rd
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 _BY_NUMBER = {int(code): code for code in ErrorCode}
 
@@ -68,6 +68,18 @@ class PartialFailureError(KafkaError):
         text = "; ".join(f"{name}: {error}" for name, error in failures.items())
         super().__init__(first.code, text)
         self.failures = dict(failures)
+
+
+class DeliveryFailedError(ClientError):
+    """Records that nobody watched were not stored: one failure each, in `failures`."""
+
+    def __init__(self, failures: Sequence[KafkaError]) -> None:
+        first = failures[0]
+        verb = "record was" if len(failures) == 1 else "records were"
+        super().__init__(
+            first.code, f"{len(failures)} {verb} not delivered; the first: {first.message or first}"
+        )
+        self.failures = tuple(failures)
 
 
 def translate(error: rd.KafkaError) -> ClientError:

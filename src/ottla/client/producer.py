@@ -16,7 +16,6 @@ when the program ends.
 
 from __future__ import annotations
 
-import difflib
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -26,12 +25,17 @@ from types import TracebackType
 from typing import Any, Generic, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack, overload
 
 from ottla.client import partitioners
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, DeliveryFailedError
 from ottla.client.outbox import Outbox, Sink
 from ottla.client.partitioners import DEFAULT_PARTITIONER, Partitioner
 from ottla.client.records import Delivery, Headers, header_list
 from ottla.client.serializers import Serializer, encoder
-from ottla.client.settings import bootstrap_servers, librdkafka_config, timestamp_ms
+from ottla.client.settings import (
+    bootstrap_servers,
+    check_options,
+    librdkafka_config,
+    timestamp_ms,
+)
 from ottla.errors import ErrorCode, KafkaError
 
 K = TypeVar("K")
@@ -159,8 +163,6 @@ class Writer(Generic[K, V]):
             "enable.idempotence": options.get("idempotent", everyone),
             "linger.ms": options.get("linger", 0.005) * 1000,
             "partitioner": DEFAULT_PARTITIONER if callable(partitioner) else partitioner,
-            # How long librdkafka also waits between two attempts to find any broker at first.
-            "reconnect.backoff.ms": 10,
             # librdkafka would keep all records without a key on one partition for 10 ms at a
             # time. That makes fuller batches, but a burst then lands on a single partition.
             "sticky.partitioning.linger.ms": 0,
@@ -216,17 +218,15 @@ class Writer(Generic[K, V]):
     def _still_out(self, count: int, timeout: float | None) -> ClientError:
         return ClientError(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"{_records(count)} not delivered within {timeout:g} s",
+            f"{count} {'record was' if count == 1 else 'records were'} not delivered within "
+            f"{timeout:g} s",
             local="_TIMED_OUT",
             retriable=True,
         )
 
     def _raise_unobserved(self) -> None:
         if failures := self._outbox.take_unobserved():
-            raise ClientError(
-                failures[0].code,
-                f"{_records(len(failures))} not delivered; the first: {failures[0]}",
-            )
+            raise DeliveryFailedError(failures)
 
     def _flush(self, timeout: float | None) -> None:
         if count := self._outbox.flush(timeout):
@@ -341,6 +341,13 @@ class Producer(Writer[K, V]):
         record = self._prepare(topic, value, key, partition, timestamp, headers)
         self._offer(record, on_delivery)
 
+    def partitions(self, topic: str, *, timeout: float = 30.0) -> int:
+        """How many partitions a topic has; the answer is believed for a minute.
+
+        Where brokers create topics on first use, this is a use.
+        """
+        return self._outbox.partition_count(topic, timeout)
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record sent so far is stored or has failed.
 
@@ -382,19 +389,8 @@ class Producer(Writer[K, V]):
             self._outbox.serve(min(left, 0.1))
 
 
-def _records(count: int) -> str:
-    return "1 record was" if count == 1 else f"{count} records were"
-
-
 def _check_options(options: ProducerOptions) -> None:
-    for name in options:
-        if name not in ProducerOptions.__annotations__:
-            near = difflib.get_close_matches(name, ProducerOptions.__annotations__, 1)
-            raise TypeError(
-                f"a producer has no option {name!r}"
-                + (f"; did you mean {near[0]!r}?" if near else "")
-                + " (librdkafka's own properties go into config=)"
-            )
+    check_options("a producer", options, ProducerOptions)
     partitioner = options.get("partitioner", DEFAULT_PARTITIONER)
     if not callable(partitioner):
         partitioners.check_name(partitioner)

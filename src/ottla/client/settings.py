@@ -7,6 +7,7 @@ argument to use.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import socket
@@ -89,6 +90,19 @@ def librdkafka_config(
             raise ValueError(f"config may not set {name!r}: {reserved[name]}")
         merged[name] = value
     return merged
+
+
+def check_options(owner: str, options: Mapping[str, object], known: type) -> None:
+    """Refuse a misspelt keyword with the name that was probably meant."""
+    names = known.__annotations__
+    for name in options:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            raise TypeError(
+                f"{owner} has no option {name!r}"
+                + (f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(names)}")
+                + " (librdkafka's own properties go into config=)"
+            )
 
 
 def timestamp_ms(moment: int | datetime) -> int:

@@ -234,7 +234,7 @@ class EmbeddedStore:
         except asyncio.CancelledError:
             # Cancelled between the answer and its arrival: nobody will release what was joined.
             done = request.done
-            if request.joining and not done.cancelled() and not done.exception():
+            if request.joining and done.done() and not (done.cancelled() or done.exception()):
                 self._give_back(request.joining)
             raise
 

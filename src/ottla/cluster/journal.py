@@ -20,8 +20,8 @@ Both hold frames, the snapshot exactly one:
 Why a crash loses nothing. A frame is synced before the next is written, so at most one frame is in
 doubt, and it is the last. Commits that wait for the disk together share a frame for that reason:
 with a frame each, a crash could keep the second and lose the first, and that could not be told from
-rot. A frame that is wrong is therefore an unfinished write if nothing valid follows it, and is cut
-off and reported; if something valid does follow, the file is damaged and opening it is refused:
+rot. A frame that is wrong is therefore an unfinished write if no other follows it, and is cut
+off and reported; if another frame does follow, the file is damaged and opening it is refused:
 what was acknowledged is never dropped in silence.
 
 Rotation makes the new, empty journal first and the snapshot second, both durable by name, and
@@ -61,7 +61,7 @@ _DELETE = 2
 _NAME = re.compile(r"(snapshot|journal)-(\d{20})")
 
 
-class DamagedStore(StoreError):  # noqa: N818 - a finding, not a mistake of the caller
+class DamagedStore(StoreError):
     """A file of the store is not what was written to it."""
 
     def __init__(self, path: str, problem: str) -> None:
@@ -154,7 +154,7 @@ class Journal:
         self._journal.close()
 
 
-class SyncFailed(OSError):  # noqa: N818
+class SyncFailed(OSError):
     """The disk did not confirm a write; what is on it is unknown until the next recovery."""
 
     def __init__(self, path: str, cause: OSError) -> None:
@@ -253,17 +253,30 @@ def encode_frame(magic: bytes, sequence: int, revision: int, changes: Iterable[C
     return b"".join((header, _LENGTH.pack(zlib.crc32(header)), body))
 
 
-def _frame_at(data: bytes, position: int, magic: bytes) -> tuple[int, memoryview] | None:
-    """The sequence number and body of a whole, correct frame, or None."""
-    if position + _HEADER.size > len(data):
+class _Header(NamedTuple):
+    sequence: int
+    body: int  # where it begins
+    end: int
+    crc: int
+
+
+def _header_at(data: bytes, position: int, magic: bytes) -> _Header | None:
+    """The header of a frame, when it is whole and correct."""
+    body = position + _HEADER.size
+    if body > len(data):
         return None
     found, length, sequence, body_crc, header_crc = _HEADER.unpack_from(data, position)
     if found != magic or zlib.crc32(data[position : position + _UNCHECKED]) != header_crc:
         return None
-    body = memoryview(data)[position + _HEADER.size : position + _HEADER.size + length]
-    if len(body) != length or zlib.crc32(body) != body_crc:
+    return _Header(sequence, body, body + length, body_crc)
+
+
+def _body(data: bytes, header: _Header) -> memoryview | None:
+    """The body of a frame, when it is whole and correct."""
+    body = memoryview(data)[header.body : header.end]
+    if header.end > len(data) or zlib.crc32(body) != header.crc:
         return None
-    return sequence, body
+    return body
 
 
 def _apply(body: memoryview, contents: Contents) -> None:
@@ -286,27 +299,31 @@ def _apply(body: memoryview, contents: Contents) -> None:
 def _replay(path: str, data: bytes, contents: Contents) -> int:
     """Apply the frames of one journal; returns how many bytes of it are good."""
     position = 0
-    while position < len(data):
-        frame = _frame_at(data, position, JOURNAL_MAGIC)
-        if frame is None:
-            break
-        sequence, body = frame
-        if sequence != contents.sequence + 1:
+    header = _header_at(data, position, JOURNAL_MAGIC)
+    while header is not None:
+        if header.sequence != contents.sequence + 1:
             raise DamagedStore(
                 path,
-                f"the frame at byte {position} has number {sequence} where "
+                f"the frame at byte {position} has number {header.sequence} where "
                 f"{contents.sequence + 1} belongs",
             )
+        body = _body(data, header)
+        if body is None:
+            break
         _apply(body, contents)
-        contents.sequence = sequence
-        position += _HEADER.size + len(body)
-    # An unfinished write can only be the last thing in the file.
+        contents.sequence = header.sequence
+        position = header.end
+        header = _header_at(data, position, JOURNAL_MAGIC)
+    # What is left can only be one unfinished frame: then the file ends with it.
+    if header is not None and header.end < len(data):
+        raise DamagedStore(path, f"the frame at byte {position} is damaged, and others follow")
     later = data.find(JOURNAL_MAGIC, position + 1)
     while later >= 0:
-        frame = _frame_at(data, later, JOURNAL_MAGIC)
-        if frame is not None and frame[0] > contents.sequence:
+        following = _header_at(data, later, JOURNAL_MAGIC)
+        if following is not None and following.sequence > contents.sequence:
             raise DamagedStore(
-                path, f"the frame at byte {position} is damaged, and a sound one follows at {later}"
+                path,
+                f"the frame at byte {position} is damaged, and another one follows at {later}",
             )
         later = data.find(JOURNAL_MAGIC, later + 1)
     return position
@@ -346,13 +363,13 @@ def _write_snapshot(
 
 def _read_snapshot(files: FileSystem, path: str) -> Contents:
     data = files.read_bytes(path)
-    frame = _frame_at(data, 0, SNAPSHOT_MAGIC)
-    if frame is None or _HEADER.size + len(frame[1]) != len(data):
+    header = _header_at(data, 0, SNAPSHOT_MAGIC)
+    body = None if header is None else _body(data, header)
+    if header is None or body is None or header.end != len(data):
         raise DamagedStore(path, "its checksum is wrong")
-    sequence, body = frame
-    if path != _snapshot_path(os.path.dirname(path), sequence):
-        raise DamagedStore(path, f"it holds the snapshot of frame {sequence}")
-    contents = Contents(sequence=sequence)
+    if path != _snapshot_path(os.path.dirname(path), header.sequence):
+        raise DamagedStore(path, f"it holds the snapshot of frame {header.sequence}")
+    contents = Contents(sequence=header.sequence)
     _apply(body, contents)
     return contents
 

@@ -77,7 +77,7 @@ class StoreError(Exception):
     """The store did not do what was asked."""
 
 
-class Conflict(StoreError):  # noqa: N818 - the words of the interface
+class Conflict(StoreError):
     """A condition of a commit did not hold, and nothing was changed; `key` says which."""
 
     def __init__(self, key: str, message: str) -> None:
@@ -89,11 +89,11 @@ class Conflict(StoreError):  # noqa: N818 - the words of the interface
         return f"{self.key}: {self.message}"
 
 
-class Unavailable(StoreError):  # noqa: N818
+class Unavailable(StoreError):
     """The store failed or is out of reach; a commit under way may or may not have happened."""
 
 
-class StoreClosed(StoreError):  # noqa: N818
+class StoreClosed(StoreError):
     """`close()` was called."""
 
 

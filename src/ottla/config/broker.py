@@ -9,9 +9,10 @@ in the layers, for DescribeConfigs.
 from __future__ import annotations
 
 from functools import cached_property
+from types import MappingProxyType
 from typing import Self
 
-from ottla.config.declare import NOTHING, Texts
+from ottla.config.declare import NOTHING, Settings, Texts
 from ottla.config.families.groups import GroupSettings
 from ottla.config.families.kraft import KraftSettings
 from ottla.config.families.log import LogSettings
@@ -26,6 +27,22 @@ from ottla.config.families.tls import TlsSettings
 from ottla.config.families.transactions import TransactionSettings
 from ottla.config.listeners import Listener, ListenerPlan, plan_listeners
 from ottla.config.topic import TopicConfig
+
+FAMILIES: tuple[type[Settings], ...] = (
+    NetworkSettings,
+    LogSettings,
+    ReplicationSettings,
+    GroupSettings,
+    TransactionSettings,
+    QuotaSettings,
+    SecuritySettings,
+    TlsSettings,
+    OauthSettings,
+    ShareSettings,
+    TieringSettings,
+    KraftSettings,
+)
+"""The families in documented order."""
 
 
 class BrokerConfig(
@@ -76,16 +93,27 @@ class BrokerConfig(
         # One number with two names. -1 is how Kafka 3 spells "broker.id was not chosen".
         if not self.is_given("node.id") and self.broker_id >= 0:
             own["node_id"] = self.broker_id
+        if self.is_given("node.id") or self.broker_id >= 0:
+            number = str(self.node_id)
+            static = {"node.id": number, "broker.id": number, **self.static}
+            if self.broker_id < 0:
+                static["broker.id"] = number
+            own["layers"] = (*self.layers[:-1], MappingProxyType(static))
         own["broker_id"] = self.node_id
 
     @cached_property
     def listener_plan(self) -> ListenerPlan:
         """Where to bind and what to advertise. Raises `ConfigError` for a contradiction."""
+        # Kafka 3 could set one listener apart for its controller; it is not opened either.
+        control_plane = self.static.get("control.plane.listener.name", "").strip()
         return plan_listeners(
             listeners=self.listener_addresses,
             advertised=self.advertised_addresses,
             protocol_map=self.listener_security_protocol_map,
-            controller_names=self.controller_listener_names,
+            controller_names=(
+                *self.controller_listener_names,
+                *([control_plane] if control_plane else []),
+            ),
             inter_broker_name=self.inter_broker_listener_name,
             inter_broker_protocol=self.security_inter_broker_protocol
             if self.is_given("security.inter.broker.protocol")

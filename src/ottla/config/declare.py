@@ -1,4 +1,4 @@
-"""How settings are declared: a class body in which declaration, attribute and documentation are one.
+"""How settings are declared: a class body where declaration, attribute and documentation are one.
 
     class SocketSettings(Settings):
         socket_request_max_bytes: int = integer(
@@ -31,6 +31,7 @@ from typing import (
 from ottla.config.setting import (
     ConfigError,
     ConfigType,
+    Difference,
     Effect,
     Fallback,
     Importance,
@@ -58,8 +59,9 @@ class Options(TypedDict, total=False):
     update: Update
     effect: Effect
     internal: bool
+    foreign: bool
     synonym: str
-    kafka_default: str
+    differs: Difference
 
 
 def boolean(*, default: bool, doc: str, **options: Unpack[Options]) -> bool:
@@ -193,10 +195,10 @@ class Settings:
 
     def __init_subclass__(cls) -> None:
         collected: dict[str, Setting] = {}
-        for base in reversed(cls.__mro__):
+        for base in cls.__mro__:
             for declared in vars(base).values():
                 if isinstance(declared, Setting):
-                    collected[declared.name] = declared
+                    collected.setdefault(declared.name, declared)
         cls.settings = MappingProxyType(collected)
 
     def __init__(self, **values: Any) -> None:
@@ -228,6 +230,24 @@ class Settings:
             own[setting.attribute] = _attribute(setting, _stated(setting, layers))
         own["layers"] = tuple(MappingProxyType(dict(layer)) for layer in layers)
         self._fall_back()
+        return self
+
+    @classmethod
+    def inheriting(cls, overrides: Texts, broker: Settings) -> Self:
+        """Overrides where there are some, else the effective value of the broker's synonym."""
+        self = cls.__new__(cls)
+        own = self.__dict__
+        for setting in cls.settings.values():
+            text = overrides.get(setting.name)
+            value: Value
+            if text is not None:
+                value = setting.parse(text)
+            elif setting.synonym:
+                value = broker.__dict__[broker.settings[setting.synonym].attribute]
+            else:
+                value = setting.default
+            own[setting.attribute] = _attribute(setting, value)
+        own["layers"] = (MappingProxyType(dict(overrides)),)
         return self
 
     def _fall_back(self) -> None:

@@ -18,6 +18,15 @@ from ottla.config.setting import ConfigError
 
 ANY_HOST = frozenset({"", "0.0.0.0", "::"})
 _ENDPOINT = re.compile(r"(.*)://(?:\[([0-9a-zA-Z\-%._:]*)\]|([0-9a-zA-Z\-%._:]*)):(-?[0-9]+)")
+_PER_LISTENER = re.compile(r"listener\.name\.[^.]+\.(.+)")
+# Settings that come as listener.name.<listener>.<mechanism>.<setting>.
+_PER_MECHANISM = (
+    "sasl.jaas.config",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "sasl.server.callback.handler.class",
+    "connections.max.reauth.ms",
+)
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SUPPORTED_PROTOCOLS = frozenset({"PLAINTEXT"})
 
@@ -58,6 +67,17 @@ class ListenerPlan:
         )
 
 
+def base_name(name: str) -> str:
+    """The setting behind a per-listener name: `listener.name.x.max.connections`."""
+    if not name.startswith("listener.name."):
+        return name
+    found = _PER_LISTENER.fullmatch(name)
+    if found is None:
+        return name
+    rest = found[1]
+    return next((base for base in _PER_MECHANISM if rest.endswith(base)), rest)
+
+
 def parse_protocol_map(text: str) -> dict[str, str]:
     """`NAME:PROTOCOL,…` as a mapping from upper-case listener name to security protocol."""
     setting = "listener.security.protocol.map"
@@ -71,8 +91,6 @@ def parse_protocol_map(text: str) -> dict[str, str]:
             raise ConfigError.invalid(
                 setting, text, f"{protocol} is not one of {', '.join(SECURITY_PROTOCOLS)}"
             )
-        if name in protocols:
-            raise ConfigError.invalid(setting, text, f"listener {name} appears twice")
         protocols[name] = protocol
     return protocols
 

@@ -82,9 +82,9 @@ def distinct(*choices: str, empty: bool = True) -> Rule:
             )
         if len(set(value)) < len(value):
             return ConfigError(name, f"Configuration '{name}' values must not be duplicated.")
-        if "" in value:
-            return ConfigError(name, f"Configuration '{name}' values must not be empty.")
         for item in value:
+            if not item:
+                return ConfigError(name, f"Configuration '{name}' values must not be empty.")
             if choices and item not in choices:
                 return ConfigError.invalid(
                     name, item, f"String must be one of: {', '.join(choices)}"
@@ -106,7 +106,8 @@ def throttled_replicas() -> Rule:
         return ConfigError.invalid(
             name,
             shown(value),
-            f"{name} must be the literal '*' or a list of replicas in the following format: {shape}",
+            f"{name} must be the literal '*' or a list of replicas in the following "
+            f"format: {shape}",
         )
 
     return Rule("* or partition:broker pairs", judge)

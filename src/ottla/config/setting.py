@@ -1,4 +1,4 @@
-"""One setting: its name, type, default, limits and documentation, and how its value is read and printed.
+"""One setting: name, type, default, limits, documentation; and how a value is read and printed.
 
 Kafka's tools compare and show configuration as text, so text is the form that travels: files,
 flags, AlterConfigs and the metadata store hold strings, and only a `Setting` knows how a string
@@ -10,6 +10,7 @@ match on them.
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,6 +70,14 @@ class Fallback:
     factor: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A default that is not Kafka's: what Kafka has, and why ours is another."""
+
+    kafka: str | None  # None where Kafka does not start without the setting
+    why: str
+
+
 _INTEGERS: dict[ConfigType, tuple[int, int]] = {
     ConfigType.INT: (-(2**31), 2**31 - 1),
     ConfigType.LONG: (-(2**63), 2**63 - 1),
@@ -92,15 +101,16 @@ class Setting:
     importance: Importance = "medium"
     update: Update = "read-only"
     effect: Effect = "used"
-    internal: bool = False  # Kafka accepts it but never lists it
+    internal: bool = False  # Kafka accepts it, and lists it only once it is given
+    foreign: bool = False  # not in Kafka's list for this resource, though something there reads it
     as_set: bool = False  # a LIST whose order means nothing: the attribute is a frozenset
     fallbacks: tuple[Fallback, ...] = ()  # asked in turn while the value is null
     synonym: str = ""  # for a topic setting: the broker setting that gives its default
-    kafka_default: str = ""  # set only where ours differs: what Kafka would have, in words
+    differs: Difference | None = None  # only where our default is not Kafka's
     name: str = ""
     attribute: str = ""
 
-    def __set_name__(self, owner: type, attribute: str) -> None:
+    def __set_name__(self, owner: object, attribute: str) -> None:
         object.__setattr__(self, "attribute", attribute)
         if not self.name:
             object.__setattr__(self, "name", attribute.replace("_", "."))
@@ -176,19 +186,13 @@ def text_of(value: Value | frozenset[str]) -> str:
 
 def double_text(value: float) -> str:
     """A double as Java prints it: plain between 0.001 and ten million, else like 1.0E-5."""
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
-    sign = "-" if repr(value).startswith("-") else ""
-    mantissa, _, exponent = f"{abs(value)!r}".lower().partition("e")
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return sign + mantissa
-    whole, _, fraction = mantissa.partition(".")
-    fraction = "" if fraction == "0" else fraction
-    digits = (whole + fraction).lstrip("0")
-    power = int(exponent or 0) + len(whole) - 1
-    if whole == "0":
-        power -= len(fraction) - len(fraction.lstrip("0"))
-    digits = digits.rstrip("0") or "0"
-    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{power}"
+        return repr(value)
+    from decimal import Decimal  # for the few very large and very small; not worth a slower start
+
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    fraction = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' * sign}{digits[0]}.{fraction}E{len(digits) - 1 + exponent}"

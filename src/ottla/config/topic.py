@@ -7,8 +7,7 @@ dynamic setting, the cluster-wide dynamic default, the broker's file, and the bu
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from ottla.config.declare import (
     Settings,
@@ -257,33 +256,13 @@ class TopicConfig(Settings):
     )
 
     @classmethod
-    def resolve(cls, overrides: Texts, broker: BrokerConfig) -> TopicConfig:
+    def resolve(cls, overrides: Texts, broker: BrokerConfig) -> Self:
         """The settings of a topic with these overrides on this broker.
 
         Overrides are parsed, and ones with unknown names passed over: what is in the store has
         been validated when it was written, and may have been written by a later version.
         """
-        if not overrides and "topic_defaults" in broker.__dict__:
-            return broker.topic_defaults
-        self = cls.__new__(cls)
-        values = self.__dict__
-        inherited = broker.__dict__
-        for setting in cls.settings.values():
-            text = overrides.get(setting.name)
-            value: object
-            if text is not None:
-                parsed = setting.parse(text)
-                value = (
-                    frozenset(parsed) if setting.as_set and isinstance(parsed, tuple) else parsed
-                )
-            elif setting.synonym:
-                value = inherited[broker.settings[setting.synonym].attribute]
-            else:
-                value = setting.default
-            if setting.as_set and isinstance(value, tuple):
-                value = frozenset(value)
-            values[setting.attribute] = value
+        self = cls.inheriting(overrides, broker)
         if self.internal_segment_bytes is not None:
-            values["segment_bytes"] = self.internal_segment_bytes
-        values["layers"] = (MappingProxyType(dict(overrides)),)
+            self.__dict__["segment_bytes"] = self.internal_segment_bytes
         return self

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ottla.cluster.registry import ProducerIds
+from ottla.cluster.producer_ids import ProducerIds
+from ottla.cluster.registry import Registry
 from ottla.config.broker import BrokerConfig
 from ottla.controller.service import Controller
 from ottla.dispatch.table import Table
@@ -15,6 +16,7 @@ from ottla.replication.fetch_sessions import FetchSessions
 from ottla.replication.replicas import Replicas
 from ottla.runtime.clock import Clock
 from ottla.runtime.metrics import Metrics
+from ottla.runtime.workers import Workers
 from ottla.storage.directory import LogDirectories
 
 T = TypeVar("T")
@@ -44,13 +46,17 @@ class Services:
     node_id: int
     clock: Clock
     config: BrokerConfig
-    image: ClusterImage
+    registry: Registry
     replicas: Replicas
     logs: LogDirectories
     controller: Controller
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
+    workers: Workers
     metrics: Metrics
     table: Table
-    # Where the broker's own settings came from, for DescribeConfigs.
-    static_config: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest state of the cluster."""
+        return self.registry.image

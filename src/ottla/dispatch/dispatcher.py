@@ -22,7 +22,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.net.connection import Connection, Hangup, Part, Reply
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.compiler import codec
-from ottla.protocol.header import parse_request_header, response_header_version
+from ottla.protocol.header import parse_request_header
 from ottla.protocol.primitives import DecodeError
 from ottla.runtime.metrics import Counter, Histogram
 from ottla.runtime.waiters import Deferred
@@ -49,7 +49,7 @@ class Route:
         self.response_type = spec.response
         self.decode = codec(spec.request, version).decode
         self.encode = codec(spec.response, version).encode
-        self.header_v1 = response_header_version(spec.key, version) == 1
+        self.header_v1 = version >= spec.flexible_from and spec.key != ApiKey.API_VERSIONS
         metrics = services.metrics
         self.requests: Counter = metrics.counter(
             "ottla_requests_total", "Requests received.", api=spec.name

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ottla.protocol.apis import API, ApiKey, ApiSpec
+from ottla.protocol.apis import APIS, ApiKey, ApiSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,7 +27,7 @@ class Handler:
 
     @property
     def spec(self) -> ApiSpec:
-        return API[self.key]
+        return APIS[self.key]
 
 
 def handles(

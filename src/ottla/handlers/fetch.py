@@ -42,7 +42,6 @@ from ottla.replication.fetch_sessions import (
     Wanted,
 )
 from ottla.replication.partition import Partition
-from ottla.runtime.files import FileRegion
 from ottla.runtime.waiters import Deferred, Waiter
 
 BY_ID = 13
@@ -73,7 +72,7 @@ class Reading:
 
 
 def _failed(request: Request[FetchRequest], error: KafkaError) -> FetchResponse:
-    return FetchResponse(error_code=error.code)
+    return FetchResponse(error_code=error.code, session_id=NO_SESSION, responses=[])
 
 
 @handles(ApiKey.FETCH, versions=range(4, 19), failure=_failed)
@@ -84,7 +83,7 @@ def fetch(
     try:
         plan = _plan(request, services)
     except KafkaError as error:
-        return FetchResponse(error_code=error.code, session_id=NO_SESSION)
+        return _failed(request, error)
     reading = _read(plan, services)
     missing = body.min_bytes - reading.size
     if missing <= 0 or body.max_wait_ms <= 0 or reading.at_once or not plan.items:
@@ -205,13 +204,17 @@ def _read(plan: Plan, services: Services) -> Reading:
         else:
             if part.diverging_epoch is not None:
                 reading.at_once = True
-            size = len(part.records)
+            size = _size(part)
             if size:
                 min_one = False
                 left = max(0, left - size)
                 reading.size += size
         reading.parts.append((key, part))
     return reading
+
+
+def _size(part: PartitionData) -> int:
+    return 0 if part.records is None else len(part.records)
 
 
 def _read_partition(
@@ -238,15 +241,13 @@ def _read_partition(
             part.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
             return part
     upper = stable if committed else high_watermark
-    region: FileRegion | None = partition.read(
-        offset, min(wanted.max_bytes, left), upper, min_one
-    ).region
-    if region is not None:
-        part.records = region
+    result = partition.read(offset, min(wanted.max_bytes, left), upper, min_one)
+    if result.region is not None:
+        part.records = result.region
     if committed:
         part.aborted_transactions = [
             AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
-            for txn in partition.log.aborted_transactions(offset, upper)
+            for txn in partition.log.aborted_transactions(offset, partition.log.end_of(result))
         ]
     return part
 
@@ -261,7 +262,7 @@ def _respond(plan: Plan, reading: Reading) -> FetchResponse:
     for key, part in reading.parts:
         if session is not None:
             wanted = session.partitions.get(key)
-            size = len(part.records)
+            size = _size(part)
             news = wanted is None or wanted.news(
                 size > 0, part.error_code, part.high_watermark, part.log_start_offset
             )

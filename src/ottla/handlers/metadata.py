@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
+from ottla.controller.topics import NewTopic
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId
-from ottla.model.names import is_valid_topic_name
+from ottla.model.names import topic_name_problem
 from ottla.model.topic import PartitionState, Topic
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.metadata import (
@@ -87,7 +88,11 @@ def metadata(
 async def _create_and_answer(
     request: Request[MetadataRequest], services: Services, missing: set[str]
 ) -> MetadataResponse:
-    failures = await services.controller.auto_create(sorted(missing))
+    wishes = [NewTopic(name) for name in sorted(missing)]
+    outcomes = await services.controller.create_topics(wishes)
+    failures = {
+        outcome.name: outcome.error.code for outcome in outcomes if outcome.error is not None
+    }
     return _response(request, services, _answers(request.body.topics or [], services, failures))
 
 
@@ -124,7 +129,7 @@ def _answers(
             answers.append(_topic(found, services))
             continue
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not is_valid_topic_name(name):
+        if topic_name_problem(name) is not None:
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
         answers.append(
             MetadataResponseTopic(error_code=failures.get(name, code), name=name, partitions=[])
@@ -255,7 +260,7 @@ def describe_topic_partitions(
         if topic is None:
             code = (
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if is_valid_topic_name(name)
+                if topic_name_problem(name) is None
                 else ErrorCode.INVALID_TOPIC_EXCEPTION
             )
             response.topics.append(

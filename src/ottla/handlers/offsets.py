@@ -92,7 +92,8 @@ def _look_up(
         answer.leader_epoch = partition.leader_epoch
     elif part.timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = log.log_start_offset
-        answer.leader_epoch = log.epoch_at(log.log_start_offset)
+        epoch = log.epoch_for(log.log_start_offset)
+        answer.leader_epoch = NO_LEADER_EPOCH if epoch is None else epoch
     elif part.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         answer.leader_epoch = NO_LEADER_EPOCH
     else:

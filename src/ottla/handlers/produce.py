@@ -9,14 +9,14 @@ Behaviour  One bad partition never fails its neighbours. acks=0 sends no respons
            A duplicate of an idempotent batch is answered with the offset of the original.
 Odd        acks outside -1, 0, 1 fail every partition with INVALID_REQUIRED_ACKS.
            A partition with null or empty records fails with INVALID_RECORD, as in Kafka.
+           A message goes with the error only when single records are to blame (v8+).
 Not done   Transactions: a transactional id fails with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, an
-           error no client retries. Per-record errors (v8+) name no records.
+           error no client retries.
 See        KIP-98, KIP-360, KIP-467, KIP-516, KIP-890, KIP-951
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Coroutine
 from typing import Any
 
@@ -36,8 +36,7 @@ from ottla.protocol.messages.produce import (
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
 from ottla.storage.log import AppendInfo
-
-logger = logging.getLogger(__name__)
+from ottla.storage.validate import RecordsRejected, prepare
 
 BY_ID = 13
 OLDEST_SERVED = 3
@@ -83,14 +82,14 @@ def produce(
                     raise refusal
                 records = data.records
                 if not records:
-                    raise KafkaError(ErrorCode.INVALID_RECORD, "the request holds no records")
+                    raise KafkaError(ErrorCode.INVALID_RECORD)
                 partition = (
                     replicas.by_id(topic.topic_id, data.index)
                     if by_id
                     else replicas.by_name(topic.name, data.index)
                 )
                 if partition.log.needs_slow_path(records):
-                    answer = PartitionProduceResponse(index=data.index)
+                    answer = PartitionProduceResponse(index=data.index, base_offset=-1)
                     slow.append((answer, partition, bytes(records)))
                 else:
                     info = partition.append(records, now_ms)
@@ -110,7 +109,8 @@ def produce(
     if slow:
         return _append_slowly(response, slow, waiting, services, body.acks)
     if body.acks == 0:
-        return _unanswered(failed)
+        _hang_up_if(failed)
+        return None
     if waiting:
         return _when_committed(response, waiting)
     return response
@@ -137,20 +137,27 @@ def _appended(index: int, info: AppendInfo) -> PartitionProduceResponse:
 
 
 def _refused(data: PartitionProduceData, error: KafkaError) -> PartitionProduceResponse:
-    answer = PartitionProduceResponse(index=data.index)
+    answer = PartitionProduceResponse(index=data.index, base_offset=-1)
     _mark_failed(answer, error)
     return answer
 
 
 def _mark_failed(answer: PartitionProduceResponse, error: KafkaError) -> None:
     answer.error_code = error.code
-    answer.error_message = error.message
     answer.base_offset = -1
     answer.log_append_time_ms = -1
     answer.log_start_offset = -1
+    if isinstance(error, RecordsRejected):
+        answer.error_message = error.message
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(
+                batch_index=record.batch_index, batch_index_error_message=record.message
+            )
+            for record in error.errors
+        ]
 
 
-def _unanswered(failed: ErrorCode | None) -> None:
+def _hang_up_if(failed: ErrorCode | None) -> None:
     if failed is not None:
         raise Hangup(f"a record batch sent with acks=0 was refused: {failed.name}")
 
@@ -190,8 +197,15 @@ async def _append_slowly(
     failed: ErrorCode | None = None
     for answer, partition, records in slow:
         try:
-            prepared = await partition.log.prepare(records, services.clock.now_ms())
-            info = partition.append(memoryview(prepared), services.clock.now_ms())
+            prepared = await services.workers.run_in_child(
+                prepare,
+                records,
+                partition.log.config,
+                services.clock.now_ms(),
+                partition=partition.id,
+            )
+            buffer = memoryview(bytearray(prepared))
+            info = partition.append(buffer, services.clock.now_ms(), prepared=True)
         except KafkaError as error:
             failed = error.code
             _mark_failed(answer, error)
@@ -202,6 +216,6 @@ async def _append_slowly(
         if not partition.committed(info):
             waiting.append((answer, partition.wait_committed(info)))
     if acks == 0:
-        _unanswered(failed)
+        _hang_up_if(failed)
         return None
     return await _when_committed(response, waiting) if waiting else response

@@ -77,7 +77,7 @@ def describe_producers(
                         last_sequence=state.last_sequence,
                         last_timestamp=state.last_timestamp,
                         coordinator_epoch=state.coordinator_epoch,
-                        current_txn_start_offset=state.current_txn_start_offset,
+                        current_txn_start_offset=state.txn_start_offset,
                     )
                     for state in log.producers()
                 ]

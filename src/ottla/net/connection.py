@@ -54,7 +54,7 @@ PROBE_STRIDE = 1 << 17
 IOV_LIMIT = 512
 
 
-class Hangup(Exception):  # noqa: N818 - it is an instruction, not an error
+class Hangup(Exception):
     """Close this connection; the reason goes to the log."""
 
 
@@ -76,9 +76,28 @@ class Connection:
     """See the module's description. `listener` is the name of the listener it came in on."""
 
     __slots__ = (
-        "_backlog", "_exclusive", "_fd", "_frames", "_host", "_loading", "_out", "_out_bytes",
-        "_paused", "_reading", "_slots", "_sock", "_starving", "_writing", "client", "last_active",
-        "listener", "peer", "received_bytes", "sent_bytes", "state", "__weakref__",
+        "__weakref__",
+        "_backlog",
+        "_exclusive",
+        "_fd",
+        "_frames",
+        "_host",
+        "_loading",
+        "_out",
+        "_out_bytes",
+        "_paused",
+        "_reading",
+        "_slots",
+        "_sock",
+        "_starving",
+        "_writing",
+        "client",
+        "last_active",
+        "listener",
+        "peer",
+        "received_bytes",
+        "sent_bytes",
+        "state",
     )  # fmt: skip
 
     def __init__(self, host: Host, sock: socket.socket, peer: str, listener: str) -> None:
@@ -293,12 +312,15 @@ class Connection:
         batch: list[bytes | bytearray | memoryview] = []
         more = False
         for index, part in enumerate(out):
-            if type(part) is FileRegion:
-                if part.length > INLINE_REGION or (data := read_if_resident(part)) is None:
+            if isinstance(part, FileRegion):
+                data = read_if_resident(part) if part.length <= INLINE_REGION else None
+                if data is None:
                     more = True
                     break
-                out[index] = part = data
-            batch.append(part)  # type: ignore[arg-type]
+                out[index] = data
+                batch.append(data)
+            else:
+                batch.append(part)
             if len(batch) >= IOV_LIMIT:
                 break
         if len(batch) == 1:
@@ -408,14 +430,14 @@ def is_resident(region: FileRegion, length: int) -> bool:
     return True
 
 
-def read_if_resident(region: FileRegion) -> bytes | None:
+def read_if_resident(region: FileRegion) -> bytearray | None:
     """The bytes of a small region, if they are in memory."""
     buffer = bytearray(region.length)
     try:
         count = os.preadv(region.file.fileno(), (buffer,), region.position, os.RWF_NOWAIT)
     except OSError:
         return None
-    return buffer if count == region.length else None  # type: ignore[return-value]
+    return buffer if count == region.length else None
 
 
 def make_resident(region: FileRegion, length: int) -> None:

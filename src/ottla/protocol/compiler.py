@@ -11,7 +11,7 @@ decodes a response, and most versions are never spoken.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ottla.protocol.decoder import compile_decoder
 from ottla.protocol.encoder import compile_encoder
@@ -39,15 +39,17 @@ class Codec(Generic[M]):
         self.message_class = message_class
         self.version = version
 
-    def __getattr__(self, name: str) -> Any:
-        # Reached once per half: while its slot is still empty.
-        if name == "decode":
-            self.decode = compile_decoder(self.message_class, self.version)
-            return self.decode
-        if name == "encode":
-            self.encode = compile_encoder(self.message_class, self.version)
-            return self.encode
-        raise AttributeError(name)
+    if not TYPE_CHECKING:  # a checker would take it to mean that every name exists
+
+        def __getattr__(self, name: str) -> Any:
+            """Compile a half; reached once each, while its slot is still empty."""
+            if name == "decode":
+                self.decode = compile_decoder(self.message_class, self.version)
+                return self.decode
+            if name == "encode":
+                self.encode = compile_encoder(self.message_class, self.version)
+                return self.encode
+            raise AttributeError(name)
 
     def __repr__(self) -> str:
         return f"<Codec {self.message_class.__name__} v{self.version}>"

@@ -16,7 +16,6 @@ from ottla.protocol.primitives import (
     MAX_STRING,
     DecodeError,
     EncodeError,
-    read_nullable_string,
     skip_tagged_fields,
 )
 
@@ -46,7 +45,7 @@ class RequestHeader(NamedTuple):
     body_position: int
 
 
-_new_header = tuple.__new__
+_new_tuple = tuple.__new__
 
 
 def parse_request_header(buffer: memoryview) -> RequestHeader:
@@ -62,17 +61,12 @@ def parse_request_header(buffer: memoryview) -> RequestHeader:
         return _without_client_id(buffer)
     flexible_from = FLEXIBLE_FROM.get(key)
     if flexible_from is None or (key == _API_VERSIONS and version > _API_VERSIONS_MAX):
-        return _as_far_as_possible(buffer)
-    position = 10
-    client_id = None
-    if size >= 0:
-        position += size
-        if position > len(buffer):
-            raise DecodeError(f"a client id of {size} bytes exceeds the request")
         try:
-            client_id = buffer[10:position].tobytes().decode()
-        except UnicodeDecodeError as error:
-            raise DecodeError("the client id is not UTF-8") from error
+            client_id, _ = _read_client_id(buffer, size)
+        except DecodeError:
+            client_id = None
+        return RequestHeader(key, version, correlation_id, client_id, len(buffer))
+    client_id, position = _read_client_id(buffer, size)
     if version >= flexible_from:
         try:
             count = buffer[position]
@@ -81,11 +75,24 @@ def parse_request_header(buffer: memoryview) -> RequestHeader:
                 position = skip_tagged_fields(buffer, position, count)
         except IndexError as error:
             raise DecodeError("the request ends inside its header") from error
-    return _new_header(RequestHeader, (key, version, correlation_id, client_id, position))
+    return _new_tuple(RequestHeader, (key, version, correlation_id, client_id, position))
+
+
+def _read_client_id(buffer: memoryview, size: int) -> tuple[str | None, int]:
+    """The client id, whose length stands before byte 10, and the position after it."""
+    if size < 0:
+        return None, 10
+    end = 10 + size
+    if end > len(buffer):
+        raise DecodeError(f"a client id of {size} bytes exceeds the request")
+    try:
+        return buffer[10:end].tobytes().decode(), end
+    except UnicodeDecodeError as error:
+        raise DecodeError("the client id is not UTF-8") from error
 
 
 def _without_client_id(buffer: memoryview) -> RequestHeader:
-    """A frame of fewer than ten bytes: enough to answer or to log, or not."""
+    """A frame of fewer than ten bytes: a stranger's, or no request."""
     try:
         key, version, correlation_id = _PREFIX.unpack_from(buffer, 0)
     except struct.error as error:
@@ -93,15 +100,6 @@ def _without_client_id(buffer: memoryview) -> RequestHeader:
     if key in FLEXIBLE_FROM and not (key == _API_VERSIONS and version > _API_VERSIONS_MAX):
         raise DecodeError("the request ends inside its header")
     return RequestHeader(key, version, correlation_id, None, len(buffer))
-
-
-def _as_far_as_possible(buffer: memoryview) -> RequestHeader:
-    key, version, correlation_id = _PREFIX.unpack_from(buffer, 0)
-    try:
-        client_id, _ = read_nullable_string(buffer, _PREFIX.size)
-    except DecodeError:
-        client_id = None
-    return RequestHeader(key, version, correlation_id, client_id, len(buffer))
 
 
 def request_header(

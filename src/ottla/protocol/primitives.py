@@ -86,21 +86,6 @@ def skip_tagged_fields(buffer: memoryview, position: int, count: int) -> int:
     return position
 
 
-def read_nullable_string(buffer: memoryview, position: int) -> tuple[str | None, int]:
-    """Read a string with a two-byte length, -1 for null, as request headers carry it."""
-    size = int.from_bytes(buffer[position : position + 2], "big", signed=True)
-    position += 2
-    end = position + max(size, 0)
-    if end > len(buffer):
-        raise DecodeError(f"a string of {size} bytes exceeds the buffer")
-    if size < 0:
-        return None, end
-    try:
-        return buffer[position:end].tobytes().decode(), end
-    except UnicodeDecodeError as error:
-        raise DecodeError("a string is not UTF-8") from error
-
-
 _SMALL = 64
 
 

@@ -91,7 +91,7 @@ def compress(codec: Compression, data: ReadableBuffer, level: int | None = None)
         content_checksum=False,
         block_linked=False,
     )
-    lz4.compress(data)
+    lz4.compress(bytes(data))  # this one takes no other buffer
     return bytes(lz4.finish())
 
 
@@ -147,6 +147,8 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes:
     parts: list[bytes] = []
     position = len(_XERIAL_HEADER)
     end = data.nbytes
+    if end < position:
+        raise InvalidBatch("snappy: the xerial header is cut off")
     while position < end:
         if position + 4 > end:
             raise InvalidBatch("snappy: a block length is cut off")

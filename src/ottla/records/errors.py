@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class InvalidBatch(ValueError):  # noqa: N818 (a batch is what it says of)
+class InvalidBatch(ValueError):
     """Bytes that are not a record batch: too short, a wrong checksum, a codec that fails."""

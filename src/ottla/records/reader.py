@@ -76,7 +76,7 @@ def iter_records(
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.attributes & APPEND_TIME_FLAG else None
-    decode = varint.decode
+    unsigned = varint.decode_unsigned
     new = tuple.__new__
     position = 0
     try:
@@ -84,52 +84,67 @@ def iter_records(
             length = data[position]
             if length < 0x80:
                 position += 1
-                length = (length >> 1) ^ -(length & 1)
+            elif (high := data[position + 1]) < 0x80:
+                length += (high << 7) - 0x80
+                position += 2
             else:
-                length, position = decode(data, position)
+                length, position = unsigned(data, position)
+            length = (length >> 1) ^ -(length & 1)
             stop = position + length
             if stop > end:
                 raise _cut_off(length, end - position)
             position += 1  # the record's attributes: no bit has a meaning yet
 
-            delta = data[position]
-            if delta < 0x80:
+            moment = data[position]
+            if moment < 0x80:
                 position += 1
-                timestamp = base_timestamp + ((delta >> 1) ^ -(delta & 1))
+            elif (high := data[position + 1]) < 0x80:
+                moment += (high << 7) - 0x80
+                position += 2
             else:
-                delta, position = decode(data, position)
-                timestamp = base_timestamp + delta
-            if append_time is not None:
+                moment, position = unsigned(data, position)
+            if append_time is None:
+                timestamp = base_timestamp + ((moment >> 1) ^ -(moment & 1))
+            else:
                 timestamp = append_time
 
             delta = data[position]
             if delta < 0x80:
                 position += 1
-                delta = (delta >> 1) ^ -(delta & 1)
+            elif (high := data[position + 1]) < 0x80:
+                delta += (high << 7) - 0x80
+                position += 2
             else:
-                delta, position = decode(data, position)
+                delta, position = unsigned(data, position)
+            offset = base_offset + ((delta >> 1) ^ -(delta & 1))
 
             size = data[position]
             if size < 0x80:
                 position += 1
-                size = (size >> 1) ^ -(size & 1)
+            elif (high := data[position + 1]) < 0x80:
+                size += (high << 7) - 0x80
+                position += 2
             else:
-                size, position = decode(data, position)
-            if size < 0:
+                size, position = unsigned(data, position)
+            if size & 1:  # negative: there is none
                 key = None
             else:
+                size >>= 1
                 key = data[position : position + size]
                 position += size
 
             size = data[position]
             if size < 0x80:
                 position += 1
-                size = (size >> 1) ^ -(size & 1)
+            elif (high := data[position + 1]) < 0x80:
+                size += (high << 7) - 0x80
+                position += 2
             else:
-                size, position = decode(data, position)
-            if size < 0:
+                size, position = unsigned(data, position)
+            if size & 1:
                 value = None
             else:
+                size >>= 1
                 value = data[position : position + size]
                 position += size
 
@@ -140,7 +155,7 @@ def iter_records(
                 position += 1
             if position != stop:
                 raise _wrong_size(length, position - stop)
-            yield new(Record, (base_offset + delta, timestamp, key, value, headers))
+            yield new(Record, (offset, timestamp, key, value, headers))
     except IndexError:
         raise InvalidBatch("the records run past the end of the batch") from None
     if position != end:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MAX_BYTES = 10  # a 64-bit value in groups of seven bits
+_GROUPS = tuple((size, 7 * (size - 1)) for size in range(2, _MAX_BYTES + 1))
 
 
 def encode(value: int) -> bytes:
@@ -30,18 +31,26 @@ def encode(value: int) -> bytes:
 
 
 def decode(data: Sequence[int], position: int) -> tuple[int, int]:
-    """The value at `position` and the position after it; over ten bytes is not a varint."""
-    result = 0
+    """The value at `position` and the position after it."""
+    value, position = decode_unsigned(data, position)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def decode_unsigned(data: Sequence[int], position: int) -> tuple[int, int]:
+    """The same before the sign is unfolded from it. Over ten bytes is not a varint."""
     try:
-        for shift in range(0, 7 * _MAX_BYTES, 7):
-            byte = data[position]
-            position += 1
-            result |= (byte & 0x7F) << shift
+        byte = data[position]
+        if byte < 0x80:
+            return byte, position + 1
+        result = byte
+        for size, shift in _GROUPS:
+            byte = data[position + size - 1]
+            result += (byte - 1) << shift  # and takes back the flag bit of the byte before
             if byte < 0x80:
-                return (result >> 1) ^ -(result & 1), position
+                return result, position + size
     except IndexError:
-        raise InvalidBatch(f"a varint runs past the end of the data at byte {position}") from None
-    raise InvalidBatch(f"a varint before byte {position} has more than {_MAX_BYTES} bytes")
+        raise InvalidBatch(f"the varint at byte {position} runs past the end") from None
+    raise InvalidBatch(f"the varint at byte {position} has more than {_MAX_BYTES} bytes")
 
 
 def size_of(value: int) -> int:

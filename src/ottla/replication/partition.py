@@ -56,7 +56,7 @@ class Partition:
         self.state = state
         self.leader_epoch = state.leader_epoch
         # changes with every append
-        self.high_watermark = log.log_end_offset
+        self.high_watermark = log.high_watermark = log.log_end_offset
         self._flushing = False
         self._waiting: deque[tuple[int, Deferred[None]]] = deque()
 
@@ -69,15 +69,18 @@ class Partition:
 
     # ------------------------------------------------------------------ writing
 
-    def append(self, records: memoryview, now_ms: int) -> AppendInfo:
-        """Validate, write, and make readable what may be read. Raises KafkaError."""
+    def append(self, records: memoryview, now_ms: int, prepared: bool = False) -> AppendInfo:
+        """Validate, write, and make readable what may be read. Raises KafkaError.
+
+        `prepared` batches have been through `storage.validate.prepare`.
+        """
         log = self.log
-        info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, prepared=prepared)
         if not info.duplicate:
-            if self._flushing or log.needs_flush:
+            if self._flushing or log.flush_due:
                 self._flush()
             else:
-                self.high_watermark = log.log_end_offset
+                self.high_watermark = log.high_watermark = log.log_end_offset
                 self.readable.notify(info.bytes)
         return info
 
@@ -109,7 +112,7 @@ class Partition:
                 self._waiting.popleft()[1].fail(failure)
             return
         gained = self.log.bytes_from(self.high_watermark, end)
-        self.high_watermark = max(self.high_watermark, end)
+        self.high_watermark = self.log.high_watermark = max(self.high_watermark, end)
         waiting = self._waiting
         while waiting and waiting[0][0] < end:
             waiting.popleft()[1].resolve(None)
@@ -135,7 +138,7 @@ class Partition:
 
     def check_epoch(self, epoch: int) -> None:
         """Fence a client that knows another leader than us (KIP-320)."""
-        if epoch == NO_LEADER_EPOCH or epoch == self.leader_epoch:
+        if epoch in (NO_LEADER_EPOCH, self.leader_epoch):
             return
         if epoch < self.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)

@@ -1,15 +1,16 @@
 """Replicas: every partition this broker holds, found by topic name or id.
 
-It follows the cluster image: `apply` compares two images and creates, changes and removes
-partitions accordingly. Requests look partitions up here and nowhere else, so that "unknown",
-"not mine" and "its disk has failed" are told apart in one place.
+It follows the cluster image: `apply` is called with every change of it and creates, changes and
+removes partitions accordingly. Requests look partitions up here and nowhere else, so that
+"unknown", "not mine" and "its disk has failed" are told apart in one place.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from ottla.cluster.registry import ImageChange
 from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
@@ -38,6 +39,7 @@ class Replicas:
         self._image = ClusterImage()
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
+        self._following = False  # after the first image: what is new in the next ones is new
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self._by_name.values():
@@ -60,7 +62,7 @@ class Replicas:
 
     def offline(self, topic: str, index: int) -> str | None:
         """Why a partition of ours cannot be served, if so."""
-        return self._logs.offline_reason(TopicPartition(topic, index))
+        return self._logs.offline_partitions.get(TopicPartition(topic, index))
 
     def _absent(self, topic: Topic | None, index: int, by_id: bool) -> KafkaError:
         if topic is None:
@@ -76,17 +78,16 @@ class Replicas:
 
     # ------------------------------------------------------------------ following the image
 
-    def apply(self, image: ClusterImage) -> None:
-        """Make the partitions what `image` says they are."""
-        previous, self._image = self._image, image
-        for name, topic in previous.topics.items():
-            now = image.topics.get(name)
-            if now is None or now.id != topic.id:
-                self._remove(topic)
-        for name, topic in image.topics.items():
-            before = previous.topics.get(name)
-            if before is not topic:
-                self._update(topic)
+    def apply(self, change: ImageChange) -> None:
+        """Make the partitions what the new image says they are."""
+        self._image = change.new
+        for name in change.topics:
+            before, after = change.old.topics.get(name), change.new.topics.get(name)
+            if before is not None and (after is None or after.id != before.id):
+                self._remove(before)
+            if after is not None:
+                self._update(after, 0 if before is None else len(before.partitions))
+        self._following = True
 
     def reconfigure(self) -> None:
         """Broker defaults changed: every topic's effective settings are worked out anew."""
@@ -97,7 +98,8 @@ class Replicas:
                 for partition in partitions.values():
                     partition.log.config = config
 
-    def _update(self, topic: Topic) -> None:
+    def _update(self, topic: Topic, known: int) -> None:
+        """Follow a topic of which the first `known` partitions existed before."""
         config = self._config_of(topic)
         partitions = self._by_name.setdefault(topic.name, {})
         self._by_id[topic.id] = partitions
@@ -105,13 +107,15 @@ class Replicas:
             if self._node_id not in state.replicas:
                 continue
             partition = partitions.get(index)
+            new = self._following and index >= known
             if partition is None:
                 tp = TopicPartition(topic.name, index)
-                if self._logs.offline_reason(tp) is not None:
+                if tp in self._logs.offline_partitions:
                     continue
                 try:
-                    log = self._logs.open_or_create(tp, topic.id, config)
+                    log = self._logs.create(tp, topic.id, config, is_new=new)
                 except KafkaError as error:
+                    self._logs.offline_partitions[tp] = error.message or str(error)
                     logger.error("%s cannot be opened: %s", tp, error.message or error)
                     continue
                 partition = Partition(tp, topic.id, log, state, self._durability)
@@ -128,7 +132,7 @@ class Replicas:
             self._logs.delete(partition.id)
             partition.retire()
 
-    def take_offline(self, lost: set[TopicPartition]) -> None:
+    def take_offline(self, lost: Iterable[TopicPartition]) -> None:
         """The disk of these partitions failed: they answer with an error from now on."""
         for tp in lost:
             partition = self._by_name.get(tp.topic, {}).pop(tp.partition, None)

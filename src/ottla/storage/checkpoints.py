@@ -5,6 +5,7 @@ the folder. Written whole and atomically; read strictly, with the file and the l
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,15 +19,23 @@ if TYPE_CHECKING:
 
 _VERSION = 0
 
+# Java puts a backslash before these when it writes properties.
+_SPECIAL = re.compile(r"[\\:=#!]")
+_ESCAPE = r"\\\g<0>"
+_ESCAPED = re.compile(r"\\(.)")
+
 
 class CheckpointError(Exception):
     """A checkpoint file that cannot be understood; says which, and where in it."""
 
     def __init__(self, path: str, line: int, problem: str) -> None:
-        super().__init__(f"{path}, line {line}: {problem}")
+        super().__init__(path, line, problem)
         self.path = path
         self.line = line
         self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.path}, line {self.line}: {self.problem}"
 
 
 def read_lines(fs: FileSystem, path: str) -> list[tuple[int, str]]:
@@ -107,8 +116,8 @@ def read_partition_metadata(fs: FileSystem, folder: str) -> TopicId | None:
     number, value = _required(path, fields, "topic_id")
     try:
         topic_id = parse_topic_id(value)
-    except ValueError as error:
-        raise CheckpointError(path, number, str(error)) from None
+    except ValueError:
+        raise CheckpointError(path, number, f"not a topic id: {value!r}") from None
     if not any(topic_id):
         raise CheckpointError(path, number, "the topic id is all zero")
     return topic_id
@@ -144,8 +153,7 @@ def read_meta_properties(fs: FileSystem, folder: str) -> MetaProperties | None:
         name, separator, value = line.partition("=")
         if not separator:
             raise CheckpointError(path, number, f"not 'name=value': {line!r}")
-        # Java's writer of properties puts a backslash before : = # and ! in values.
-        fields[name.strip()] = number, value.strip().replace("\\", "")
+        fields[name.strip()] = number, _ESCAPED.sub(r"\1", value.strip())
     version_line, version_text = fields.get("version", (1, "0"))
     version = _number(path, version_line, version_text)
     if version not in (0, 1):
@@ -172,7 +180,11 @@ def write_meta_properties(fs: FileSystem, folder: str, properties: MetaPropertie
         ("cluster.id", properties.cluster_id),
         ("directory.id", properties.directory_id),
     ]
-    text = "".join(f"{name}={value}\n" for name, value in fields if value is not None)
+    text = "".join(
+        f"{name}={_SPECIAL.sub(_ESCAPE, str(value))}\n"
+        for name, value in fields
+        if value is not None
+    )
     fs.write_atomic(os.path.join(folder, paths.META_PROPERTIES), text.encode())
 
 

@@ -1,11 +1,12 @@
 """Small files that are replaced on the event loop, where nothing may wait for the disk.
 
 A log's `leader-epoch-checkpoint` and `partition.metadata` change when a partition is created or
-gets a new leader: for two thousand partitions at once, two thousand fsyncs would stop the broker for
-seconds. So a log is handed this view of the file system. `write_atomic` still replaces the file by a
-rename, which is all that surviving kill -9 takes, but only remembers that it is not synced. The
-log's next flush syncs it together with the records (`Log.begin_flush`), and before any record is
-called flushed: power loss takes such a file only with the unflushed records that needed it.
+gets a new leader: two thousand partitions at once would be two thousand fsyncs, seconds in which
+the broker does nothing else. So a log is handed this view of the file system. `write_atomic`
+replaces the file by a rename, which is all it takes to survive kill -9, but only notes that it is
+not synced. The log's next flush syncs it together with the records (`Log.begin_flush`), before any
+of them is called flushed: a power cut takes such a file only with the unflushed records that
+needed it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """fsync, off the event loop and shared by all who wait for it.
 
-`GroupCommit` runs at most one flush of a log at a time, in a thread. Whoever asks meanwhile is served
-by the next one, together with everybody else who came meanwhile: with `flush.messages=1` a hundred
+`GroupCommit` runs at most one flush of a log at a time, in a thread. Whoever asks meanwhile is
+served by the next one, together with everybody else who came: with `flush.messages=1` a hundred
 waiting produce requests cost one fdatasync, not a hundred. Different logs flush side by side.
 
 A flush that fails is never repeated. The kernel may have dropped the dirty pages and call the next
@@ -12,6 +12,7 @@ every waiter gets KAFKA_STORAGE_ERROR.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -94,6 +95,10 @@ class GroupCommit:
         self._workers = workers
         self._clock = clock
         self._lanes: dict[Flushable, _Lane] = {}
+        # Flushes that nobody waits for go one by one: two thousand new partitions must not stand
+        # in the threads' queue before a producer's record.
+        self._background: dict[Flushable, None] = {}
+        self._background_runs = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.flushes = 0
         """How many flushes have been run."""
@@ -105,14 +110,23 @@ class GroupCommit:
             future.set_result(None)
         elif log.failure is not None:
             future.set_exception(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure))
+            future.exception()
         else:
             self._lane(log).waiting.append((offset, future))
         return future
 
     def request(self, log: Flushable) -> None:
         """Flush a log when there is time: a segment was rolled, or `flush.ms` is over."""
-        if log.failure is None:
-            self._lane(log)
+        if log.failure is not None:
+            return
+        lane = self._lanes.get(log)
+        if lane is not None:
+            lane.again = True
+            return
+        self._background[log] = None
+        if not self._background_runs:
+            self._background_runs = True
+            self._spawn(self._serve_background())
 
     async def wait_idle(self) -> None:
         """Wait until every flush asked for so far has ended."""
@@ -125,11 +139,23 @@ class GroupCommit:
         if lane is not None:
             lane.again = True
             return lane
+        self._background.pop(log, None)
         lane = self._lanes[log] = _Lane()
-        task = asyncio.get_running_loop().create_task(self._serve(log, lane))
+        self._spawn(self._serve(log, lane))
+        return lane
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return lane
+
+    async def _serve_background(self) -> None:
+        while self._background:
+            log = next(iter(self._background))
+            del self._background[log]
+            lane = self._lanes[log] = _Lane()
+            await self._serve(log, lane)
+        self._background_runs = False
 
     async def _serve(self, log: Flushable, lane: _Lane) -> None:
         while True:
@@ -143,8 +169,11 @@ class GroupCommit:
                 failure = log.storage_failed(error, "flushing")
             lane.waiting = _settle(log, lane.waiting, failure)
             if not lane.again or failure is not None:
-                # Nothing can have come since the last await: the lane is left in one step.
+                # Nothing can have come since the last await: the lane is left in one step. Who
+                # is still waiting then waits for records that a truncation has taken.
                 del self._lanes[log]
+                gone = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "truncated before the flush")
+                _settle(log, lane.waiting, gone)
                 return
 
     async def _flush(self, log: Flushable) -> None:
@@ -166,10 +195,11 @@ def _settle(
     for offset, future in waiting:
         if future.done():
             continue
-        if failure is not None:
-            future.set_exception(failure)
-        elif log.recovery_point >= offset:
+        if log.recovery_point >= offset:
             future.set_result(None)
+        elif failure is not None:
+            future.set_exception(KafkaError(failure.code, failure.message))
+            future.exception()  # whoever asked may have gone: that is not worth a log line
         else:
             left.append((offset, future))
     return left

@@ -29,8 +29,8 @@ OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
-_RELATIVE = struct.Struct(">i")
-_TIMESTAMP = struct.Struct(">q")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
 _WRITE_GROUP = 64
 """Entries gathered before they are appended to the file: one write(2) per 256 KB of log."""
 _BLOCK = 512
@@ -83,8 +83,8 @@ class OffsetIndex:
             slot = bisect_right(self._relative, target) - 1
             return self._positions[slot] if slot >= 0 else 0
         with _Opened(self._fs, self.path) as file:
-            entry = _last_at_or_below(file, self.entries, OFFSET_ENTRY, _RELATIVE, target)
-        return entry[1] if entry else 0
+            count = _count_up_to(file, self.entries, OFFSET_ENTRY, _INT, 0, target)
+            return _entry(file, OFFSET_ENTRY, count - 1)[1] if count else 0
 
     def lookup_position(self, position: int) -> int | None:
         """The offset of the first entry at or after `position`: beyond everything before it."""
@@ -94,11 +94,10 @@ class OffsetIndex:
         if self.entries == 0:
             return None
         with _Opened(self._fs, self.path) as file:
-            data = file.pread(self.entries * OFFSET_ENTRY.size, 0)
-        for relative, at in OFFSET_ENTRY.iter_unpack(data):
-            if at >= position:
-                return self.base_offset + int(relative)
-        return None
+            count = _count_up_to(file, self.entries, OFFSET_ENTRY, _INT, 4, position - 1)
+            if count == self.entries:
+                return None
+            return self.base_offset + _entry(file, OFFSET_ENTRY, count)[0]
 
     def last_position(self) -> int:
         """The position of the last entry; 0 when there is none."""
@@ -107,8 +106,7 @@ class OffsetIndex:
         if self._relative is not None:
             return self._positions[-1]
         with _Opened(self._fs, self.path) as file:
-            entry = file.pread(OFFSET_ENTRY.size, (self.entries - 1) * OFFSET_ENTRY.size)
-        return int(OFFSET_ENTRY.unpack(entry)[1])
+            return _entry(file, OFFSET_ENTRY, self.entries - 1)[1]
 
     def truncate_to(self, offset: int) -> None:
         """Forget every entry at or above `offset`."""
@@ -129,7 +127,7 @@ class OffsetIndex:
         if self._relative is not None:
             return
         data = self._fs.read_bytes(self.path)[: self.entries * OFFSET_ENTRY.size]
-        both = _big_endian(array("i", data))
+        both = big_endian(array("i", data))
         self._relative = both[0::2]
         self._positions = both[1::2]
         self._written = self.entries
@@ -141,7 +139,7 @@ class OffsetIndex:
         both = array("i", bytes((self.entries - self._written) * OFFSET_ENTRY.size))
         both[0::2] = self._relative[self._written :]
         both[1::2] = self._positions[self._written :]
-        _append(self._fs, self.path, _big_endian(both), at=self._written * OFFSET_ENTRY.size)
+        _append(self._fs, self.path, big_endian(both), at=self._written * OFFSET_ENTRY.size)
         self._written = self.entries
 
     def seal(self) -> None:
@@ -187,8 +185,7 @@ class TimeIndex:
         """The last entry as (timestamp, offset); (-1, base offset) when there is none."""
         if self._last is None:
             with _Opened(self._fs, self.path) as file:
-                data = file.pread(TIME_ENTRY.size, (self.entries - 1) * TIME_ENTRY.size)
-            timestamp, relative = TIME_ENTRY.unpack(data)
+                timestamp, relative = _entry(file, TIME_ENTRY, self.entries - 1)
             self._last = (timestamp, self.base_offset + relative)
         return self._last
 
@@ -214,7 +211,9 @@ class TimeIndex:
                 found = self._timestamps[slot], self._relative[slot]
         elif self.entries:
             with _Opened(self._fs, self.path) as file:
-                found = _last_at_or_below(file, self.entries, TIME_ENTRY, _TIMESTAMP, timestamp)
+                count = _count_up_to(file, self.entries, TIME_ENTRY, _LONG, 0, timestamp)
+                if count:
+                    found = _entry(file, TIME_ENTRY, count - 1)
         if found is None:
             return NO_TIMESTAMP, self.base_offset
         return found[0], self.base_offset + found[1]
@@ -254,9 +253,7 @@ class TimeIndex:
         """Append what the file does not have yet."""
         if self._timestamps is None or self._written == self.entries:
             return
-        pairs = zip(
-            self._timestamps[self._written :], self._relative[self._written :], strict=True
-        )
+        pairs = zip(self._timestamps[self._written :], self._relative[self._written :], strict=True)
         data = b"".join(TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in pairs)
         _append(self._fs, self.path, data, at=self._written * TIME_ENTRY.size)
         self._written = self.entries
@@ -282,7 +279,7 @@ def offset_index_fault(fs: FileSystem, path: str, log_size: int) -> str | None:
     if size == 0:
         return None
     with _Opened(fs, path) as file:
-        relative, position = OFFSET_ENTRY.unpack(file.pread(8, size - OFFSET_ENTRY.size))
+        relative, position = _entry(file, OFFSET_ENTRY, size // OFFSET_ENTRY.size - 1)
     if position <= 0 or relative < 0:
         return "it is padded with zeros"
     if position >= log_size:
@@ -298,8 +295,8 @@ def time_index_fault(fs: FileSystem, path: str) -> str | None:
     if size == 0:
         return None
     with _Opened(fs, path) as file:
-        first = TIME_ENTRY.unpack(file.pread(TIME_ENTRY.size, 0))
-        last = TIME_ENTRY.unpack(file.pread(TIME_ENTRY.size, size - TIME_ENTRY.size))
+        first = _entry(file, TIME_ENTRY, 0)
+        last = _entry(file, TIME_ENTRY, size // TIME_ENTRY.size - 1)
     if last[1] < 0 or (size > TIME_ENTRY.size and last <= first):
         return "its last entry is not later than its first"
     return None
@@ -320,7 +317,7 @@ class _Opened:
         self._file.close()
 
 
-def _big_endian(numbers: array[int]) -> array[int]:
+def big_endian(numbers: array[int]) -> array[int]:
     """Swap in place between this machine's order and the files'."""
     if sys.byteorder == "little":
         numbers.byteswap()
@@ -339,26 +336,29 @@ def _cut(fs: FileSystem, path: str, size: int) -> None:
         file.truncate(size)
 
 
-def _last_at_or_below(
-    file: File, entries: int, entry: struct.Struct, key: struct.Struct, target: int
-) -> tuple[int, int] | None:
-    """Search a file of sorted entries whose first field is the key."""
+def _count_up_to(
+    file: File, entries: int, entry: struct.Struct, key: struct.Struct, at: int, target: int
+) -> int:
+    """How many entries of a sorted file have a key, `at` bytes into the entry, up to `target`."""
     low, high = 0, entries
     while high - low > _BLOCK:
         middle = (low + high) // 2
-        if key.unpack(file.pread(key.size, middle * entry.size))[0] <= target:
+        if key.unpack(file.pread(key.size, middle * entry.size + at))[0] <= target:
             low = middle
         else:
             high = middle
+    start = low
     block = file.pread((high - low) * entry.size, low * entry.size)
     low, high = 0, len(block) // entry.size
     while low < high:
         middle = (low + high) // 2
-        if key.unpack_from(block, middle * entry.size)[0] <= target:
+        if key.unpack_from(block, middle * entry.size + at)[0] <= target:
             low = middle + 1
         else:
             high = middle
-    if low == 0:
-        return None
-    first, second = entry.unpack_from(block, (low - 1) * entry.size)
+    return start + low
+
+
+def _entry(file: File, entry: struct.Struct, slot: int) -> tuple[int, int]:
+    first, second = entry.unpack(file.pread(entry.size, slot * entry.size))
     return int(first), int(second)

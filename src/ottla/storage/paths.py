@@ -113,7 +113,16 @@ def delete_dir(partition: TopicPartition, unique: str) -> str:
     A long topic name is cut, as Kafka does, so that the whole stays within what file systems allow;
     `unique` keeps such names apart.
     """
-    tail = f"-{partition.partition}.{unique}{DELETE_DIR_SUFFIX}"
+    return _marked_dir(partition, unique, DELETE_DIR_SUFFIX)
+
+
+def stray_dir(partition: TopicPartition, unique: str) -> str:
+    """The name a folder gets when no topic claims it: `topic-0.<32 hex digits>-stray`."""
+    return _marked_dir(partition, unique, STRAY_DIR_SUFFIX)
+
+
+def _marked_dir(partition: TopicPartition, unique: str, suffix: str) -> str:
+    tail = f"-{partition.partition}.{unique}{suffix}"
     return partition.topic[: MAX_NAME - len(tail)] + tail
 
 

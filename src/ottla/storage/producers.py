@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
+from ottla.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from ottla.records.checksum import crc32c
 
 if TYPE_CHECKING:
@@ -208,12 +209,14 @@ class ProducerStates:
         without a producer id (then only `end_offset` moves). A transaction that this completes is
         returned: an aborted one belongs into the transaction index.
         """
-        last_offset = base_offset + header.last_offset_delta
+        delta = header.last_offset_delta
+        last_offset = base_offset + delta
         self.end_offset = last_offset + 1
         producer_id = header.producer_id
         if producer_id < 0:
             return None
-        if header.is_control:
+        attributes = header.attributes
+        if attributes & CONTROL_FLAG:
             if marker is None:  # emptied by compaction, with the whole transaction
                 return None
             return self._end(producer_id, header, base_offset, marker)
@@ -225,13 +228,10 @@ class ProducerStates:
         batches = producer.batches
         if len(batches) == WINDOW:
             del batches[0]
-        batches.append(
-            _Batch(
-                header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp
-            )
-        )
-        producer.last_timestamp = header.max_timestamp
-        if header.is_transactional and producer.txn_first_offset == _NO_TRANSACTION:
+        timestamp = header.max_timestamp
+        batches.append(_Batch(header.last_sequence, last_offset, delta, timestamp))
+        producer.last_timestamp = timestamp
+        if attributes & TRANSACTIONAL_FLAG and producer.txn_first_offset == _NO_TRANSACTION:
             producer.txn_first_offset = base_offset
             self._ongoing[base_offset] = producer_id
         return None

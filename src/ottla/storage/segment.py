@@ -1,8 +1,8 @@
 """One segment: a `.log` file from a base offset on, with its indexes.
 
-A segment is active (the last of its log, appended to) or rolled. The active one keeps its indexes in
-memory and remembers where its latest batches begin, so that a consumer at the tail is served without
-a system call. A rolled one keeps only its size; everything else is looked up in its files.
+A segment is active (the last of its log, appended to) or rolled. The active one keeps its indexes
+in memory and remembers where its latest batches begin, so that a consumer at the tail is served
+without a system call. A rolled one keeps only its size; everything else is looked up in its files.
 
 Descriptors. Only the `.log` is held open, from its first use, and only as long as `OpenFiles` lets
 it: a broker with thousands of partitions must not need thousands of descriptors. A response on its
@@ -13,10 +13,11 @@ Everything here raises OSError as it comes; `Log` turns it into a storage error.
 
 from __future__ import annotations
 
+import errno
 from array import array
 from bisect import bisect_left
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ottla.model.ids import NO_TIMESTAMP
 from ottla.storage import paths
@@ -32,13 +33,6 @@ if TYPE_CHECKING:
 _TAIL = 1024
 """Batches of the active segment whose place is remembered: 12 bytes each."""
 _UNKNOWN = -2
-
-
-class Place(NamedTuple):
-    """Where a batch lies in its segment."""
-
-    position: int
-    size: int
 
 
 class OpenFiles:
@@ -58,12 +52,24 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._ring)
 
-    def admit(self, segment: Segment) -> None:
-        """A segment has opened its file; close another if that makes too many."""
+    def open(self, segment: Segment) -> File:
+        """Open a segment's `.log`; close others if that makes too many."""
+        try:
+            file = self.fs.open(segment.path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._ring:
+                raise
+            # Somebody else (connections) has the descriptors. Not the disk's fault: make room.
+            self._shrink_to(len(self._ring) // 2)
+            file = self.fs.open(segment.path)
         if not segment.pooled:
             segment.pooled = True
             self._ring.append(segment)
-        while len(self._ring) > self.limit:
+        self._shrink_to(self.limit)
+        return file
+
+    def _shrink_to(self, count: int) -> None:
+        while len(self._ring) > count:
             candidate = self._ring.popleft()
             if candidate.used and candidate.is_open:
                 candidate.used = False
@@ -126,10 +132,10 @@ class Segment:
         self.used = False
 
         index_path = f"{folder}/{paths.index_name(base_offset)}"
-        time_path = f"{folder}/{paths.time_index_name(base_offset)}"
+        time_path = f"{folder}/{paths.timeindex_name(base_offset)}"
         self.offset_index = OffsetIndex(fs, index_path, base_offset, entries=index_entries)
         self.time_index = TimeIndex(fs, time_path, base_offset, entries=time_entries)
-        self.txn_index = TransactionIndex(fs, f"{folder}/{paths.txn_index_name(base_offset)}")
+        self.txn_index = TransactionIndex(fs, f"{folder}/{paths.txnindex_name(base_offset)}")
         self._interval = 0
         self._max_index_bytes = 0
         self._unindexed = 0
@@ -160,8 +166,7 @@ class Segment:
         self.used = True
         file = self._file
         if file is None:
-            file = self._file = self._files.fs.open(self.path)
-            self._files.admit(self)
+            file = self._file = self._files.open(self)
         return file
 
     def create_files(self) -> None:
@@ -207,11 +212,13 @@ class Segment:
         file = self.file
         try:
             file.append(records)
-        except OSError:
+        except OSError as error:
+            if error.filename is None:
+                error.filename = self.path
             try:
                 file.truncate(self.size)
             except OSError:
-                self._file = None  # its write position is unknown now
+                self._file = None  # where it would write next is unknown now
             raise
 
     def note(self, size: int, first_offset: int, last_offset: int, max_timestamp: int) -> None:
@@ -248,9 +255,28 @@ class Segment:
         limit = self._max_index_bytes
         self.index_full = self.offset_index.is_full(limit) or self.time_index.is_full(limit)
 
-    def fits(self, last_offset: int) -> bool:
-        """Whether an offset can be written relative to the base, in the 31 bits an index has."""
-        return 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+    def should_roll(
+        self,
+        size: int,
+        last_offset: int,
+        max_timestamp: int,
+        now_ms: int,
+        segment_bytes: int,
+        segment_ms: int,
+    ) -> bool:
+        """Whether a batch of `size` bytes belongs into a new segment, by Kafka's four rules: the
+        file would grow too large, has been filling for too long, an index is full, or the offset
+        is too far from the base."""
+        if self.size > segment_bytes - size or self.index_full:
+            return True
+        if not 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
+            return True
+        if self.size == 0:
+            return False
+        first = self._first_timestamp
+        if first is None or first < 0:
+            return self.waited_ms(now_ms, max_timestamp) > segment_ms - self.jitter_ms
+        return max_timestamp - first > segment_ms - self.jitter_ms
 
     def waited_ms(self, now_ms: int, max_timestamp: int) -> int:
         """How long the segment has been filling, by the records' own time if they have one."""
@@ -272,14 +298,16 @@ class Segment:
         self._tail_offsets = array("q")
         self._tail_positions = array("i")
 
-    def finish_indexes(self) -> None:
+    def finish_indexes(self) -> bool:
         """Write the indexes as a closed segment has them: the time index ends with the latest
-        timestamp of all, which is what retention will go by."""
+        timestamp of all, which is what retention will go by. Says whether there was anything."""
         timestamp, offset = self.latest()
-        if self.offset_index.in_memory:
-            self.time_index.maybe_append(timestamp, offset)
-            self.time_index.write_out()
-            self.offset_index.write_out()
+        self.time_index.maybe_append(timestamp, offset)
+        if not self.time_index.pending and not self.offset_index.pending:
+            return False
+        self.time_index.write_out()
+        self.offset_index.write_out()
+        return True
 
     # --- looking up ---------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class ProducerSnapshots:
     def take(self, states: ProducerStates, *, sync: bool = False) -> str | None:
         """Write a snapshot at the states' end, unless there is one; returns its path."""
         offset = states.end_offset
-        if self._offsets and self._offsets[-1] >= offset:
+        if offset <= (self._offsets[-1] if self._offsets else 0):
             return None
         path = self.path(offset)
         file = self._fs.open(path, create=True)

@@ -9,21 +9,20 @@ themselves, and only then are they decompressed and walked:
   timestamp, not the oldest;
 - `compression.type` other than `producer` and other than the batch's codec: recompressed.
 
-That is a matter of microseconds for a small batch and is then done on the spot. A large one is
-first given to `prepare`, a pure function for a thread or a child process (`needs_slow_path` says
-so), and its result is judged with `prepared=True`.
+That is a matter of microseconds for a small batch and is then done on the spot. A large one, or one
+that is large inside, is first given to `prepare`, a pure function for a thread or a child process
+(`needs_slow_path` says so), and its result is judged with `prepared=True`.
 
 Not done: what is inside of a batch whose header and CRC are right is not read when no rule needs it
 (Kafka walks every batch). A producer that sends garbage in good wrapping gets it stored, and its
-consumers will complain.
+consumers will complain; a max timestamp in the header is believed unless it is before the first.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ottla.config.setting import MAX_LONG
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP
 from ottla.records.batch import (
@@ -37,55 +36,43 @@ from ottla.records.batch import (
     MAGIC,
     MAGIC_POSITION,
     BatchHeader,
-    InvalidBatch,
     read_header,
     set_append_time,
     set_max_timestamp,
 )
-from ottla.records.builder import BatchBuilder, assemble
 from ottla.records.checksum import crc32c
-from ottla.records.compression import Compression, compress
-from ottla.records.reader import iter_outlines, iter_records, payload
+from ottla.records.compression import Compression
 from ottla.storage.producers import Origin
+from ottla.storage.record_rules import (
+    RecordError,
+    RecordsRejected,
+    append_time_from_producer,
+    future_timestamps,
+    invalid_record,
+    is_quick,
+    judge_records,
+    needs_records,
+)
 
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
     from ottla.model.ids import TopicPartition
 
-INLINE_BYTES = 16 * 1024
-"""Up to this size, looking at the records takes well under a millisecond."""
+__all__ = [
+    "RecordError",
+    "RecordsRejected",
+    "judge",
+    "judge_replicated",
+    "needs_slow_path",
+    "prepare",
+]
 
 _SMALLEST_LENGTH = 14  # of the oldest message format; Kafka's first test of any length
-_ERRORS_KEPT = 1000
 _CODECS = len(Compression)
 _LENGTH = struct.Struct(">i")
 
 _unpack = HEADER.unpack_from
 _make = BatchHeader._make
-
-
-class RecordError(NamedTuple):
-    """What is wrong with one record, by its index in the batch (Produce v8+ returns these)."""
-
-    batch_index: int
-    message: str
-
-    def __str__(self) -> str:
-        return f"RecordError(batchIndex={self.batch_index}, message='{self.message}')"
-
-
-class RecordsRejectedError(KafkaError):
-    """A batch refused for what some of its records are. The one refusal whose message Kafka
-    returns to the producer."""
-
-    __slots__ = ("errors",)
-
-    def __init__(
-        self, code: ErrorCode, message: str | None, errors: tuple[RecordError, ...] = ()
-    ) -> None:
-        super().__init__(code, message)
-        self.args = (code, message, errors)  # all of them, to survive the way out of a process
-        self.errors = errors
 
 
 def judge(
@@ -104,21 +91,21 @@ def judge(
     Raises KafkaError.
     """
     header, records = _judge_header(records, config, partition, origin)
-    if not prepared and origin is Origin.CLIENT and _needs_records(header, config):
-        records = _with_records_judged(records, header, config, now_ms, partition)
+    if not prepared and origin is Origin.CLIENT and needs_records(header, config):
+        records = judge_records(records, header, config, now_ms, partition)
         header = read_header(records)
 
     if config.message_timestamp_type == "LogAppendTime":
         if header.attributes & APPEND_TIME_FLAG:
-            raise _append_time_from_producer(header)
+            raise append_time_from_producer(header)
         set_append_time(records, 0, now_ms)
         header = read_header(records)
     elif header.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
-        raise _bad_timestamps(records, header, config, now_ms)
+        raise future_timestamps(records, header, config, now_ms)
     elif header.attributes & APPEND_TIME_FLAG:
         # Kafka takes such a batch's max timestamp for its records' create time.
         if header.max_timestamp == NO_TIMESTAMP:
-            raise _append_time_from_producer(header)
+            raise append_time_from_producer(header)
         set_max_timestamp(records, 0, header.max_timestamp)
         header = read_header(records)
 
@@ -145,7 +132,7 @@ def _judge_header(
     by_client = origin is Origin.CLIENT
 
     if by_client and base_offset != 0:
-        raise _invalid(
+        raise invalid_record(
             f"The baseOffset of the record batch in the append to {partition} should be 0, but it "
             f"is {base_offset}"
         )
@@ -175,9 +162,15 @@ def _judge_header(
     return header, records
 
 
-def needs_slow_path(header: BatchHeader, config: TopicConfig, size: int) -> bool:
-    """Whether `prepare` should run elsewhere before this batch of `size` bytes is judged."""
-    return size > INLINE_BYTES and _needs_records(header, config)
+def needs_slow_path(
+    header: BatchHeader, config: TopicConfig, size: int, records: memoryview | None = None
+) -> bool:
+    """Whether `prepare` should run elsewhere before this batch of `size` bytes is judged.
+
+    How much is in a compressed batch is only known by trying, for which `records` are needed;
+    without them the answer is yes.
+    """
+    return needs_records(header, config) and not is_quick(header, size, records)
 
 
 def prepare(
@@ -188,7 +181,7 @@ def prepare(
     Pure, and all that goes in and out can be pickled. Raises what `judge` would.
     """
     header, view = _judge_header(memoryview(records), config, partition, Origin.CLIENT)
-    return bytes(_with_records_judged(view, header, config, now_ms, partition))
+    return bytes(judge_records(view, header, config, now_ms, partition))
 
 
 def judge_replicated(
@@ -245,7 +238,7 @@ def _no_batch(records: memoryview) -> KafkaError:
             f"Record batch is corrupt (the size {length + LOG_OVERHEAD} is smaller than the "
             f"minimum allowed overhead {HEADER_SIZE})",
         )
-    return _invalid("Record batch has no batches at all")
+    return invalid_record("Record batch has no batches at all")
 
 
 def _only_batch(records: memoryview, size: int, magic: int) -> memoryview:
@@ -256,16 +249,16 @@ def _only_batch(records: memoryview, size: int, magic: int) -> memoryview:
     _check_frame(size - LOG_OVERHEAD, magic)
     rest = records.nbytes - size
     if rest < 0:
-        raise _invalid("Record batch has no batches at all")
+        raise invalid_record("Record batch has no batches at all")
     if magic != MAGIC:
-        raise _invalid(
+        raise invalid_record(
             "Produce requests are only allowed to contain record batches with magic version 2"
         )
     if rest > MAGIC_POSITION:
         (length,) = _LENGTH.unpack_from(records, size + 8)
         _check_frame(length, records[size + MAGIC_POSITION])
         if rest >= length + LOG_OVERHEAD:
-            raise _invalid(
+            raise invalid_record(
                 "Produce requests are only allowed to contain exactly one record batch per "
                 "partition"
             )
@@ -285,198 +278,24 @@ def _check_frame(length: int, magic: int) -> None:
 def _wrong_client_batch(header: BatchHeader, partition: TopicPartition) -> KafkaError:
     span = f"[{header.base_offset}, {header.last_offset}]"
     if header.last_offset_delta < 0:
-        return _invalid(f"Batch has an invalid offset range: {span} in topic partition {partition}")
+        return invalid_record(
+            f"Batch has an invalid offset range: {span} in topic partition {partition}"
+        )
     if header.record_count <= 0:
-        return _invalid(
+        return invalid_record(
             f"Invalid reported count for record batch: {header.record_count} in topic partition "
             f"{partition}"
         )
     if header.record_count != header.last_offset_delta + 1:
-        return _invalid(
+        return invalid_record(
             f"Inconsistent batch offset range {span} and count of records {header.record_count} "
             f"in topic partition {partition}"
         )
     if header.is_control:
-        return _invalid(
+        return invalid_record(
             f"Clients are not allowed to write control records in topic partition {partition}"
         )
-    return _invalid(
+    return invalid_record(
         f"Invalid sequence number {header.base_sequence} in record batch with producerId "
         f"{header.producer_id} in topic partition {partition}"
-    )
-
-
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_RECORD, message)
-
-
-# The records inside
-
-
-def _needs_records(header: BatchHeader, config: TopicConfig) -> bool:
-    return (
-        "compact" in config.cleanup_policy
-        or _target(header, config) != header.attributes & COMPRESSION_MASK
-        or (
-            config.message_timestamp_before_max_ms != MAX_LONG
-            and config.message_timestamp_type == "CreateTime"
-        )
-    )
-
-
-def _target(header: BatchHeader, config: TopicConfig) -> int:
-    """The codec in which this topic stores the batch."""
-    if config.compression_type == "producer":
-        return header.attributes & COMPRESSION_MASK
-    return Compression.named(config.compression_type)
-
-
-def _with_records_judged(
-    records: memoryview,
-    header: BatchHeader,
-    config: TopicConfig,
-    now_ms: int,
-    partition: TopicPartition,
-) -> memoryview:
-    """Apply the rules that need records; `records` itself, or a new batch where they change it."""
-    source = header.compression
-    target = Compression(_target(header, config))
-    try:
-        data = payload(records, header)
-        newest, in_order = _walk(data, header, config, now_ms, partition)
-        # Old clients sent compressed batches with wrong offset deltas: Kafka numbers them anew. It
-        # does not look at those of uncompressed ones.
-        renumber = not in_order and (source or target) is not Compression.NONE
-        if source is target and not renumber:
-            if newest == header.max_timestamp:
-                return records
-            body: bytes | memoryview = records[HEADER_SIZE:]
-        else:
-            if renumber:
-                data = _renumbered(records, header)
-            body = compress(target, data, _level(target, config))
-    except InvalidBatch as error:
-        raise _invalid(f"{error} in topic partition {partition}") from None
-    fields = header._asdict()
-    for computed in ("length", "magic", "crc"):
-        del fields[computed]
-    fields["attributes"] = header.attributes & ~COMPRESSION_MASK | target
-    fields["max_timestamp"] = newest
-    batch = assemble(body, **fields)
-    if len(batch) > config.max_message_bytes:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"Message batch size is {len(batch)} bytes in append to partition {partition} which "
-            f"exceeds the maximum configured size of {config.max_message_bytes}.",
-        )
-    return memoryview(bytearray(batch))
-
-
-def _level(codec: Compression, config: TopicConfig) -> int | None:
-    if codec is Compression.GZIP:
-        return config.compression_gzip_level
-    if codec is Compression.LZ4:
-        return config.compression_lz4_level
-    return config.compression_zstd_level if codec is Compression.ZSTD else None
-
-
-def _renumbered(records: memoryview, header: BatchHeader) -> bytes:
-    builder = BatchBuilder()
-    builder.extend(
-        (record.timestamp, record.key, record.value, record.headers)
-        for record in iter_records(records, header)
-    )
-    return payload(builder.build())
-
-
-def _walk(
-    data: bytes,
-    header: BatchHeader,
-    config: TopicConfig,
-    now_ms: int,
-    partition: TopicPartition,
-) -> tuple[int, bool]:
-    """Judge each record; the newest timestamp, and whether the offset deltas are consecutive."""
-    compacted = "compact" in config.cleanup_policy
-    by_producer = config.message_timestamp_type == "CreateTime"
-    oldest = now_ms - config.message_timestamp_before_max_ms
-    latest = now_ms + config.message_timestamp_after_max_ms
-    fixed = header.max_timestamp if header.attributes & APPEND_TIME_FLAG else None
-    newest = NO_TIMESTAMP
-    in_order = True
-    errors: list[RecordError] = []
-    total = 0
-    late = False
-    for index, (offset_delta, timestamp_delta, has_key) in enumerate(
-        iter_outlines(data, header.record_count)
-    ):
-        timestamp = header.base_timestamp + timestamp_delta if fixed is None else fixed
-        newest = max(newest, timestamp)
-        if offset_delta != index:
-            in_order = False
-        if compacted and not has_key:
-            message = (
-                f"Compacted topic cannot accept message without key in topic partition {partition}"
-            )
-        elif by_producer and timestamp != NO_TIMESTAMP and not oldest <= timestamp <= latest:
-            late = True
-            message = _out_of_range(timestamp, offset_delta, oldest, latest)
-        else:
-            continue
-        total += 1
-        if len(errors) < _ERRORS_KEPT:
-            errors.append(RecordError(index, message))
-    if late:
-        raise _rejected_timestamps(errors)
-    if total:
-        shown = ", ".join(map(str, errors[:3]))
-        raise RecordsRejectedError(
-            ErrorCode.INVALID_RECORD,
-            f"One or more records have been rejected due to {total} record errors in total, and "
-            f"only showing the first three errors at most: [{shown}]",
-            tuple(errors),
-        )
-    return newest, in_order
-
-
-# Timestamps
-
-
-def _bad_timestamps(
-    records: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
-) -> KafkaError:
-    """The refusal of a batch whose newest record is too far in the future, naming the records if
-    that costs little."""
-    oldest = now_ms - config.message_timestamp_before_max_ms
-    latest = now_ms + config.message_timestamp_after_max_ms
-    errors: list[RecordError] = []
-    if header.size <= INLINE_BYTES:
-        try:
-            for index, record in enumerate(iter_records(records, header)):
-                if record.timestamp > latest and len(errors) < _ERRORS_KEPT:
-                    message = _out_of_range(record.timestamp, record.offset, oldest, latest)
-                    errors.append(RecordError(index, message))
-        except InvalidBatch as error:
-            return _invalid(str(error))
-    return _rejected_timestamps(errors)
-
-
-def _out_of_range(timestamp: int, offset: int, oldest: int, latest: int) -> str:
-    return (
-        f"Timestamp {timestamp} of message with offset {offset} is out of range. The timestamp "
-        f"should be within [{oldest}, {latest}]"
-    )
-
-
-def _append_time_from_producer(header: BatchHeader) -> KafkaError:
-    message = "Producer should not set timestamp type to LogAppendTime."
-    count = min(header.record_count, _ERRORS_KEPT)
-    return _rejected_timestamps([RecordError(index, message) for index in range(count)])
-
-
-def _rejected_timestamps(errors: list[RecordError]) -> KafkaError:
-    return RecordsRejectedError(
-        ErrorCode.INVALID_TIMESTAMP,
-        "One or more records have been rejected due to invalid timestamp",
-        tuple(errors),
     )

@@ -19,7 +19,7 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
@@ -60,6 +60,7 @@ def test_bytes_and_values_agree_with_kio(key: int, kind: str, version: int) -> N
         deadline=None,
         database=None,
         derandomize=True,
+        phases=[Phase.generate],  # shrinking takes minutes, and a failure is legible without
         suppress_health_check=list(HealthCheck),
     )
     @given(both(ours, theirs, version))
@@ -72,15 +73,29 @@ def test_bytes_and_values_agree_with_kio(key: int, kind: str, version: int) -> N
 
         with io.BytesIO() as buffer:
             write(buffer, their_message)
-            assert encoded == buffer.getvalue()
+            expected = buffer.getvalue()
+        if encoded != expected:
+            pytest.fail(first_difference(encoded, expected))
 
         decoded, end = ours_codec.decode(memoryview(b"\xff" + encoded), 1)
-        assert end == len(encoded) + 1
-        assert decoded == our_message
-
-        assert read(encoded, 0) == (their_message, len(encoded))
+        reread = read(encoded, 0)
+        # Compared out of pytest's sight: its diffs of large messages take minutes.
+        same = (
+            end == len(encoded) + 1,
+            decoded == our_message,
+            reread == (their_message, len(encoded)),
+        )
+        assert same == (True, True, True), f"{decoded!r:.2000} is not {our_message!r:.2000}"
 
     agree()
+
+
+def first_difference(ours: bytes, theirs: bytes) -> str:
+    same = 0
+    while ours[same : same + 1] == theirs[same : same + 1]:
+        same += 1
+    here = slice(max(same - 8, 0), same + 8)
+    return f"bytes differ from {same} on: {ours[here].hex()}, kio has {theirs[here].hex()}"
 
 
 # --- one value, twice ---------------------------------------------------------------------------

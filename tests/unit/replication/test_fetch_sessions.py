@@ -63,7 +63,8 @@ def test_unknown_sessions_wrong_epochs_and_mixed_naming_are_told_apart():
 def test_partitions_are_added_changed_and_forgotten():
     table = sessions()
     session = opened(table, 2)
-    table.resume(session.id, 1, False, [(("t", 1), wanted(7)), (("u", 0), wanted(3))], [("t", 0)], 1)
+    changed = [(("t", 1), wanted(7)), (("u", 0), wanted(3))]
+    table.resume(session.id, 1, False, changed, [("t", 0)], 1.0)
     assert {key: item.offset for key, item in session.partitions.items()} == {
         ("t", 1): 7,
         ("u", 0): 3,

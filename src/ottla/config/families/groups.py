@@ -45,7 +45,7 @@ class GroupSettings(Settings):
         rule=one_of_any_case("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
         effect="later",
         doc="Which way a group may change between the classic and the new protocol while it has "
-"members.",
+        "members.",
     )
     group_consumer_min_heartbeat_interval_ms: int = integer(
         default=5000,

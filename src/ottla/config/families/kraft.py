@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ottla.config.declare import Settings, boolean, integer, long, names, string
 from ottla.config.rules import at_least, distinct
-from ottla.config.setting import MAX_LONG
+from ottla.config.setting import MAX_LONG, Difference
 
 
 class KraftSettings(Settings):
@@ -25,7 +25,7 @@ class KraftSettings(Settings):
         default=(),
         rule=distinct(),
         importance="high",
-        kafka_default="none: the setting is required",
+        differs=Difference(None, "there is no controller quorum to listen for"),
         doc="Listeners meant for Kafka's controller quorum. They are not opened here.",
     )
     controller_performance_always_log_threshold_ms: int = long(
@@ -201,9 +201,9 @@ class KraftSettings(Settings):
         default=("broker",),
         rule=distinct("broker", "controller", empty=False),
         importance="high",
-        kafka_default="none: the setting is required",
+        differs=Difference(None, "every broker here can act as controller"),
         doc="What this process is: broker, controller or both. Every broker here can act as "
-"controller, so `controller` is read and passed over; `broker` must be there.",
+        "controller, so `controller` is read and passed over; `broker` must be there.",
     )
     server_max_startup_time_ms: int = long(
         default=MAX_LONG,

@@ -4,14 +4,25 @@ Most of these are the defaults of a topic setting; `TopicConfig` names them as s
 
 from __future__ import annotations
 
-from ottla.config.declare import Settings, boolean, double, integer, long, names, string
+from ottla.config.declare import Settings, boolean, class_name, double, integer, long, names, string
 from ottla.config.rules import at_least, between, between_or, distinct, one_of
-from ottla.config.setting import Fallback, MAX_DOUBLE, MAX_LONG
+from ottla.config.setting import MAX_DOUBLE, MAX_LONG, Difference, Fallback
 
 
 class LogSettings(Settings):
     """Topic creation, and the defaults of every log on disk."""
 
+    alter_config_policy_class_name: str | None = class_name(
+        default=None,
+        importance="low",
+        effect="none",
+        doc="A Java class that may refuse changes of configuration.",
+    )
+    auto_create_topics_enable: bool = boolean(
+        default=True,
+        importance="high",
+        doc="Create a topic when a client asks for its metadata or produces to it.",
+    )
     compression_gzip_level: int = integer(
         default=-1,
         rule=between_or(1, 9, -1),
@@ -30,13 +41,24 @@ class LogSettings(Settings):
         importance="high",
         update="cluster-wide",
         doc="Codec of stored batches. `producer` stores what arrives; any other value makes the "
-"broker recompress batches that differ.",
+        "broker recompress batches that differ.",
     )
     compression_zstd_level: int = integer(
         default=3,
         rule=between(-131_072, 22),
         update="cluster-wide",
         doc="Effort of zstd where compression.type is zstd.",
+    )
+    create_topic_policy_class_name: str | None = class_name(
+        default=None,
+        importance="low",
+        effect="none",
+        doc="A Java class that may refuse the creation of topics.",
+    )
+    delete_topic_enable: bool = boolean(
+        default=True,
+        importance="high",
+        doc="Allow topics to be deleted.",
     )
     log_cleaner_backoff_ms: int = long(
         default=15_000,
@@ -115,13 +137,13 @@ class LogSettings(Settings):
         rule=distinct("compact", "delete"),
         update="cluster-wide",
         doc="What happens to old segments: `delete` drops them by age and size, `compact` keeps "
-"the last value of every key.",
+        "the last value of every key.",
     )
     log_dir: tuple[str, ...] = names(
         default=("data",),
         rule=distinct(empty=False),
         importance="high",
-        kafka_default="/tmp/kafka-logs",
+        differs=Difference("/tmp/kafka-logs", "a folder for temporary files is no place for data"),
         doc="The data directory, used when log.dirs is not given.",
     )
     log_dir_failure_timeout_ms: int = long(
@@ -137,7 +159,7 @@ class LogSettings(Settings):
         rule=distinct(empty=False),
         importance="high",
         doc="The data directories. A new partition goes to the one with the fewest; a failing one"
-" is taken offline and the others go on.",
+        " is taken offline and the others go on.",
     )
     log_flush_interval_messages: int = long(
         default=MAX_LONG,
@@ -152,14 +174,14 @@ class LogSettings(Settings):
         importance="high",
         update="cluster-wide",
         doc="Force a log to disk when its oldest unflushed record is this old. Without it, "
-"log.flush.scheduler.interval.ms counts.",
+        "log.flush.scheduler.interval.ms counts.",
     )
     log_flush_offset_checkpoint_interval_ms: int = integer(
         default=60_000,
         rule=at_least(0),
         importance="high",
         doc="How often the recovery points are written, from which a restart after a crash begins"
-" to check.",
+        " to check.",
     )
     log_flush_scheduler_interval_ms: int = long(
         default=MAX_LONG,
@@ -197,36 +219,35 @@ class LogSettings(Settings):
         update="cluster-wide",
         effect="none",
         doc="With tiered storage, bytes of a partition to keep on local disk; -2 follows "
-"log.retention.bytes.",
+        "log.retention.bytes.",
     )
     log_local_retention_ms: int = long(
         default=-2,
         rule=at_least(-2),
         update="cluster-wide",
         effect="none",
-        doc="With tiered storage, time to keep records on local disk; -2 follows "
-"log.retention.ms.",
+        doc="With tiered storage, time to keep records on local disk; -2 follows log.retention.ms.",
     )
     log_message_timestamp_after_max_ms: int = long(
         default=3_600_000,
         rule=at_least(0),
         update="cluster-wide",
         doc="How far a record's timestamp may lie in the broker's future when the timestamp type "
-"is CreateTime.",
+        "is CreateTime.",
     )
     log_message_timestamp_before_max_ms: int = long(
         default=MAX_LONG,
         rule=at_least(0),
         update="cluster-wide",
         doc="How far a record's timestamp may lie in the broker's past when the timestamp type is"
-" CreateTime.",
+        " CreateTime.",
     )
     log_message_timestamp_type: str = string(
         default="CreateTime",
         rule=one_of("CreateTime", "LogAppendTime"),
         update="cluster-wide",
         doc="Whose clock stamps a record: the producer's (CreateTime) or the broker's at append "
-"(LogAppendTime).",
+        "(LogAppendTime).",
     )
     log_preallocate: bool = boolean(
         default=False,
@@ -256,11 +277,14 @@ class LogSettings(Settings):
     )
     log_retention_ms: int = long(
         default=None,
-        fallbacks=(Fallback("log.retention.minutes", 60_000),Fallback("log.retention.hours", 3_600_000),),
+        fallbacks=(
+            Fallback("log.retention.minutes", 60_000),
+            Fallback("log.retention.hours", 3_600_000),
+        ),
         importance="high",
         update="cluster-wide",
         doc="Age in milliseconds at which a segment is deleted; -1 is unlimited. Comes before "
-".minutes and .hours.",
+        ".minutes and .hours.",
     )
     log_roll_hours: int = integer(
         default=168,
@@ -272,8 +296,7 @@ class LogSettings(Settings):
         default=0,
         rule=at_least(0),
         importance="high",
-        doc="At most this many hours are taken off the rolling age at random, unless .ms is "
-"given.",
+        doc="At most this many hours are taken off the rolling age at random, unless .ms is given.",
     )
     log_roll_jitter_ms: int = long(
         default=None,
@@ -281,7 +304,7 @@ class LogSettings(Settings):
         importance="high",
         update="cluster-wide",
         doc="At most this many milliseconds are taken off the rolling age at random. Comes before"
-" .hours.",
+        " .hours.",
     )
     log_roll_ms: int = long(
         default=None,

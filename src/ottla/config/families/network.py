@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ottla.config.declare import Settings, boolean, class_name, integer, long, names, string
+from ottla.config.declare import Settings, integer, long, names, string
 from ottla.config.rules import at_least, distinct
-from ottla.config.setting import MAX_INT
+from ottla.config.setting import MAX_INT, Difference
 
 
 class NetworkSettings(Settings):
@@ -14,20 +14,20 @@ class NetworkSettings(Settings):
         default=1,
         rule=at_least(0),
         importance="high",
-        kafka_default="none: the setting is required",
+        differs=Difference(None, "one broker starts without a file"),
         doc="This broker's number, unique in its cluster. A data directory remembers the number "
-"it was written under.",
+        "it was written under.",
     )
     broker_id: int = integer(
         default=-1,
         importance="high",
         doc="The older spelling of node.id. Either may be given; giving both with different "
-"numbers is an error. -1 means not chosen.",
+        "numbers is an error. -1 means not chosen.",
     )
     broker_rack: str | None = string(
         default=None,
         doc="Where this broker stands (rack, zone, host). Clients see it in Metadata, and "
-"replicas of a partition are spread over racks.",
+        "replicas of a partition are spread over racks.",
     )
     listener_addresses: tuple[str, ...] = names(
         default=("PLAINTEXT://127.0.0.1:9092",),
@@ -35,9 +35,11 @@ class NetworkSettings(Settings):
         name="listeners",
         importance="high",
         update="per-broker",
-        kafka_default="PLAINTEXT://:9092, every interface",
+        differs=Difference(
+            "PLAINTEXT://:9092", "nothing outside this machine can connect until you say so"
+        ),
         doc="Addresses to bind, as NAME://host:port. An empty host or 0.0.0.0 binds every "
-"interface, port 0 any free port; an IPv6 literal goes in brackets.",
+        "interface, port 0 any free port; an IPv6 literal goes in brackets.",
     )
     advertised_addresses: tuple[str, ...] | None = names(
         default=None,
@@ -45,8 +47,8 @@ class NetworkSettings(Settings):
         name="advertised.listeners",
         importance="high",
         doc="Addresses that clients are told to connect to, one for each listener that may be "
-"told of. Without it the listeners themselves, with this host's name in place of a "
-"wildcard.",
+        "told of. Without it the listeners themselves, with this host's name in place of a "
+        "wildcard.",
     )
     listener_security_protocol_map: str = string(
         default="SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
@@ -57,24 +59,7 @@ class NetworkSettings(Settings):
     inter_broker_listener_name: str | None = string(
         default=None,
         doc="Name of the listener that brokers use among themselves. Not to be given together "
-"with security.inter.broker.protocol.",
-    )
-    alter_config_policy_class_name: str | None = class_name(
-        default=None,
-        importance="low",
-        effect="none",
-        doc="A Java class that may refuse changes of configuration.",
-    )
-    auto_create_topics_enable: bool = boolean(
-        default=True,
-        importance="high",
-        doc="Create a topic when a client asks for its metadata or produces to it.",
-    )
-    auto_leader_rebalance_enable: bool = boolean(
-        default=True,
-        importance="high",
-        effect="later",
-        doc="Give leadership back to preferred replicas from time to time.",
+        "with security.inter.broker.protocol.",
     )
     background_threads: int = integer(
         default=10,
@@ -96,31 +81,11 @@ class NetworkSettings(Settings):
         default=600_000,
         doc="Connections without traffic for this long are closed.",
     )
-    controlled_shutdown_enable: bool = boolean(
-        default=True,
-        effect="later",
-        doc="Hand leadership over before stopping.",
-    )
-    create_topic_policy_class_name: str | None = class_name(
-        default=None,
-        importance="low",
-        effect="none",
-        doc="A Java class that may refuse the creation of topics.",
-    )
-    default_replication_factor: int = integer(
-        default=1,
-        doc="Replicas of a topic whose creator does not say, automatic creation included.",
-    )
     delete_records_purgatory_purge_interval_requests: int = integer(
         default=1,
         effect="none",
         doc="How often Kafka sweeps finished DeleteRecords waits out of memory. Waits remove "
-"themselves here.",
-    )
-    delete_topic_enable: bool = boolean(
-        default=True,
-        importance="high",
-        doc="Allow topics to be deleted.",
+        "themselves here.",
     )
     fetch_max_bytes: int = integer(
         default=57_671_680,
@@ -131,14 +96,7 @@ class NetworkSettings(Settings):
         default=1000,
         effect="none",
         doc="How often Kafka sweeps finished fetch waits out of memory. Waits remove themselves "
-"here.",
-    )
-    leader_imbalance_check_interval_seconds: int = long(
-        default=300,
-        rule=at_least(1),
-        importance="high",
-        effect="later",
-        doc="How often the controller looks for partitions not led by their preferred replica.",
+        "here.",
     )
     max_connection_creation_rate: int = integer(
         default=MAX_INT,
@@ -152,14 +110,14 @@ class NetworkSettings(Settings):
         rule=at_least(0),
         update="cluster-wide",
         doc="Most open connections, on the whole broker or per listener. Further ones wait until "
-"one closes.",
+        "one closes.",
     )
     max_connections_per_ip: int = integer(
         default=MAX_INT,
         rule=at_least(0),
         update="cluster-wide",
         doc="Most open connections from one address. Zero is allowed only when overrides are "
-"given.",
+        "given.",
     )
     max_connections_per_ip_overrides: str = string(
         default="",
@@ -175,14 +133,6 @@ class NetworkSettings(Settings):
         default=2000,
         rule=at_least(1),
         doc="Most partitions in one answer to DescribeTopicPartitions.",
-    )
-    min_insync_replicas: int = integer(
-        default=1,
-        rule=at_least(1),
-        importance="high",
-        update="cluster-wide",
-        doc="In-sync replicas that must have a batch before acks=all is answered; with fewer the "
-"produce is refused.",
     )
     num_io_threads: int = integer(
         default=8,
@@ -204,12 +154,12 @@ class NetworkSettings(Settings):
         default=1000,
         effect="none",
         doc="How often Kafka sweeps finished produce waits out of memory. Waits remove themselves"
-" here.",
+        " here.",
     )
     queued_max_request_bytes: int = long(
         default=-1,
         doc="Bytes of requests that may be in memory before the broker stops reading from "
-"connections. -1 leaves it at a built-in bound.",
+        "connections. -1 leaves it at a built-in bound.",
     )
     queued_max_requests: int = integer(
         default=500,
@@ -217,26 +167,25 @@ class NetworkSettings(Settings):
         importance="high",
         effect="none",
         doc="Requests that may wait between Kafka's network and I/O threads. There is no such "
-"queue here.",
+        "queue here.",
     )
     request_timeout_ms: int = integer(
         default=30_000,
         importance="high",
         effect="later",
-        doc="How long this broker waits for another broker's answer before it retries or gives "
-"up.",
+        doc="How long this broker waits for another broker's answer before it retries or gives up.",
     )
     socket_connection_setup_timeout_max_ms: int = long(
         default=30_000,
         effect="later",
         doc="Longest wait for a connection to another broker to be established, after repeated "
-"failures.",
+        "failures.",
     )
     socket_connection_setup_timeout_ms: int = long(
         default=10_000,
         effect="later",
         doc="First wait for a connection to another broker to be established; it doubles with "
-"every failure.",
+        "every failure.",
     )
     socket_listen_backlog_size: int = integer(
         default=50,
@@ -247,7 +196,7 @@ class NetworkSettings(Settings):
         default=102_400,
         importance="high",
         doc="Size of each connection's receive buffer (SO_RCVBUF); -1 leaves it to the operating "
-"system.",
+        "system.",
     )
     socket_request_max_bytes: int = integer(
         default=104_857_600,
@@ -259,5 +208,5 @@ class NetworkSettings(Settings):
         default=102_400,
         importance="high",
         doc="Size of each connection's send buffer (SO_SNDBUF); -1 leaves it to the operating "
-"system.",
+        "system.",
     )

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ottla.config.declare import Settings, boolean, class_name, integer, long, names, password, string
+from ottla.config.declare import (
+    Settings,
+    boolean,
+    class_name,
+    integer,
+    long,
+    names,
+    password,
+    string,
+)
 from ottla.config.rules import between, distinct, one_of_any_case
 
 

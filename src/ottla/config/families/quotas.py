@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ottla.config.declare import Settings, class_name, integer, long, names, string
 from ottla.config.rules import at_least, distinct
+from ottla.config.setting import MAX_LONG
 
 
 class QuotaSettings(Settings):
@@ -119,4 +120,33 @@ class QuotaSettings(Settings):
         importance="low",
         effect="later",
         doc="Largest push of metrics accepted from a client, after compression.",
+    )
+
+    # Set through AlterConfigs only; Kafka does not list them until they are.
+    leader_replication_throttled_rate: int = long(
+        default=MAX_LONG,
+        rule=at_least(0),
+        update="cluster-wide",
+        effect="later",
+        internal=True,
+        foreign=True,
+        doc="Most bytes a second sent to followers for throttled replicas.",
+    )
+    follower_replication_throttled_rate: int = long(
+        default=MAX_LONG,
+        rule=at_least(0),
+        update="cluster-wide",
+        effect="later",
+        internal=True,
+        foreign=True,
+        doc="Most bytes a second fetched from leaders for throttled replicas.",
+    )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = long(
+        default=MAX_LONG,
+        rule=at_least(0),
+        update="cluster-wide",
+        effect="later",
+        internal=True,
+        foreign=True,
+        doc="Most bytes a second for moves between data directories.",
     )

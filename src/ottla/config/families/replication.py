@@ -9,6 +9,36 @@ from ottla.config.rules import at_least
 class ReplicationSettings(Settings):
     """Replicas, followers and elections."""
 
+    auto_leader_rebalance_enable: bool = boolean(
+        default=True,
+        importance="high",
+        effect="later",
+        doc="Give leadership back to preferred replicas from time to time.",
+    )
+    controlled_shutdown_enable: bool = boolean(
+        default=True,
+        effect="later",
+        doc="Hand leadership over before stopping.",
+    )
+    default_replication_factor: int = integer(
+        default=1,
+        doc="Replicas of a topic whose creator does not say, automatic creation included.",
+    )
+    leader_imbalance_check_interval_seconds: int = long(
+        default=300,
+        rule=at_least(1),
+        importance="high",
+        effect="later",
+        doc="How often the controller looks for partitions not led by their preferred replica.",
+    )
+    min_insync_replicas: int = integer(
+        default=1,
+        rule=at_least(1),
+        importance="high",
+        update="cluster-wide",
+        doc="In-sync replicas that must have a batch before acks=all is answered; with fewer the "
+        "produce is refused.",
+    )
     num_replica_alter_log_dirs_threads: int | None = integer(
         default=None,
         importance="high",
@@ -52,7 +82,7 @@ class ReplicationSettings(Settings):
         importance="high",
         effect="later",
         doc="Longest time the leader holds a follower's fetch. Must not be above "
-"replica.lag.time.max.ms.",
+        "replica.lag.time.max.ms.",
     )
     replica_high_watermark_checkpoint_interval_ms: int = long(
         default=5000,
@@ -81,8 +111,7 @@ class ReplicationSettings(Settings):
         default=30_000,
         importance="high",
         effect="later",
-        doc="How long a follower waits for the leader. Must be at least "
-"replica.fetch.wait.max.ms.",
+        doc="How long a follower waits for the leader. Must be at least replica.fetch.wait.max.ms.",
     )
     unclean_leader_election_enable: bool = boolean(
         default=False,
@@ -90,7 +119,7 @@ class ReplicationSettings(Settings):
         update="cluster-wide",
         effect="later",
         doc="Let a replica that is not in sync become leader when no other is left, losing what "
-"it lacks.",
+        "it lacks.",
     )
     unclean_leader_election_interval_ms: int = long(
         default=300_000,

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from ottla.config.declare import Settings, class_name, double, integer, long, names, password, short, string
+from ottla.config.declare import (
+    Settings,
+    boolean,
+    class_name,
+    double,
+    integer,
+    long,
+    names,
+    password,
+    short,
+    string,
+)
 from ottla.config.rules import at_least, distinct, one_of
 
 
@@ -21,13 +32,13 @@ class SecuritySettings(Settings):
         importance="low",
         effect="later",
         doc="Delay before a connection is closed after failed authentication, against guessing. "
-"Must be below connections.max.idle.ms.",
+        "Must be below connections.max.idle.ms.",
     )
     connections_max_reauth_ms: int = long(
         default=0,
         effect="later",
         doc="Longest session after SASL authentication before a client must authenticate again; 0"
-" is no limit.",
+        " is no limit.",
     )
     delegation_token_expiry_check_interval_ms: int = long(
         default=3_600_000,
@@ -198,11 +209,27 @@ class SecuritySettings(Settings):
         default="PLAINTEXT",
         rule=one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         doc="Security protocol among brokers; its listener is the one of the same name. Not to be"
-" given together with inter.broker.listener.name.",
+        " given together with inter.broker.listener.name.",
     )
     security_providers: str | None = string(
         default=None,
         importance="low",
         effect="none",
         doc="Java classes that bring security algorithms.",
+    )
+
+    # Read by Kafka's own authorizer rather than by its broker; never listed.
+    super_users: str = string(
+        default="",
+        effect="later",
+        internal=True,
+        foreign=True,
+        doc="Principals who may do everything, separated by semicolons, as User:name.",
+    )
+    allow_everyone_if_no_acl_found: bool = boolean(
+        default=False,
+        effect="later",
+        internal=True,
+        foreign=True,
+        doc="Allow access to resources for which there are no access rules at all.",
     )

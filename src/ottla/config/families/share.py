@@ -41,7 +41,7 @@ class ShareSettings(Settings):
         effect="later",
         internal=True,
         doc="Pause before the state of a share group's partition is initialised again after a "
-"failure.",
+        "failure.",
     )
     group_share_max_heartbeat_interval_ms: int = integer(
         default=15_000,
@@ -180,7 +180,7 @@ class ShareSettings(Settings):
         rule=at_least(-1),
         effect="later",
         doc="How long a share coordinator gathers changes before it writes them; -1 chooses by "
-"load.",
+        "load.",
     )
     share_coordinator_cold_partition_snapshot_interval_ms: int = integer(
         default=300_000,
@@ -262,5 +262,5 @@ class ShareSettings(Settings):
         default=1000,
         effect="none",
         doc="How often Kafka sweeps finished share-fetch waits out of memory. Waits remove "
-"themselves here.",
+        "themselves here.",
     )

@@ -47,8 +47,7 @@ class TlsSettings(Settings):
         importance="low",
         update="per-broker",
         effect="later",
-        doc="How a peer's host name is checked against its certificate; empty turns the check "
-"off.",
+        doc="How a peer's host name is checked against its certificate; empty turns the check off.",
     )
     ssl_engine_factory_class: str | None = class_name(
         default=None,

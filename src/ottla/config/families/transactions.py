@@ -15,7 +15,7 @@ class TransactionSettings(Settings):
         importance="high",
         effect="later",
         doc="Longest total time spent retrying to add partitions to a transaction that is still "
-"ending.",
+        "ending.",
     )
     add_partitions_to_txn_retry_backoff_ms: int = integer(
         default=20,
@@ -37,7 +37,7 @@ class TransactionSettings(Settings):
         importance="low",
         update="cluster-wide",
         doc="How long an idle producer's sequence numbers are remembered. A duplicate that "
-"arrives later is not recognised.",
+        "arrives later is not recognised.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer(
         default=10_000,
@@ -59,7 +59,7 @@ class TransactionSettings(Settings):
         update="cluster-wide",
         effect="later",
         doc="Check with the coordinator that a partition belongs to the transaction before "
-"appending to it.",
+        "appending to it.",
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = integer(
         default=3_600_000,

@@ -1,4 +1,7 @@
-"""Who is there and who leads what: Metadata (3), DescribeCluster (60), DescribeTopicPartitions (75)."""
+"""Who is there and who leads what.
+
+Metadata (3), DescribeCluster (60), DescribeTopicPartitions (75).
+"""
 
 from __future__ import annotations
 
@@ -77,8 +80,8 @@ class MetadataResponseTopic:
 class MetadataResponse:
     """The brokers, and the topics asked for.
 
-    1 rack, controller and internal flag, 2 cluster id, 3 throttle time, 5 offline replicas, 7 leader
-    epoch, 8 authorized operations, 9 flexible, 10 topic ids, 13 error of the whole.
+    1 rack, controller and internal flag, 2 cluster id, 3 throttle time, 5 offline replicas,
+    7 leader epoch, 8 authorized operations, 9 flexible, 10 topic ids, 13 error of the whole.
     """
 
     throttle_time_ms: int = int32(versions="3+", ignorable=True, default=0)

@@ -1,0 +1,374 @@
+"""Broker: everything a broker is made of, put together.
+
+`start` and `stop` are the whole story, in order. Nothing here decides anything about Kafka; the
+parts do. Whatever can be wrong with the surroundings (a taken port, a locked folder, a folder of
+another node) is found before anything is served, and becomes `StartFailed` with one sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from contextlib import AsyncExitStack
+
+from ottla.broker.metering import measure
+from ottla.cluster.journal import DamagedStore
+from ottla.cluster.kraft_import import ImportRefused, open_store
+from ottla.cluster.producer_ids import ProducerIds
+from ottla.cluster.registry import ImageChange, Registry
+from ottla.cluster.store import MetadataStore
+from ottla.config.broker import BrokerConfig
+from ottla.config.dynamic import validate_topic_overrides
+from ottla.config.setting import ConfigError
+from ottla.config.topic import TopicConfig
+from ottla.controller.service import Controller
+from ottla.controller.topics import TopicDefaults
+from ottla.dispatch.context import Services
+from ottla.dispatch.dispatcher import Dispatcher
+from ottla.dispatch.table import Table
+from ottla.errors import KafkaError
+from ottla.handlers import HANDLERS
+from ottla.model.broker import Endpoint
+from ottla.model.ids import ZERO_TOPIC_ID, TopicPartition
+from ottla.model.image import ClusterImage
+from ottla.net.connection import Connection, Reply
+from ottla.net.listener import Bound, Limits, Listeners
+from ottla.replication.fetch_sessions import FetchSessions
+from ottla.replication.replicas import Replicas
+from ottla.runtime import memory
+from ottla.runtime.clock import Clock, SystemClock
+from ottla.runtime.files import FileSystem, OsFileSystem
+from ottla.runtime.loop import StallMonitor
+from ottla.runtime.metrics import Metrics
+from ottla.runtime.waiters import Deferred
+from ottla.runtime.workers import Workers
+from ottla.storage.directory import LogDirectories, StorageSettings, StorageUnavailable
+from ottla.storage.loader import Progress
+
+logger = logging.getLogger(__name__)
+
+METADATA_FOLDER = "metadata"
+DRAIN_SECONDS = 5.0
+# What strangers may make us hold in unfinished requests, where the settings do not say.
+RECEIVE_MEMORY = 256 << 20
+
+
+class StartFailed(Exception):
+    """The broker cannot start; the message says why and what to do."""
+
+
+class Broker:
+    """One broker. `await start()`, use it, `await stop()`; not to be started twice."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+        dice: random.Random | None = None,
+    ) -> None:
+        # handed in
+        self._static = config
+        self._fs = fs or OsFileSystem()
+        self._clock = clock or SystemClock()
+        self._dice = dice or random.Random()
+        # known after start
+        self.node_id = config.node_id
+        self.cluster_id = ""
+        self.endpoints: tuple[Endpoint, ...] = ()
+        self.data_dirs = config.log_dirs
+        self.metrics = Metrics()
+        self.services: Services
+        # while it runs
+        self._running = AsyncExitStack()
+        self._failed: asyncio.Future[str] | None = None
+
+    async def start(self) -> None:
+        """Everything in its order; on failure what was started is stopped again."""
+        self._failed = asyncio.get_running_loop().create_future()
+        async with AsyncExitStack() as stack:
+            try:
+                await self._start(stack)
+            except (StorageUnavailable, ImportRefused, DamagedStore, ConfigError) as error:
+                raise StartFailed(str(error)) from None
+            except KafkaError as error:
+                raise StartFailed(error.message or str(error)) from None
+            self._running = stack.pop_all()
+        memory.settle_collector()
+
+    async def stop(self) -> None:
+        """Answer what is being answered, flush, mark the folders as cleanly closed."""
+        await self._running.aclose()
+
+    async def wait_failed(self) -> str:
+        """Returns, with the reason, when the broker cannot go on: no data folder is left."""
+        assert self._failed is not None
+        return await self._failed
+
+    # ------------------------------------------------------------------ the order of things
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        config = self._static
+        workers = Workers(children=config.num_recovery_threads_per_data_dir)
+        stack.callback(workers.close)
+
+        # The folders are ours, or nothing happens.
+        logs = LogDirectories(
+            self._fs,
+            config.log_dirs,
+            clock=self._clock,
+            workers=workers,
+            settings=_storage_settings(config),
+            dice=self._dice,
+            on_offline=self._folder_offline,
+        )
+        logs.open_folders()
+        stack.callback(logs.release)
+
+        # So are the ports. Clients that connect now wait in the kernel until we accept.
+        listeners = Listeners(self._not_yet, _limits(config), self._clock)
+        stack.callback(listeners.close)
+        bound = [self._bind(listeners, it.name, it.host, it.port) for it in config.listeners]
+
+        # What the cluster is, from our own store or from what Apache Kafka left here.
+        store = await self._open_store(logs)
+        stack.push_async_callback(store.close)
+        registry = Registry(store)
+        await registry.load()
+        self._identify(logs, registry)
+        self.cluster_id = await registry.ensure_cluster_id(_cluster_id_of(logs))
+        logs.identify(self.node_id, self.cluster_id)
+
+        # The logs, recovered where needed.
+        await logs.load(lambda topic: self._topic_config(registry, topic), progress=_say_progress)
+        stack.push_async_callback(logs.close)
+        _set_aside_strays(logs, registry.image)
+        self.data_dirs = tuple(logs.folders)
+
+        # Who answers.
+        table = Table(HANDLERS)
+        replicas = Replicas(
+            self.node_id,
+            logs,
+            logs.group_commit,
+            lambda topic: TopicConfig.resolve(topic.config, self.services.config),
+        )
+        self.services = services = Services(
+            node_id=self.node_id,
+            clock=self._clock,
+            config=self._with_dynamic(registry.image),
+            registry=registry,
+            replicas=replicas,
+            logs=logs,
+            controller=self._controller(registry),
+            producer_ids=ProducerIds(registry),
+            fetch_sessions=FetchSessions(
+                config.max_incremental_fetch_session_cache_slots,
+                lambda: self._dice.randrange(1, 2**31),
+            ),
+            workers=workers,
+            metrics=self.metrics,
+            table=table,
+        )
+        replicas.apply(_everything(registry.image))
+        registry.subscribe(self._on_image)
+        dispatcher = Dispatcher(table, services)
+        stack.push_async_callback(dispatcher.close)
+
+        # Part of the cluster, in office, open.
+        await self._join(stack, services, bound)
+        logs.start_schedule()
+        self._watch_loop(stack)
+        measure(self.metrics, services, listeners)
+        listeners.answer = dispatcher.answer
+        listeners.open()
+        stack.push_async_callback(listeners.drain, DRAIN_SECONDS)
+
+    async def _join(self, stack: AsyncExitStack, services: Services, bound: list[Bound]) -> None:
+        """Stand for the controller's office and register; both end with the broker."""
+        ports = {it.name: it.port for it in bound}
+        advertised = self._static.listener_plan.advertise(ports)
+        self.endpoints = tuple(
+            Endpoint(it.name, it.host, it.port, it.security_protocol) for it in advertised
+        )
+        registration = await services.registry.register_broker(
+            self.node_id, self.endpoints, self._static.broker_rack
+        )
+        stack.push_async_callback(registration.session.release)
+        office = asyncio.create_task(services.controller.run())
+        stack.push_async_callback(_ended, office)
+        follower = asyncio.create_task(services.registry.follow())
+        stack.push_async_callback(_ended, follower)
+        await services.controller.wait_elected()
+
+    def _bind(self, listeners: Listeners, name: str, host: str, port: int) -> Bound:
+        try:
+            return listeners.bind(name, host, port)
+        except OSError as error:
+            raise StartFailed(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; stop what listens "
+                "there, or choose another address with --listen"
+            ) from None
+
+    async def _open_store(self, logs: LogDirectories) -> MetadataStore:
+        folders = logs.folders
+        home = next(
+            (it for it in folders if self._fs.is_dir(os.path.join(it, METADATA_FOLDER))),
+            folders[0],
+        )
+        path = os.path.join(home, METADATA_FOLDER)
+        try:
+            store, imported = await open_store(self._fs, path, folders)
+        except BlockingIOError:
+            raise StartFailed(f"the metadata in {path} is in use by another process") from None
+        except OSError as error:
+            raise StartFailed(f"the metadata in {path} cannot be opened: {error}") from None
+        if imported is not None:
+            logger.info(
+                "took over the data of Apache Kafka node %d: %d topics",
+                imported.node_id,
+                len(imported.topics),
+            )
+            for what, count in imported.left_out.items():
+                logger.warning("not taken over from Apache Kafka: %d %s", count, what)
+        return store
+
+    def _identify(self, logs: LogDirectories, registry: Registry) -> None:
+        """The node's number: as told, else as the folders remember it."""
+        if self._static.is_given("node.id") or self._static.is_given("broker.id"):
+            return
+        for meta in logs.meta.values():
+            if meta is not None and meta.node_id is not None:
+                self.node_id = meta.node_id
+                return
+
+    def _controller(self, registry: Registry) -> Controller:
+        return Controller(
+            registry,
+            self.node_id,
+            defaults=lambda: TopicDefaults(
+                self.services.config.num_partitions,
+                self.services.config.default_replication_factor,
+            ),
+            check_topic_config=lambda overrides: _check(overrides, self.services.config),
+            dice=self._dice,
+        )
+
+    def _watch_loop(self, stack: AsyncExitStack) -> None:
+        stalls = StallMonitor(
+            self.metrics.histogram(
+                "ottla_loop_stall_seconds", "By how much the event loop was late for a timer."
+            )
+        )
+        stalls.start()
+        stack.callback(stalls.stop)
+
+    # ------------------------------------------------------------------ what changes
+
+    def _on_image(self, change: ImageChange) -> None:
+        services = self.services
+        if change.new.broker_configs != change.old.broker_configs:
+            services.config = self._with_dynamic(change.new)
+            services.replicas.apply(change)
+            services.replicas.reconfigure()
+        else:
+            services.replicas.apply(change)
+
+    def _with_dynamic(self, image: ClusterImage) -> BrokerConfig:
+        default = image.broker_configs.get("", {})
+        own = image.broker_configs.get(str(self.node_id), {})
+        return self._static.with_dynamic(default, own) if default or own else self._static
+
+    def _topic_config(self, registry: Registry, name: str) -> TopicConfig:
+        topic = registry.image.topics.get(name)
+        config = self._with_dynamic(registry.image)
+        return TopicConfig.resolve({} if topic is None else topic.config, config)
+
+    def _folder_offline(self, folder: str, lost: tuple[TopicPartition, ...]) -> None:
+        services: Services | None = getattr(self, "services", None)
+        if services is None:
+            return
+        services.replicas.take_offline(lost)
+        if not services.logs.folders and self._failed is not None and not self._failed.done():
+            self._failed.set_result(
+                "no data folder is left: " + "; ".join(services.logs.offline_folders.values())
+            )
+
+    def _not_yet(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:
+        raise AssertionError("nothing is accepted before the broker is ready")
+
+
+def _storage_settings(config: BrokerConfig) -> StorageSettings:
+    return StorageSettings(
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        producer_id_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
+        retention_check_interval_ms=config.log_retention_check_interval_ms,
+        recovery_point_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+        log_start_checkpoint_interval_ms=config.log_flush_start_offset_checkpoint_interval_ms,
+        high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        initial_task_delay_ms=config.log_initial_task_delay_ms,
+        recovery_children=config.num_recovery_threads_per_data_dir,
+    )
+
+
+def _limits(config: BrokerConfig) -> Limits:
+    asked = config.queued_max_request_bytes
+    return Limits(
+        frame_bytes=config.socket_request_max_bytes,
+        receive_memory=asked if asked > 0 else RECEIVE_MEMORY,
+        max_connections=config.max_connections,
+        max_connections_per_ip=config.max_connections_per_ip,
+        idle_seconds=config.connections_max_idle_ms / 1000,
+        send_buffer=config.socket_send_buffer_bytes,
+        receive_buffer=config.socket_receive_buffer_bytes,
+        backlog=config.socket_listen_backlog_size,
+    )
+
+
+def _everything(image: ClusterImage) -> ImageChange:
+    return ImageChange(ClusterImage(), image, frozenset(image.topics))
+
+
+def _set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
+    """Logs that no topic claims: a topic was deleted while we were dying, or made anew since.
+
+    Kafka renames such folders and keeps them, since the metadata may be what is wrong.
+    """
+    for partition, log in list(logs.logs.items()):
+        topic = image.topics.get(partition.topic)
+        known = topic is not None and partition.partition < len(topic.partitions)
+        if known and topic is not None and log.topic_id in (topic.id, ZERO_TOPIC_ID):
+            continue
+        logger.warning(
+            "%s belongs to no topic of this cluster; its data was kept in %s",
+            partition,
+            logs.set_aside(partition),
+        )
+
+
+def _cluster_id_of(logs: LogDirectories) -> str | None:
+    return next((it.cluster_id for it in logs.meta.values() if it and it.cluster_id), None)
+
+
+def _check(overrides: object, config: BrokerConfig) -> None:
+    validate_topic_overrides(overrides, config)  # type: ignore[arg-type]
+
+
+def _say_progress(progress: Progress) -> None:
+    logger.info(
+        "loading %s: %d of %d partitions, %d of %d MB checked, %.0f s",
+        progress.folder,
+        progress.loaded,
+        progress.total,
+        progress.scanned_bytes >> 20,
+        progress.bytes_to_scan >> 20,
+        progress.seconds,
+    )
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,364 @@
+"""The files of a data folder as rows: what `ottla log dump` prints, and what --verify checks.
+
+Every file that Kafka's format knows is decoded by the package that owns the format; here rows
+are made of it. A row is a mapping that goes out as JSON as it is. Nothing is written, and a file
+that a running broker appends to may be read: a batch that is only half there ends it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from base64 import b64encode
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import cast
+
+from ottla.model.ids import TopicPartition, topic_id_text
+from ottla.records.batch import BatchHeader, InvalidBatch, batches, checksum_ok
+from ottla.records.control import read_end_marker
+from ottla.records.reader import Record, iter_records
+from ottla.runtime.files import OsFile, OsFileSystem
+from ottla.storage import paths
+from ottla.storage.check import check_segment
+from ottla.storage.checkpoints import (
+    CheckpointError,
+    OffsetCheckpoint,
+    read_meta_properties,
+    read_partition_metadata,
+)
+from ottla.storage.epochs import LeaderEpochs
+from ottla.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from ottla.storage.producers import ProducerStates, SnapshotError
+from ottla.storage.txn_index import TransactionIndex, TxnIndexError
+
+Row = dict[str, object]
+
+_FS = OsFileSystem()
+_CHECKPOINTS = (
+    paths.RECOVERY_POINT_CHECKPOINT,
+    paths.LOG_START_CHECKPOINT,
+    paths.HIGH_WATERMARK_CHECKPOINT,
+    paths.CLEANER_CHECKPOINT,
+)
+# What a file that is not what its name says may raise.
+_UNREADABLE = (InvalidBatch, CheckpointError, SnapshotError, TxnIndexError)
+
+
+class UnknownFileError(Exception):
+    """A file whose name says nothing about what is in it."""
+
+
+def find(path: str) -> list[str]:
+    """The files to look into: this one, or those of a partition's folder or a data folder."""
+    if not os.path.isdir(path):
+        return [path]
+    found: list[str] = []
+    folders: list[str] = []
+    for name in sorted(os.listdir(path)):
+        inner = os.path.join(path, name)
+        if os.path.isdir(inner):
+            if paths.parse_partition_dir(name) is not None:
+                folders.append(inner)
+        elif _reader(inner) is not None:
+            found.append(inner)
+    for folder in folders:
+        found.extend(find(folder))
+    return found
+
+
+def rows(path: str, *, records: bool = False) -> Iterator[Row]:
+    """What is in a file; a damaged place is a row of kind `damage` and the last one."""
+    if path.endswith(paths.LOG_SUFFIX):
+        yield from _segment(path, records)
+        return
+    reader = _reader(path)
+    if reader is None:
+        raise UnknownFileError(
+            f"{path} is none of Kafka's files; give a segment (.log), an index (.index, "
+            f".timeindex, .txnindex), a .snapshot, a checkpoint, or a folder of them"
+        )
+    try:
+        yield from reader(path)
+    except _UNREADABLE as error:
+        yield {"kind": "damage", "problem": str(error)}
+
+
+def verify(path: str) -> tuple[str, list[str]]:
+    """A summary of a file in a few words, and what is wrong with it."""
+    if path.endswith(paths.LOG_SUFFIX):
+        return _verify_segment(path)
+    found = list(rows(path))
+    problems = [str(row["problem"]) for row in found if row["kind"] == "damage"]
+    problems += _index_problems(path, found)
+    return f"{len(found)} {'entry' if len(found) == 1 else 'entries'}", problems
+
+
+def record_row(record: Record) -> Row:
+    """A record; text that is not UTF-8 goes into `…_base64`."""
+    row: Row = {"offset": record.offset, "timestamp": record.timestamp}
+    for name, data in (("key", record.key), ("value", record.value)):
+        try:
+            row[name] = None if data is None else data.decode()
+        except UnicodeDecodeError:
+            row[name] = None
+            row[f"{name}_base64"] = b64encode(data or b"").decode()
+    row["headers"] = [
+        [name, None if data is None else data.decode("utf-8", "backslashreplace")]
+        for name, data in record.headers
+    ]
+    return row
+
+
+def moment(timestamp: object) -> str | None:
+    """Milliseconds since the epoch as people read them."""
+    if not isinstance(timestamp, int) or timestamp < 0:
+        return None
+    try:
+        whole = datetime.fromtimestamp(timestamp // 1000, UTC)
+    except (ValueError, OverflowError):
+        return str(timestamp)
+    return f"{whole:%Y-%m-%d %H:%M:%S}.{timestamp % 1000:03d}Z"
+
+
+# -- segments
+
+
+def _segment(path: str, records: bool) -> Iterator[Row]:
+    with _mapped(path) as view:
+        end = 0
+        try:
+            for position, header in batches(view):
+                yield _batch(view, position, header, records)
+                end = position + header.size
+        except InvalidBatch as error:
+            yield {"kind": "damage", "position": end, "problem": str(error)}
+            return
+        if end < view.nbytes:
+            yield {
+                "kind": "damage",
+                "position": end,
+                "problem": f"the last {view.nbytes - end} bytes are not a whole batch",
+            }
+
+
+def _batch(view: memoryview, position: int, header: BatchHeader, records: bool) -> Row:
+    whole = view[position : position + header.size]
+    row: Row = {
+        "kind": "batch",
+        "position": position,
+        "size": header.size,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "record_count": header.record_count,
+        "leader_epoch": header.leader_epoch,
+        "compression": _compression(header),
+        "timestamp_type": "append" if header.timestamp_type else "create",
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "last_sequence": header.last_sequence,
+        "transactional": header.is_transactional,
+        "control": None,
+        "crc": header.crc,
+        "crc_ok": checksum_ok(view, position, header),
+    }
+    try:
+        if header.is_control:
+            marker = read_end_marker(whole, header)
+            row["control"] = "other" if marker is None else marker.type.name.lower()
+        if records:
+            row["records"] = [record_row(record) for record in iter_records(whole, header)]
+    except InvalidBatch as error:
+        row["problem"] = str(error)
+    return row
+
+
+def _compression(header: BatchHeader) -> str:
+    try:
+        return header.compression.name.lower()
+    except InvalidBatch:
+        return f"unknown ({header.attributes & 7})"
+
+
+def _verify_segment(path: str) -> tuple[str, list[str]]:
+    file = OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    try:
+        checked = check_segment(file, _base_offset(path), file.size(), index_interval=4096)
+    finally:
+        file.close()
+    problems: list[str] = []
+    if checked.damage is not None:
+        damage = checked.damage
+        after = (
+            "nothing readable follows, so a broker cuts it off here when it starts"
+            if damage.intact_at is None
+            else f"the next whole batch is at byte {damage.intact_at}"
+        )
+        problems.append(
+            f"at byte {damage.position}, offset {damage.offset}: {damage.problem}; {after}"
+        )
+    number = 0
+    with _mapped(path) as view:
+        for position, header in batches(view[: checked.size]):
+            number += 1
+            try:
+                for _ in iter_records(view[position : position + header.size], header):
+                    pass
+            except InvalidBatch as error:
+                problems.append(f"at byte {position}, offset {header.base_offset}: {error}")
+    first = _base_offset(path)
+    span = f"offsets {first} to {checked.end_offset - 1}" if checked.end_offset > first else "empty"
+    return f"{number} {'batch' if number == 1 else 'batches'}, {span}", problems
+
+
+def _index_problems(path: str, found: list[Row]) -> list[str]:
+    """Where an index disagrees with itself or with its segment."""
+    stem, suffix = os.path.splitext(path)
+    segment = stem + paths.LOG_SUFFIX
+    if suffix not in (paths.INDEX_SUFFIX, paths.TIME_INDEX_SUFFIX) or not os.path.exists(segment):
+        return []
+    with _mapped(segment) as view:
+        try:
+            heads = dict(batches(view))
+        except InvalidBatch:
+            return []  # said where the segment itself is verified
+    if suffix == paths.INDEX_SUFFIX:
+        return [
+            f"offset {row['offset']} is not the last of the batch at byte {row['position']}"
+            for row in found
+            if (head := heads.get(cast(int, row["position"]))) is None
+            or head.last_offset != row["offset"]
+        ]
+    ends = [head.last_offset for head in heads.values()]
+    latest = list(accumulate((head.max_timestamp for head in heads.values()), max))
+    problems: list[str] = []
+    for row in found:
+        timestamp, offset = cast(int, row["timestamp"]), cast(int, row["offset"])
+        covered = bisect_right(ends, offset)
+        if covered and latest[covered - 1] > timestamp:
+            problems.append(
+                f"timestamp {timestamp} is said to be the latest up to offset {offset}, "
+                f"but there is {latest[covered - 1]}"
+            )
+    return problems
+
+
+# -- the other files
+
+
+def _offset_index(path: str) -> Iterator[Row]:
+    base = _base_offset(path)
+    for relative, position in _entries(path, OFFSET_ENTRY):
+        yield {"kind": "index", "offset": base + relative, "position": position}
+
+
+def _time_index(path: str) -> Iterator[Row]:
+    base = _base_offset(path)
+    for timestamp, relative in _entries(path, TIME_ENTRY):
+        yield {"kind": "timeindex", "timestamp": timestamp, "offset": base + relative}
+
+
+def _entries(path: str, entry: struct.Struct) -> Iterator[tuple[int, ...]]:
+    """Kafka preallocates the index it writes to, and a killed one leaves it so: the zeros at the
+    end are no entries. No real one is all zero, because the first batch is never indexed."""
+    data = _FS.read_bytes(path)
+    used = -(-len(data.rstrip(b"\0")) // entry.size) * entry.size
+    if used > len(data):
+        raise InvalidBatch(f"the file ends in the middle of an entry of {entry.size} bytes")
+    yield from entry.iter_unpack(data[:used])
+
+
+def _txn_index(path: str) -> Iterator[Row]:
+    for aborted in TransactionIndex(_FS, path):
+        yield {"kind": "txnindex", **aborted._asdict()}
+
+
+def _snapshot(path: str) -> Iterator[Row]:
+    end = _base_offset(path)
+    states = ProducerStates(TopicPartition("", 0), end)
+    # As of the beginning of time nobody has expired.
+    states.load(_FS.read_bytes(path), end, now_ms=0, expiration_ms=1)
+    for state in states.statistics():
+        yield {"kind": "producer", **state._asdict()}
+
+
+def _epochs(path: str) -> Iterator[Row]:
+    for entry in LeaderEpochs(_FS, path).entries:
+        yield {"kind": "epoch", "epoch": entry.epoch, "start_offset": entry.start_offset}
+
+
+def _checkpoint(path: str) -> Iterator[Row]:
+    for partition, offset in OffsetCheckpoint(_FS, path).read().items():
+        yield {
+            "kind": "checkpoint",
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "offset": offset,
+        }
+
+
+def _partition_metadata(path: str) -> Iterator[Row]:
+    topic_id = read_partition_metadata(_FS, os.path.dirname(path))
+    yield {"kind": "partition", "topic_id": None if topic_id is None else topic_id_text(topic_id)}
+
+
+def _meta_properties(path: str) -> Iterator[Row]:
+    found = read_meta_properties(_FS, os.path.dirname(path))
+    if found is not None:
+        yield {
+            "kind": "folder",
+            "version": found.version,
+            "node_id": found.node_id,
+            "cluster_id": found.cluster_id,
+            "directory_id": found.directory_id,
+        }
+
+
+_BY_SUFFIX: dict[str, Callable[[str], Iterator[Row]]] = {
+    paths.LOG_SUFFIX: lambda path: _segment(path, False),
+    paths.INDEX_SUFFIX: _offset_index,
+    paths.TIME_INDEX_SUFFIX: _time_index,
+    paths.TXN_INDEX_SUFFIX: _txn_index,
+    paths.SNAPSHOT_SUFFIX: _snapshot,
+}
+_BY_NAME: dict[str, Callable[[str], Iterator[Row]]] = {
+    **dict.fromkeys(_CHECKPOINTS, _checkpoint),
+    paths.LEADER_EPOCH_CHECKPOINT: _epochs,
+    paths.PARTITION_METADATA: _partition_metadata,
+    paths.META_PROPERTIES: _meta_properties,
+}
+
+
+def _reader(path: str) -> Callable[[str], Iterator[Row]] | None:
+    name = os.path.basename(path)
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    parsed = paths.parse_offset_file(name)
+    return None if parsed is None else _BY_SUFFIX.get(parsed[1])
+
+
+def _base_offset(path: str) -> int:
+    """The offset in a file's name; a copy under another name begins at 0."""
+    parsed = paths.parse_offset_file(os.path.basename(path))
+    return 0 if parsed is None else parsed[0]
+
+
+@contextmanager
+def _mapped(path: str) -> Iterator[memoryview]:
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as area:
+            view = memoryview(area)
+            try:
+                yield view
+            finally:
+                view.release()

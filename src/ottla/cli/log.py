@@ -1,0 +1,234 @@
+"""`ottla log`: segments, indexes and snapshots, read offline."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+import click
+
+from ottla.cli.output import Column, count, show_table
+
+_SHORT = 60
+
+Cells = Callable[[dict[str, object]], Sequence[object]]
+
+
+@click.group()
+def log() -> None:
+    """Look into segment files, without a broker."""
+
+
+@log.command()
+@click.argument("paths", metavar="FILE|DIR...", nargs=-1, required=True, type=click.Path())
+@click.option("--records", is_flag=True, help="Also the records inside the batches.")
+@click.option("--verify", is_flag=True, help="Check everything and print only a line per file.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line.")
+def dump(paths: tuple[str, ...], records: bool, verify: bool, as_json: bool) -> None:
+    """Decode the files of a partition or of a whole data folder.
+
+    Segments (.log), indexes (.index, .timeindex, .txnindex), producer snapshots and checkpoints.
+    --verify checks lengths, offsets, checksums and records of segments, and indexes against them;
+    the exit code is 1 when something is wrong.
+
+    \b
+    JSON: {"file", "kind", ...} with, by kind,
+      batch       position size base_offset last_offset record_count leader_epoch compression
+                  timestamp_type base_timestamp max_timestamp producer_id producer_epoch
+                  base_sequence last_sequence transactional control crc crc_ok
+                  records: [{offset timestamp key value headers}] with --records
+      index       offset position
+      timeindex   timestamp offset
+      txnindex    producer_id first_offset last_offset last_stable_offset
+      producer    producer_id producer_epoch last_sequence last_timestamp coordinator_epoch
+                  txn_start_offset
+      epoch       epoch start_offset
+      checkpoint  topic partition offset
+      partition   topic_id
+      folder      version node_id cluster_id directory_id
+      damage      position problem
+      verified    ok summary problems (with --verify)
+    """
+    from ottla.cli import dump as decode
+
+    files: list[str] = []
+    for path in paths:
+        if not os.path.exists(path):
+            raise click.ClickException(f"there is no file or folder {path}")
+        found = decode.find(path)
+        if not found:
+            raise click.ClickException(f"there is none of Kafka's files in {path}")
+        files += found
+    damaged = 0
+    try:
+        for number, path in enumerate(files):
+            if verify:
+                damaged += not _verify(path, as_json)
+            elif as_json:
+                for row in decode.rows(path, records=records):
+                    click.echo(json.dumps({"file": path, **row}, ensure_ascii=False))
+            else:
+                if number:
+                    click.echo()
+                _show(path, list(decode.rows(path, records=records)))
+    except decode.UnknownFileError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+    if damaged:
+        raise click.ClickException(f"{count(damaged, 'file')} of {len(files)} damaged")
+
+
+def _verify(path: str, as_json: bool) -> bool:
+    from ottla.cli.dump import verify
+
+    summary, problems = verify(path)
+    if as_json:
+        document = {"ok": not problems, "summary": summary, "problems": problems}
+        click.echo(json.dumps({"file": path, "kind": "verified", **document}, ensure_ascii=False))
+    else:
+        click.echo(f"{path}  {'damaged' if problems else 'ok'}  {summary}")
+        for problem in problems:
+            click.echo(f"  {problem}")
+    return not problems
+
+
+def _show(path: str, rows: list[dict[str, object]]) -> None:
+    if not rows:
+        click.echo(f"{path}  (empty)")
+        return
+    title = path
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        if kind == "damage":
+            continue
+        columns, cells = _table(str(kind))
+        mine = [row for row in rows if row["kind"] == kind]
+        show_table(columns, [cells(row) for row in mine], title=title)
+        title = ""
+        records = [record for row in mine for record in _records(row)]
+        if records:
+            click.echo()
+            show_table(
+                [
+                    Column("OFFSET", True),
+                    Column("TIMESTAMP"),
+                    Column("KEY"),
+                    Column("VALUE"),
+                    Column("HEADERS"),
+                ],
+                [_record_cells(record) for record in records],
+            )
+    for row in rows:
+        if "problem" in row:
+            where = f"at byte {row['position']}: " if "position" in row else ""
+            click.echo(f"{title and title + ': '}{where}{row['problem']}", err=True)
+
+
+def _records(row: dict[str, object]) -> Iterable[dict[str, object]]:
+    found = row.get("records")
+    return found if isinstance(found, list) else ()
+
+
+def _table(kind: str) -> tuple[list[Column], Cells]:
+    if kind == "batch":
+        return _BATCH, _batch_cells
+    fields = _FIELDS[kind]
+    return [Column(name.replace("_", " ").upper(), True) for name in fields], lambda row: [
+        _cell(name, row[name]) for name in fields
+    ]
+
+
+_BATCH = [
+    Column("OFFSETS", True),
+    Column("POSITION", True),
+    Column("SIZE", True),
+    Column("RECORDS", True),
+    Column("CODEC"),
+    Column("LATEST TIMESTAMP"),
+    Column("EPOCH", True),
+    Column("PRODUCER"),
+    Column("FLAGS"),
+    Column("CRC"),
+]
+
+_FIELDS = {
+    "index": ("offset", "position"),
+    "timeindex": ("timestamp", "offset"),
+    "txnindex": ("producer_id", "first_offset", "last_offset", "last_stable_offset"),
+    "producer": (
+        "producer_id",
+        "producer_epoch",
+        "last_sequence",
+        "last_timestamp",
+        "coordinator_epoch",
+        "txn_start_offset",
+    ),
+    "epoch": ("epoch", "start_offset"),
+    "checkpoint": ("topic", "partition", "offset"),
+    "partition": ("topic_id",),
+    "folder": ("version", "node_id", "cluster_id", "directory_id"),
+}
+
+
+def _batch_cells(row: dict[str, object]) -> Sequence[object]:
+    from ottla.cli.dump import moment
+
+    flags = [
+        *(["append-time"] if row["timestamp_type"] == "append" else []),
+        *(["transactional"] if row["transactional"] else []),
+        *([f"control:{row['control']}"] if row["control"] else []),
+    ]
+    producer = None
+    if row["producer_id"] != -1:
+        producer = f"{row['producer_id']}:{row['producer_epoch']} seq {row['base_sequence']}"
+    return (
+        f"{row['base_offset']}-{row['last_offset']}",
+        row["position"],
+        row["size"],
+        row["record_count"],
+        row["compression"],
+        moment(row["max_timestamp"]),
+        row["leader_epoch"],
+        producer,
+        " ".join(flags) or None,
+        "ok" if row["crc_ok"] else "WRONG",
+    )
+
+
+def _record_cells(record: dict[str, object]) -> Sequence[object]:
+    from ottla.cli.dump import moment
+
+    headers = record["headers"]
+    return (
+        record["offset"],
+        moment(record["timestamp"]),
+        _text(record, "key"),
+        _text(record, "value"),
+        " ".join(f"{name}={value}" for name, value in headers) or None
+        if isinstance(headers, list)
+        else None,
+    )
+
+
+def _text(record: dict[str, object], name: str) -> str | None:
+    text = record[name]
+    if text is None:
+        text = record.get(f"{name}_base64")
+    if text is None:
+        return None
+    # One line of a table, whatever is in it: control characters are escaped.
+    shown = (
+        str(text).encode("unicode_escape").decode("ascii")
+        if not str(text).isprintable()
+        else str(text)
+    )
+    return shown if len(shown) <= _SHORT else shown[: _SHORT - 1] + "…"
+
+
+def _cell(name: str, value: object) -> object:
+    if name in ("timestamp", "last_timestamp"):
+        from ottla.cli.dump import moment
+
+        return moment(value)
+    return None if value == -1 and name != "producer_id" else value

@@ -1,0 +1,130 @@
+"""`ottla`: the group that all commands hang from.
+
+A command is a row in `COMMANDS`: its name, where its code is, and the line that `ottla --help`
+shows. The row is all that is read until the command runs, so that asking for help or listing
+topics does not load a broker. A test holds the lines equal to the commands' own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import click
+
+from ottla import __version__
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+class Entry(NamedTuple):
+    """Where a command is, and what it does in one line."""
+
+    target: str
+    help: str
+
+
+COMMANDS: Mapping[str, Entry] = {
+    "server": Entry("ottla.cli.serve:server", "Run a broker."),
+    "topic": Entry("ottla.cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "produce": Entry("ottla.cli.produce:produce", "Send lines of standard input to a topic."),
+    "consume": Entry("ottla.cli.consume:consume", "Print the records of a topic."),
+    "log": Entry("ottla.cli.log:log", "Look into segment files, without a broker."),
+    "completion": Entry("ottla.cli.completion:completion", "Print a shell's completion script."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        return None if entry is None else load(entry)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = get_close_matches(name, COMMANDS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
+            ctx.fail(f"no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=entry.help)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def load(entry: Entry) -> click.Command:
+    """Import a command."""
+    module, _, attribute = entry.target.partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    return command
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(
+    __version__, "-V", "--version", prog_name="ottla", message="%(prog)s %(version)s"
+)
+@click.option(
+    "--bootstrap",
+    metavar="HOST:PORT",
+    help="The broker to ask; may also be given after the command.",
+)
+def cli(bootstrap: str | None) -> None:
+    """Event streaming: a Kafka-compatible broker, and the tools to work with any.
+
+    Commands that talk to a broker find it by --bootstrap, else by the environment variable
+    OTTLA_BOOTSTRAP, else at 127.0.0.1:9092. They exit with 0 when what was asked for is done, with
+    1 when it is not, and with 2 when they were called wrongly.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code."""
+    try:
+        outcome: Any = cli.main(
+            None if arguments is None else list(arguments),
+            prog_name="ottla",
+            standalone_mode=False,
+        )
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 1
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain about the rest of it
+        # once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return outcome if isinstance(outcome, int) else 0
+
+
+def main() -> NoReturn:
+    """The `ottla` script."""
+    sys.exit(run())

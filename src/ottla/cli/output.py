@@ -1,0 +1,123 @@
+"""What commands print: tables for people, JSON for programs, one line when something is wrong.
+
+On a terminal a table is drawn by rich, with colour. In a pipe the same table is plain aligned
+columns that no width cuts off, and rich is not even loaded. `--json` fields are an interface:
+they are documented in each command's help and only ever added to.
+
+Exit codes: 0 when what was asked for is done, 1 when it is not, 2 for a misused command line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import click
+
+from ottla.errors import ErrorCode, KafkaError
+
+_UNREACHABLE = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
+
+
+class Column(NamedTuple):
+    """A column of a table: its title, and whether it holds numbers."""
+
+    title: str
+    numeric: bool = False
+
+
+def show_json(document: object) -> None:
+    """One document, indented."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def show_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, title: str | None = None
+) -> None:
+    """A table; None is shown as a dash."""
+    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _draw(columns, texts, title)
+        return
+    if title:
+        click.echo(title)
+    for line in aligned(columns, texts):
+        click.echo(line)
+
+
+def aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a plain table: two spaces between columns, numbers to the right."""
+    widths = [len(column.title) for column in columns]
+    for row in rows:
+        widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
+    for row in ([column.title for column in columns], *rows):
+        cells = [
+            cell.rjust(width) if column.numeric else cell.ljust(width)
+            for column, cell, width in zip(columns, row, widths, strict=True)
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str | None) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False
+    )
+    for number, column in enumerate(columns):
+        table.add_column(
+            column.title,
+            justify="right" if column.numeric else "left",
+            style="cyan" if number == 0 else None,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def say(text: str) -> None:
+    """A line about what is going on, where it does not get into the output."""
+    click.echo(text, err=True)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def explain(error: KafkaError, bootstrap: str) -> str:
+    """One line: what is wrong, and what to do about it."""
+    local = getattr(error, "local", None)
+    if error.code in _UNREACHABLE or local in ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
+        return (
+            f"no broker answers at {bootstrap}; start one with `ottla server start`, or name "
+            f"another with --bootstrap"
+        )
+    if local in ("_TIMED_OUT", "_TIMED_OUT_QUEUE"):
+        return (
+            f"the broker at {bootstrap} did not answer in time; is it a Kafka broker, and can "
+            f"the addresses it advertises be reached from here?"
+        )
+    if error.message is None:
+        return error.code.text
+    return error.message.rstrip(".")
+
+
+@contextmanager
+def broker_errors(bootstrap: str) -> Iterator[None]:
+    """Turn what a broker or client complains about into one line on stderr and exit code 1."""
+    try:
+        yield
+    except KafkaError as error:
+        failures = getattr(error, "failures", None)
+        if isinstance(failures, dict) and failures:
+            lines = [f"{name}: {explain(each, bootstrap)}" for name, each in failures.items()]
+            raise click.ClickException("\nError: ".join(lines)) from None
+        raise click.ClickException(explain(error, bootstrap)) from None

@@ -1,0 +1,308 @@
+"""`ottla topic`: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.cli.options import (
+    bootstrap_option,
+    complete_topics,
+    connect,
+    json_option,
+    settings,
+)
+from ottla.cli.output import Column, broker_errors, show_json, show_table
+from ottla.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ottla.client.admin import Admin
+    from ottla.client.descriptions import TopicDescription
+
+    Bounds = Mapping[tuple[str, int], tuple[int, int]]
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+@topic.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--partitions", type=click.IntRange(1), help="How many.  [default: the broker's]")
+@click.option(
+    "--replication", type=click.IntRange(1), help="Copies of each.  [default: the broker's]"
+)
+@click.option(
+    "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic setting; repeatable."
+)
+@click.option("--if-not-exists", is_flag=True, help="Do nothing for a topic that exists.")
+@bootstrap_option
+@json_option
+def create(
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Create topics.
+
+    JSON: {"created": [name], "existed": [name]}
+    """
+    from ottla.client.descriptions import NewTopic
+
+    config = settings(configs, "--config")
+    existed: list[str] = []
+    with broker_errors(bootstrap):
+        admin = _admin(bootstrap)
+        try:
+            admin.create_topics(NewTopic(name, partitions, replication, config) for name in names)
+        except KafkaError as error:
+            existed = _tolerate(
+                error, names, ErrorCode.TOPIC_ALREADY_EXISTS, if_not_exists, "--if-not-exists"
+            )
+    created = [name for name in names if name not in existed]
+    if as_json:
+        show_json({"created": created, "existed": existed})
+        return
+    for name in names:
+        click.echo(f"topic {name} exists" if name in existed else f"created topic {name}")
+
+
+@topic.command(name="list")
+@click.option("--internal", is_flag=True, help="Also those that brokers keep for themselves.")
+@bootstrap_option
+@json_option
+def list_(internal: bool, bootstrap: str, as_json: bool) -> None:
+    """List topics.
+
+    JSON: [{"name", "partitions", "replication", "internal"}]
+    """
+    with broker_errors(bootstrap):
+        topics = _admin(bootstrap).list_topics(internal=internal)
+    if as_json:
+        show_json(
+            [
+                {
+                    "name": each.name,
+                    "partitions": each.partitions,
+                    "replication": each.replication,
+                    "internal": each.internal,
+                }
+                for each in topics
+            ]
+        )
+        return
+    show_table(
+        [Column("TOPIC"), Column("PARTITIONS", True), Column("REPLICATION", True)],
+        [(each.name, each.partitions, each.replication) for each in topics],
+    )
+
+
+@topic.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_topics)
+@bootstrap_option
+@json_option
+def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
+    """Show partitions, offsets and settings of topics (of all of them without a name).
+
+    EARLIEST is the first offset still there, LATEST the one the next record will get.
+
+    \b
+    JSON: [{"name", "id", "internal", "replication", "config": {key: value},
+            "partitions": [{"partition", "leader", "replicas", "isr", "earliest", "latest"}]}]
+    """
+    with broker_errors(bootstrap):
+        admin = _admin(bootstrap)
+        chosen = names or tuple(each.name for each in admin.list_topics())
+        topics = admin.describe_topics(*chosen)
+        configs = {each.name: _own_config(admin, each.name) for each in topics}
+        bounds = _offsets(admin, topics)
+    if as_json:
+        show_json([_document(each, configs[each.name], bounds) for each in topics])
+        return
+    for number, each in enumerate(topics):
+        if number:
+            click.echo()
+        _show(each, configs[each.name], bounds)
+
+
+@topic.command()
+@click.argument("name", shell_complete=complete_topics)
+@click.option("--partitions", type=click.IntRange(1), help="Grow to this many partitions.")
+@click.option(
+    "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a setting; repeatable."
+)
+@click.option(
+    "--delete-config",
+    "deleted",
+    multiple=True,
+    metavar="KEY",
+    help="Go back to the default of a setting; repeatable.",
+)
+@bootstrap_option
+@json_option
+def alter(
+    name: str,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    deleted: tuple[str, ...],
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Change a topic's settings or add partitions.
+
+    Records with a key may go to another partition once there are more of them.
+
+    JSON: {"name", "partitions" (null when unchanged), "set": {key: value}, "deleted": [key]}
+    """
+    changes = settings(configs, "--config")
+    if partitions is None and not changes and not deleted:
+        raise click.UsageError("nothing to change; give --partitions, --config or --delete-config")
+    with broker_errors(bootstrap):
+        admin = _admin(bootstrap)
+        if changes or deleted:
+            admin.alter_configs(topic=name, set=changes, delete=deleted)
+        if partitions is not None:
+            admin.create_partitions(name, partitions)
+    if as_json:
+        show_json(
+            {"name": name, "partitions": partitions, "set": changes, "deleted": list(deleted)}
+        )
+    else:
+        click.echo(f"altered topic {name}")
+
+
+@topic.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_topics)
+@click.option("--if-exists", is_flag=True, help="Do nothing for a topic that does not exist.")
+@bootstrap_option
+@json_option
+def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, as_json: bool) -> None:
+    """Delete topics with all their records.
+
+    JSON: {"deleted": [name], "missing": [name]}
+    """
+    missing: list[str] = []
+    with broker_errors(bootstrap):
+        try:
+            _admin(bootstrap).delete_topics(*names)
+        except KafkaError as error:
+            missing = _tolerate(
+                error, names, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, if_exists, "--if-exists"
+            )
+    deleted = [name for name in names if name not in missing]
+    if as_json:
+        show_json({"deleted": deleted, "missing": missing})
+        return
+    for name in names:
+        click.echo(f"no topic {name}" if name in missing else f"deleted topic {name}")
+
+
+def _admin(bootstrap: str) -> Admin:
+    connect(bootstrap)
+    from ottla.client.admin import Admin
+
+    return Admin(bootstrap, client_id="ottla-cli")
+
+
+def _tolerate(
+    error: KafkaError, names: tuple[str, ...], code: ErrorCode, allowed: bool, flag: str
+) -> list[str]:
+    """The names that failed with `code`, if that is allowed and is all that failed."""
+    failures: Mapping[str, KafkaError] = getattr(error, "failures", {names[0]: error})
+    if allowed and all(each.code is code for each in failures.values()):
+        return list(failures)
+    if not allowed and len(failures) == 1 and error.code is code:
+        [each] = failures.values()
+        text = (each.message or code.text).rstrip(".")
+        raise KafkaError(code, f"{text}; with {flag} that is no error") from None
+    if allowed and any(each.code is code for each in failures.values()):
+        from ottla.client.errors import PartialFailureError
+
+        raise PartialFailureError(
+            {name: each for name, each in failures.items() if each.code is not code}
+        ) from None
+    raise error
+
+
+def _own_config(admin: Admin, name: str) -> dict[str, str | None]:
+    """What was set on the topic itself."""
+    return {
+        entry.name: entry.value
+        for entry in admin.describe_configs(topic=name)
+        if entry.source == "topic"
+    }
+
+
+def _offsets(admin: Admin, topics: tuple[TopicDescription, ...]) -> Bounds:
+    """Beginning and end of every partition that has a leader to ask."""
+    from ottla.model.ids import TopicPartition
+
+    led = [
+        TopicPartition(each.name, part.partition)
+        for each in topics
+        for part in each.partitions
+        if part.leader is not None
+    ]
+    earliest = admin.list_offsets(dict.fromkeys(led, "earliest"))
+    latest = admin.list_offsets(dict.fromkeys(led, "latest"))
+    return {tp: (earliest[tp].offset, latest[tp].offset) for tp in led}
+
+
+def _document(
+    described: TopicDescription, config: Mapping[str, str | None], bounds: Bounds
+) -> dict[str, object]:
+    return {
+        "name": described.name,
+        "id": described.id,
+        "internal": described.internal,
+        "replication": described.replication,
+        "config": config,
+        "partitions": [
+            {
+                "partition": part.partition,
+                "leader": part.leader,
+                "replicas": part.replicas,
+                "isr": part.isr,
+                "earliest": _bounds(bounds, described.name, part.partition)[0],
+                "latest": _bounds(bounds, described.name, part.partition)[1],
+            }
+            for part in described.partitions
+        ],
+    }
+
+
+def _show(described: TopicDescription, config: Mapping[str, str | None], bounds: Bounds) -> None:
+    facts = [f"id {described.id}", *(f"{key}={value}" for key, value in config.items())]
+    show_table(
+        [
+            Column("PARTITION", True),
+            Column("LEADER", True),
+            Column("REPLICAS"),
+            Column("IN SYNC"),
+            Column("EARLIEST", True),
+            Column("LATEST", True),
+        ],
+        [
+            (
+                part.partition,
+                part.leader,
+                ",".join(map(str, part.replicas)),
+                ",".join(map(str, part.isr)),
+                *_bounds(bounds, described.name, part.partition),
+            )
+            for part in described.partitions
+        ],
+        title=f"{described.name}  {'  '.join(facts)}",
+    )
+
+
+def _bounds(bounds: Bounds, name: str, partition: int) -> tuple[int | None, int | None]:
+    return bounds.get((name, partition), (None, None))

@@ -1,0 +1,440 @@
+"""The same three clients for asyncio.
+
+    async with AsyncProducer(value=ottla.JSON) as producer:
+        delivery = await producer.send_and_wait("orders", {"id": 7})
+
+    async with AsyncConsumer() as consumer:
+        await consumer.assign("orders", "earliest")
+        async for record in consumer:
+            ...
+
+librdkafka does its own I/O on its own threads; what is left is to wait without blocking the
+loop. The producer needs no thread of ours for that: reports arrive on whichever thread serves
+them and are carried to the loop many at a time. Consumer and admin run the blocking methods on a
+thread, and each of their methods takes exactly the arguments of its namesake. A consumer has one
+thread of its own, because librdkafka's consumer belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+
+from ottla.client.admin import Admin
+from ottla.client.consumer import Consumer, ConsumerOptions
+from ottla.client.inbox import SLICE
+from ottla.client.outbox import Sink
+from ottla.client.producer import Outgoing, ProducerOptions, Writer
+from ottla.client.records import Delivery, Headers, Record
+from ottla.client.serializers import Deserializer, Serializer
+from ottla.errors import KafkaError
+from ottla.model.ids import TopicPartition
+
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+class AsyncProducer(Writer[K, V]):
+    """Sends records from one event loop. Arguments as for `ottla.Producer`."""
+
+    @overload
+    def __init__(
+        self: AsyncProducer[bytes | str, bytes | str],
+        bootstrap: str | Iterable[str] | None = ...,
+        **options: Unpack[ProducerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncProducer[bytes | str, V],
+        bootstrap: str | Iterable[str] | None = ...,
+        *,
+        value: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncProducer[K, bytes | str],
+        bootstrap: str | Iterable[str] | None = ...,
+        *,
+        key: Serializer[K],
+        **options: Unpack[ProducerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncProducer[K, V],
+        bootstrap: str | Iterable[str] | None = ...,
+        *,
+        key: Serializer[K],
+        value: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] | None = None,
+        *,
+        key: Serializer[K] | None = None,
+        value: Serializer[V] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        super().__init__(bootstrap, key, value, options)
+        self._post: _Post | None = None
+
+    async def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Headers | None = None,
+    ) -> asyncio.Future[Delivery]:
+        """Send one record. Awaiting this waits for room in the buffer and gives a future;
+        awaiting the future gives the record's `Delivery` or raises `KafkaError`."""
+        record = self._prepare(topic, value, key, partition, timestamp, headers)
+        loop = asyncio.get_running_loop()
+        if self._post is None or self._post.loop is not loop:
+            self._post = _Post(loop)
+        if not self._outbox.introduced:
+            await asyncio.to_thread(self._outbox.introduce, topic)
+        if self._partitioner is not None and record.partition < 0:
+            record = await self._place(record)
+        future: asyncio.Future[Delivery] = loop.create_future()
+        sink = self._post.sink(future)
+        if not self._outbox.offer(*record, sink):
+            await self._wait_for_room(record, sink)
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Headers | None = None,
+    ) -> Delivery:
+        """Send one record and wait until it is stored."""
+        future = await self.send(
+            topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers
+        )
+        return await future
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """As `Producer.flush`; all futures of records sent before have settled."""
+        await asyncio.to_thread(self._flush, timeout)
+        await asyncio.sleep(0)  # the reports that are on their way to this loop
+
+    async def close(self, timeout: float | None = None) -> None:
+        """As `Producer.close`."""
+        await asyncio.to_thread(self._close, timeout)
+        await asyncio.sleep(0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _place(self, record: Outgoing) -> Outgoing:
+        if self._outbox.knows_partitions(record.topic):
+            return self._placed(record)
+        return await asyncio.to_thread(self._placed, record)
+
+    async def _wait_for_room(self, record: Outgoing, sink: Sink) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._max_block
+        while not self._outbox.offer(*record, sink):
+            if loop.time() >= deadline:
+                raise self._buffer_full()
+            await asyncio.to_thread(self._outbox.serve, 0.05)
+
+
+class _Post:
+    """Carries reports from any thread to one loop, waking it once for many."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._thread = threading.get_ident()
+        self._letters: deque[
+            tuple[asyncio.Future[Delivery], Delivery | None, KafkaError | None]
+        ] = deque()
+        self._called = False
+
+    def sink(self, future: asyncio.Future[Delivery]) -> Sink:
+        return functools.partial(self._take, future)
+
+    def _take(
+        self,
+        future: asyncio.Future[Delivery],
+        delivery: Delivery | None,
+        error: KafkaError | None,
+    ) -> None:
+        if threading.get_ident() == self._thread:
+            _settle(future, delivery, error)
+            return
+        self._letters.append((future, delivery, error))
+        if not self._called:
+            self._called = True
+            try:
+                self.loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # the loop is closed, and nobody awaits its futures any more
+                self._letters.clear()
+
+    def _deliver(self) -> None:
+        # Cleared first: a letter that comes from now on calls again, at worst once too often.
+        self._called = False
+        while self._letters:
+            _settle(*self._letters.popleft())
+
+
+def _settle(
+    future: asyncio.Future[Delivery], delivery: Delivery | None, error: KafkaError | None
+) -> None:
+    if future.done():  # given up by whoever awaited it; the record went out all the same
+        return
+    if delivery is not None:
+        future.set_result(delivery)
+    elif error is not None:
+        future.set_exception(error)
+
+
+def _on_thread(
+    method: Callable[Concatenate[Consumer[Any, Any], P], R],
+) -> Callable[Concatenate[AsyncConsumer[Any, Any], P], Coroutine[Any, Any, R]]:
+    """A consumer method that waits on the consumer's own thread."""
+
+    async def run(self: AsyncConsumer[Any, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._run(functools.partial(method, self._consumer, *args, **kwargs))
+
+    functools.update_wrapper(run, method)
+    return run
+
+
+class AsyncConsumer(Generic[K, V]):
+    """Reads records into one event loop. Arguments as for `ottla.Consumer`."""
+
+    @overload
+    def __init__(
+        self: AsyncConsumer[bytes, bytes],
+        bootstrap: str | Iterable[str] | None = ...,
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncConsumer[bytes, V],
+        bootstrap: str | Iterable[str] | None = ...,
+        *,
+        value: Deserializer[V],
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncConsumer[K, bytes],
+        bootstrap: str | Iterable[str] | None = ...,
+        *,
+        key: Deserializer[K],
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncConsumer[K, V],
+        bootstrap: str | Iterable[str] | None = ...,
+        *,
+        key: Deserializer[K],
+        value: Deserializer[V],
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] | None = None,
+        *,
+        key: Any = None,
+        value: Any = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        self._consumer: Consumer[K, V] = Consumer(bootstrap, key=key, value=value, **options)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-consumer")
+        # Held by whatever is under way on the thread. Records are taken on the loop, never
+        # there: a cancelled wait must not take a record with it.
+        self._busy = asyncio.Lock()
+        self._closed = False
+
+    partitions = _on_thread(Consumer.partitions)
+    assign = _on_thread(Consumer.assign)
+    unassign = _on_thread(Consumer.unassign)
+    subscribe = _on_thread(Consumer.subscribe)
+    unsubscribe = _on_thread(Consumer.unsubscribe)
+    assignment = _on_thread(Consumer.assignment)
+    seek = _on_thread(Consumer.seek)
+    offsets = _on_thread(Consumer.offsets)
+    offsets_for_times = _on_thread(Consumer.offsets_for_times)
+    pause = _on_thread(Consumer.pause)
+    resume = _on_thread(Consumer.resume)
+    commit = _on_thread(Consumer.commit)
+    committed = _on_thread(Consumer.committed)
+
+    def position(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        """The offset of the next record of a partition; None when nothing is known of it yet."""
+        return self._consumer.position(partition)
+
+    async def poll(self, timeout: float | None = None) -> Record[K, V] | None:
+        """The next record, waiting at most `timeout` seconds for it (None: for ever)."""
+        return await self._next(timeout, None)
+
+    async def take(self, most: int, timeout: float | None = None) -> list[Record[K, V]]:
+        """Up to `most` records: those that are there, after waiting for the first one."""
+        first = await self._next(timeout, None)
+        if first is None:
+            return []
+        taken = [first]
+        while len(taken) < most and (record := await self._next(0.0, None)) is not None:
+            taken.append(record)
+        return taken
+
+    def __aiter__(self) -> AsyncIterator[Record[K, V]]:
+        """Records without end."""
+        return self.records()
+
+    async def records(
+        self,
+        *,
+        limit: int | None = None,
+        until_end: bool = False,
+        idle: float | None = None,
+    ) -> AsyncIterator[Record[K, V]]:
+        """As `Consumer.records`."""
+        finished = self._consumer.end_check() if until_end else None
+        given = 0
+        while not self._closed and (limit is None or given < limit):
+            record = await self._next(idle, finished)
+            if record is None:
+                return
+            yield record
+            given += 1
+
+    async def close(self) -> None:
+        """As `Consumer.close`."""
+        if not self._closed:
+            self._closed = True
+            await self._run(self._consumer.close)
+            self._thread.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _next(
+        self, timeout: float | None, finished: Callable[[], bool] | None
+    ) -> Record[K, V] | None:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            if self._busy.locked():
+                async with self._busy:
+                    pass
+            record = self._consumer.ready()
+            if record is not None:
+                return record
+            if finished is not None and await self._run(finished):
+                return None
+            left = SLICE if deadline is None else deadline - loop.time()
+            if left < 0:
+                return None
+            await self._run(functools.partial(self._consumer.fill, min(left, SLICE)))
+
+    async def _run(self, work: Callable[[], R]) -> R:
+        """Run `work` on the consumer's thread, and leave only when it is over."""
+        async with self._busy:
+            future = asyncio.get_running_loop().run_in_executor(self._thread, work)
+            try:
+                return await asyncio.shield(future)
+            except asyncio.CancelledError:
+                # A thread cannot be stopped. What it does takes a tenth of a second, or a
+                # request's timeout; nobody else may use the consumer until then.
+                await asyncio.wait([future])
+                raise
+
+
+def _by_thread(
+    method: Callable[Concatenate[Admin, P], R],
+) -> Callable[Concatenate[AsyncAdmin, P], Coroutine[Any, Any, R]]:
+    """An admin method that waits on one of asyncio's threads."""
+
+    async def run(self: AsyncAdmin, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(method, self.admin, *args, **kwargs)
+
+    functools.update_wrapper(run, method)
+    return run
+
+
+class AsyncAdmin:
+    """Asks brokers and changes what they hold. Arguments and methods as for `ottla.Admin`."""
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] | None = None,
+        *,
+        timeout: float = 30.0,
+        client_id: str = "ottla",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.admin = Admin(bootstrap, timeout=timeout, client_id=client_id, config=config)
+
+    create_topic = _by_thread(Admin.create_topic)
+    create_topics = _by_thread(Admin.create_topics)
+    delete_topics = _by_thread(Admin.delete_topics)
+    list_topics = _by_thread(Admin.list_topics)
+    describe_topics = _by_thread(Admin.describe_topics)
+    describe_topic = _by_thread(Admin.describe_topic)
+    create_partitions = _by_thread(Admin.create_partitions)
+    describe_configs = _by_thread(Admin.describe_configs)
+    alter_configs = _by_thread(Admin.alter_configs)
+    delete_records = _by_thread(Admin.delete_records)
+    list_offsets = _by_thread(Admin.list_offsets)
+    describe_cluster = _by_thread(Admin.describe_cluster)
+
+    async def close(self) -> None:
+        """As `Admin.close`."""
+        self.admin.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,475 @@
+"""Consumer: records out of topics.
+
+    with Consumer("127.0.0.1:9092", value=ottla.JSON) as consumer:
+        consumer.assign("orders", "earliest")
+        for record in consumer:
+            print(record.offset, record.value)
+
+Two ways to say what is read. `assign` names partitions and where to start; nothing is shared
+and nothing is remembered. `subscribe` joins the group given as `group=`, whose members share the
+partitions, and commits offsets. A record counts as processed when the next one is asked for (or
+on `commit`), never before: a consumer that dies reads again what it had not finished.
+
+A consumer belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
+
+import confluent_kafka as rd
+
+from ottla.client import positions
+from ottla.client.errors import ClientError, translate, translate_exception, translated
+from ottla.client.inbox import Inbox
+from ottla.client.positions import Position, check_partition, check_position
+from ottla.client.records import Record, TimestampType
+from ottla.client.serializers import Deserializer, RecordDecodeError, decoder
+from ottla.client.settings import (
+    bootstrap_servers,
+    check_options,
+    librdkafka_config,
+    timestamp_ms,
+)
+from ottla.errors import ErrorCode
+from ottla.model.ids import TopicPartition
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Partitions = str | Iterable["TopicPartition | tuple[str, int]"]
+"""A topic's name for all of its partitions, or (topic, partition) pairs."""
+
+RebalanceCallback = Callable[[tuple[TopicPartition, ...]], None]
+
+# librdkafka demands a group even of a consumer that joins none.
+NO_GROUP = "ottla-no-group"
+
+_TIMESTAMP_TYPES: dict[int, TimestampType] = {
+    rd.TIMESTAMP_NOT_AVAILABLE: "none",
+    rd.TIMESTAMP_CREATE_TIME: "create",
+    rd.TIMESTAMP_LOG_APPEND_TIME: "append",
+}
+
+_RESERVED = {
+    "auto.offset.reset": "use reset=",
+    "bootstrap.servers": "use bootstrap=",
+    "enable.auto.commit": "use auto_commit=",
+    "enable.auto.offset.store": "offsets are stored as records are processed; use auto_commit=",
+    "enable.partition.eof": "use records(until_end=True)",
+    "error_cb": "errors are raised by the method that waits",
+    "group.id": "use group=",
+    "isolation.level": "use read_uncommitted=",
+    "logger": "librdkafka's lines go to the logger 'ottla.client'",
+}
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """What a consumer may be told besides brokers and deserializers, all of it optional."""
+
+    group: str
+    """The group that `subscribe` joins and that offsets are committed for."""
+    reset: Literal["earliest", "latest", "error"]
+    """Where to go on when an offset is not in the log, or the group has none ("latest")."""
+    auto_commit: bool
+    """Commit processed records every five seconds and on close (yes, with a group)."""
+    read_uncommitted: bool
+    """Also give records of transactions that are open or aborted (no)."""
+    timeout: float
+    """Seconds that a question to a broker may take (30)."""
+    client_id: str
+    config: Mapping[str, Any]
+    """librdkafka properties, over all of the above."""
+
+
+class Consumer(Generic[K, V]):
+    """Reads records; not for several threads at once.
+
+    bootstrap   brokers to start from, "host:port,…"; else OTTLA_BOOTSTRAP, else 127.0.0.1:9092
+    key, value  a Serde or a function from bytes; without one, bytes are given
+    options     see `ConsumerOptions`
+    """
+
+    @overload
+    def __init__(
+        self: Consumer[bytes, bytes],
+        bootstrap: str | Iterable[str] | None = ...,
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[bytes, V],
+        bootstrap: str | Iterable[str] | None = ...,
+        *,
+        value: Deserializer[V],
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[K, bytes],
+        bootstrap: str | Iterable[str] | None = ...,
+        *,
+        key: Deserializer[K],
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[K, V],
+        bootstrap: str | Iterable[str] | None = ...,
+        *,
+        key: Deserializer[K],
+        value: Deserializer[V],
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] | None = None,
+        *,
+        key: Deserializer[K] | None = None,
+        value: Deserializer[V] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        check_options("a consumer", options, ConsumerOptions)
+        reset = options.get("reset", "latest")
+        if reset not in ("earliest", "latest", "error"):
+            raise ValueError(f'reset is "earliest", "latest" or "error", not {reset!r}')
+        self._decode_key = decoder("key", key)
+        self._decode_value = decoder("value", value)
+        self._group = options.get("group")
+        self._timeout = options.get("timeout", 30.0)
+        own: dict[str, object] = {
+            "auto.offset.reset": reset,
+            "bootstrap.servers": bootstrap_servers(bootstrap),
+            "client.id": options.get("client_id", "ottla"),
+            "enable.auto.commit": self._group is not None and options.get("auto_commit", True),
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            # A queue that is full is looked at again after this long. librdkafka's own 1 s is
+            # longer than it takes to empty the queue, and the reader would run dry.
+            "fetch.queue.backoff.ms": 5,
+            # How long a broker holds a fetch that finds nothing. A partition that is added
+            # meanwhile waits for it, so librdkafka's 500 ms can delay the first record by that.
+            "fetch.wait.max.ms": 100,
+            "group.id": self._group or NO_GROUP,
+            "isolation.level": "read_uncommitted"
+            if options.get("read_uncommitted")
+            else "read_committed",
+        }
+        self._inbox = Inbox(
+            librdkafka_config(own, options.get("config"), _RESERVED),
+            stores_offsets=self._group is not None,
+        )
+        self._client = self._inbox.client
+
+    # -- what to read
+
+    def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
+        """All partitions of a topic; KafkaError when there is no such topic."""
+        with translated():
+            described = self._client.list_topics(topic, timeout=self._timeout).topics[topic]
+        if described.error is not None:
+            error = translate(described.error)
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise ClientError(error.code, f"there is no topic {topic!r}")
+            raise error
+        return tuple(TopicPartition(topic, number) for number in sorted(described.partitions))
+
+    def assign(
+        self,
+        partitions: Partitions | Mapping[TopicPartition, Position],
+        start: Position = "latest",
+    ) -> tuple[TopicPartition, ...]:
+        """Read these partitions from `start` on, instead of those assigned before.
+
+        `partitions` is a topic's name (all of its partitions), (topic, partition) pairs, or a
+        mapping from such pairs to a start for each. "latest" is the end at this moment: what is
+        written after this call returns is read.
+        """
+        wanted: dict[TopicPartition, Position]
+        if isinstance(partitions, Mapping):
+            wanted = {check_partition(tp): check_position(at) for tp, at in partitions.items()}
+        else:
+            wanted = dict.fromkeys(self._expand(partitions), check_position(start))
+        offsets = positions.resolve(self._client, wanted, self._timeout)
+        with translated():
+            self._client.assign(
+                [rd.TopicPartition(tp.topic, tp.partition, at) for tp, at in offsets.items()]
+            )
+        self._inbox.forget()
+        self._inbox.given.update(offsets)
+        return tuple(offsets)
+
+    def unassign(self) -> None:
+        """Stop reading; the consumer can be assigned or subscribed anew."""
+        with translated():
+            self._client.unassign()
+        self._inbox.forget()
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str],
+        *,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+    ) -> None:
+        """Join the group and read what it gives us of these topics ("^…" is a pattern).
+
+        The callbacks are told of partitions gained and lost, from inside the method that waits
+        for records. What was processed is committed before partitions are given up.
+        """
+        self._need_group("subscribe")
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if not names:
+            raise ValueError("subscribe() needs at least one topic")
+
+        def gained(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
+            if on_assign is not None:
+                on_assign(_plain(partitions))
+
+        def lost(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
+            gone = _plain(partitions)
+            self._inbox.store()
+            self._inbox.forget(gone)
+            if on_revoke is not None:
+                on_revoke(gone)
+
+        with translated():
+            self._client.subscribe(names, on_assign=gained, on_revoke=lost)
+        self._inbox.forget()
+
+    def unsubscribe(self) -> None:
+        """Leave the group."""
+        self._inbox.store()
+        with translated():
+            self._client.unsubscribe()
+        self._inbox.forget()
+
+    def assignment(self) -> tuple[TopicPartition, ...]:
+        """The partitions being read."""
+        with translated():
+            return _plain(self._client.assignment())
+
+    # -- where we are
+
+    def seek(self, partition: TopicPartition | tuple[str, int], position: Position) -> int:
+        """Go on reading a partition from elsewhere; returns the offset that is."""
+        tp, position = check_partition(partition), check_position(position)
+        if tp not in self.assignment():
+            raise ValueError(f"{tp} is not assigned; seek() moves within what is being read")
+        offset = positions.resolve(self._client, {tp: position}, self._timeout)[tp]
+        target = rd.TopicPartition(tp.topic, tp.partition, offset)
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                self._client.seek(target)
+                break
+            except rd.KafkaException as exception:
+                error = translate_exception(exception)
+                # An assignment takes effect in the background; until then there is nothing
+                # that could be moved.
+                if error.local != "_STATE" or time.monotonic() >= deadline:
+                    raise error from None
+                time.sleep(0.005)
+        self._inbox.forget((tp,))
+        self._inbox.given[tp] = offset
+        return offset
+
+    def position(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        """The offset of the next record of a partition; None when nothing is known of it yet."""
+        return self._inbox.given.get(check_partition(partition))
+
+    def offsets(self, partitions: Partitions, at: Position) -> dict[TopicPartition, int]:
+        """The offset that a position is in each partition, without moving there."""
+        wanted = dict.fromkeys(self._expand(partitions), check_position(at))
+        return positions.resolve(self._client, wanted, self._timeout)
+
+    def offsets_for_times(
+        self, moments: Mapping[TopicPartition, int | datetime]
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset whose timestamp is not before a moment; None when there is none."""
+        asked = {check_partition(tp): timestamp_ms(moment) for tp, moment in moments.items()}
+        found = positions.look_up(self._client, asked, self._timeout)
+        return {tp: offset if offset >= 0 else None for tp, offset in found.items()}
+
+    def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Give no more records of these partitions until `resume`."""
+        chosen = [check_partition(tp) for tp in partitions]
+        with translated():
+            self._client.pause([rd.TopicPartition(*tp) for tp in chosen])
+        self._inbox.hold(chosen)
+
+    def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Go on with paused partitions."""
+        chosen = [check_partition(tp) for tp in partitions]
+        with translated():
+            self._client.resume([rd.TopicPartition(*tp) for tp in chosen])
+        self._inbox.release(chosen)
+
+    # -- records
+
+    def poll(self, timeout: float | None = 0.0) -> Record[K, V] | None:
+        """The next record, waiting at most `timeout` seconds for it (None: for ever)."""
+        self._inbox.store()
+        message = self._inbox.next(timeout)
+        return None if message is None else self._record(message)
+
+    def take(self, most: int, timeout: float | None = 0.0) -> list[Record[K, V]]:
+        """Up to `most` records: those that are there, after waiting for the first one."""
+        self._inbox.store()
+        message = self._inbox.next(timeout)
+        if message is None:
+            return []
+        taken = [self._record(message)]
+        while len(taken) < most and (message := self._inbox.next(0.0)) is not None:
+            taken.append(self._record(message))
+        return taken
+
+    def __iter__(self) -> Iterator[Record[K, V]]:
+        """Records without end."""
+        return self.records()
+
+    def records(
+        self,
+        *,
+        limit: int | None = None,
+        until_end: bool = False,
+        idle: float | None = None,
+    ) -> Iterator[Record[K, V]]:
+        """Records until a reason to stop.
+
+        limit      that many were given
+        until_end  every assigned partition was read at least up to where it ended at the start
+        idle       nothing came for that many seconds
+        """
+        finished = self.end_check() if until_end else None
+        given = 0
+        while not self._inbox.closed and (limit is None or given < limit):
+            self._inbox.store()
+            message = self._inbox.next(idle, finished)
+            if message is None:
+                return
+            yield self._record(message)
+            given += 1
+
+    # -- offsets of a group
+
+    def commit(self, record: Record[Any, Any] | None = None, *, wait: bool = True) -> None:
+        """Commit all that was given so far, or one partition up to and including `record`."""
+        self._need_group("commit")
+        if record is None:
+            offsets = [rd.TopicPartition(*tp, offset) for tp, offset in self._inbox.given.items()]
+        else:
+            offsets = [rd.TopicPartition(record.topic, record.partition, record.offset + 1)]
+        if not offsets:
+            return
+        with translated():
+            if not wait:
+                self._client.commit(offsets=offsets, asynchronous=True)
+                return
+            for answer in self._client.commit(offsets=offsets, asynchronous=False):
+                if answer.error is not None:
+                    raise translate(answer.error)
+
+    def committed(
+        self, *partitions: TopicPartition | tuple[str, int]
+    ) -> dict[TopicPartition, int | None]:
+        """What the group has committed; None where it has nothing."""
+        self._need_group("committed")
+        asked = [rd.TopicPartition(*check_partition(tp)) for tp in partitions]
+        with translated():
+            answers = self._client.committed(asked, timeout=self._timeout)
+        for answer in answers:
+            if answer.error is not None:
+                raise translate(answer.error)
+        return {
+            TopicPartition(answer.topic, answer.partition): answer.offset
+            if answer.offset >= 0
+            else None
+            for answer in answers
+        }
+
+    # -- the end
+
+    def close(self) -> None:
+        """Leave the group, committing what was processed, and let go of everything."""
+        self._inbox.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- inside, and what the asyncio face builds on
+
+    def ready(self) -> Record[K, V] | None:
+        """The next record if it can be had without waiting for librdkafka at all."""
+        self._inbox.store()
+        message = self._inbox.pop()
+        return None if message is None else self._record(message)
+
+    def fill(self, wait: float) -> None:
+        """Wait up to so many seconds for something that `ready` can give."""
+        self._inbox.fill(wait)
+
+    def end_check(self) -> Callable[[], bool]:
+        """A question to be asked whenever nothing is ready: is everything read to the end?"""
+        return self._inbox.end_check(self._timeout)
+
+    def _need_group(self, method: str) -> None:
+        if self._group is None:
+            raise ValueError(f"{method}() needs a group: Consumer(group='name')")
+
+    def _expand(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
+        if isinstance(partitions, str):
+            return self.partitions(partitions)
+        return tuple(check_partition(tp) for tp in partitions)
+
+    def _record(self, message: rd.Message) -> Record[K, V]:
+        # Everything a message lacks only when it is an error, which this one is not.
+        topic: Any = message.topic()
+        partition: Any = message.partition()
+        offset: Any = message.offset()
+        key: Any = message.key()
+        value: Any = message.value()
+        headers: Any = message.headers()
+        self._inbox.give(topic, partition, offset)
+        part = "key"
+        try:
+            if key is not None and self._decode_key is not None:
+                key = self._decode_key(key)
+            part = "value"
+            if value is not None and self._decode_value is not None:
+                value = self._decode_value(value)
+        except Exception as error:
+            raise RecordDecodeError(part, topic, partition, offset, error) from error
+        kind, timestamp = message.timestamp()
+        epoch = message.leader_epoch()
+        return Record(
+            topic,
+            partition,
+            offset,
+            timestamp,
+            _TIMESTAMP_TYPES[kind],
+            key,
+            value,
+            tuple(headers) if headers else (),
+            -1 if epoch is None else epoch,
+        )
+
+
+def _plain(partitions: Iterable[rd.TopicPartition]) -> tuple[TopicPartition, ...]:
+    return tuple(sorted(TopicPartition(tp.topic, tp.partition) for tp in partitions))

@@ -1,0 +1,118 @@
+"""What `Admin` is told and what it answers: frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. None leaves a number to the broker's default.
+
+    `assignment` places the replicas by hand: one list of broker ids per partition, the preferred
+    leader first. It takes the place of both numbers.
+    """
+
+    name: str
+    partitions: int | None = None
+    replication: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    assignment: Sequence[Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker as clients reach it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The brokers that are up, and which of them is the controller."""
+
+    id: str
+    controller: int | None
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicListing:
+    """A topic in a list."""
+
+    name: str
+    partitions: int
+    replication: int
+    internal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """Who holds a partition. `leader` is None while nobody leads it."""
+
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic with its partitions; `id` is in Kafka's spelling."""
+
+    name: str
+    id: str
+    internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+    @property
+    def replication(self) -> int:
+        """Replicas per partition (the least, should they differ)."""
+        return min((len(p.replicas) for p in self.partitions), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A setting that stands behind another one, with the value it has there."""
+
+    name: str
+    value: str | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of a topic or broker.
+
+    `source` is one of `topic`, `broker`, `broker-default`, `static`, `default`, `group` and
+    `unknown`: set on the topic, set on this broker or on all brokers while they ran, in the
+    configuration file, nowhere. A sensitive value is None.
+    """
+
+    name: str
+    value: str | None
+    source: str
+    read_only: bool = False
+    sensitive: bool = False
+    synonyms: tuple[ConfigSynonym, ...] = ()
+
+    @property
+    def default(self) -> bool:
+        """Nobody set it."""
+        return self.source == "default"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetInfo:
+    """An offset of a partition; `timestamp` only where it was looked for by time."""
+
+    offset: int
+    timestamp: int = -1
+    leader_epoch: int | None = None

@@ -1,0 +1,195 @@
+"""Inbox: librdkafka's consumer, and what it has handed over that nobody has seen yet.
+
+Records are taken from librdkafka many at a time, because a call per record is what makes Python
+consumers slow. What is waiting here belongs to the present assignment: whenever a partition is
+moved, paused or taken away, its records here must go too, or the reader would get them from a
+place it has already left.
+
+`given` is the offset after the last record that the reader got, by partition. Offsets to commit
+come from it and not from librdkafka's own idea of what was consumed, which runs ahead by as much
+as is waiting here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import confluent_kafka as rd
+
+from ottla.client import positions
+from ottla.client.errors import translate, translate_exception, translated
+from ottla.client.settings import LOGGER
+from ottla.errors import KafkaError
+from ottla.model.ids import TopicPartition
+
+# Records taken from librdkafka's queue in one go.
+_BATCH = 500
+# One uninterrupted wait inside librdkafka; signals and cancellations are handled in between.
+SLICE = 0.1
+# What makes every further wait useless, as opposed to a broker that is away for a moment.
+_HOPELESS = (rd.KafkaError._AUTHENTICATION, rd.KafkaError._FATAL)
+
+
+class Inbox:
+    """Messages on their way to the reader."""
+
+    def __init__(self, config: dict[str, Any], *, stores_offsets: bool) -> None:
+        try:
+            self.client = rd.Consumer({**config, "error_cb": self._note}, logger=LOGGER)
+        except rd.KafkaException as exception:
+            raise ValueError(translate_exception(exception).message) from None
+        self.closed = False
+        self._stores_offsets = stores_offsets
+        self._failure: KafkaError | None = None
+        # Of the present assignment.
+        self.given: dict[TopicPartition, int] = {}
+        self._ready: deque[rd.Message] = deque()
+        self._held: dict[TopicPartition, list[rd.Message]] = {}  # of paused partitions
+        self._unstored: set[TopicPartition] = set()
+        self._at_end: set[TopicPartition] = set()
+
+    def pop(self) -> rd.Message | None:
+        """The next record that waits here; None when none does. Raises what went wrong."""
+        if self.closed:
+            raise RuntimeError("the consumer is closed")
+        while self._ready:
+            message = self._ready.popleft()
+            error = message.error()
+            if error is None:
+                return message
+            if error.code() != rd.KafkaError._PARTITION_EOF:
+                raise translate(error)
+            self._at_end.add(_partition_of(message))
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+    def fill(self, wait: float) -> None:
+        """Take what librdkafka has, waiting up to so many seconds when it has nothing."""
+        # consume() waits until it has as many as it was asked for, so it is only ever asked for
+        # what is there; poll() does the waiting.
+        with translated():
+            batch = self.client.consume(_BATCH, 0)
+            if not batch and wait > 0:
+                first = self.client.poll(wait)
+                if first is not None:
+                    batch = [first, *self.client.consume(_BATCH, 0)]
+        self._ready.extend(batch)
+
+    def next(
+        self, timeout: float | None, finished: Callable[[], bool] | None = None
+    ) -> rd.Message | None:
+        """The next record; None when time is up or `finished` says so."""
+        message = self.pop()
+        if message is not None:
+            return message
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if finished is not None and finished():
+                return None
+            left = SLICE if deadline is None else deadline - time.monotonic()
+            self.fill(max(0.0, min(left, SLICE)))
+            message = self.pop()
+            if message is not None or left <= 0:
+                return message
+
+    def give(self, topic: str, partition: int, offset: int) -> None:
+        """The reader has got this record."""
+        tp = TopicPartition(topic, partition)
+        self.given[tp] = offset + 1
+        self._unstored.add(tp)
+        self._at_end.discard(tp)
+
+    def store(self) -> None:
+        """Tell librdkafka that everything given is processed, so that it may be committed."""
+        if not self._stores_offsets or not self._unstored:
+            return
+        offsets = [rd.TopicPartition(*tp, self.given[tp]) for tp in self._unstored]
+        self._unstored.clear()
+        try:
+            self.client.store_offsets(offsets=offsets)
+        except rd.KafkaException as exception:
+            error = translate_exception(exception)
+            # A partition that has just been taken from us: its new owner reads on from the
+            # last commit.
+            if error.local not in ("_STATE", "_UNKNOWN_PARTITION"):
+                raise error from None
+
+    def forget(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Drop what waits of these partitions (of all), and where the reader was in them."""
+        if partitions is None:
+            self._ready.clear()
+            self._held.clear()
+            self.given.clear()
+            self._unstored.clear()
+            self._at_end.clear()
+            return
+        gone = frozenset(partitions)
+        self._ready = deque(m for m in self._ready if _partition_of(m) not in gone)
+        for tp in gone:
+            self._held.pop(tp, None)
+            self.given.pop(tp, None)
+        self._unstored -= gone
+        self._at_end -= gone
+
+    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Keep what waits of these partitions aside."""
+        chosen = frozenset(partitions)
+        kept: deque[rd.Message] = deque()
+        for message in self._ready:
+            tp = _partition_of(message)
+            if tp in chosen:
+                self._held.setdefault(tp, []).append(message)
+            else:
+                kept.append(message)
+        self._ready = kept
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Give what was held again, before anything newer."""
+        for tp in partitions:
+            self._ready.extendleft(reversed(self._held.pop(tp, [])))
+
+    def end_check(self, timeout: float) -> Callable[[], bool]:
+        """A question: is every assigned partition read up to where it ended at first sight?
+
+        Records at the very end may be invisible (a transaction's markers, aborted records), so
+        librdkafka's word that it is at the end counts as well.
+        """
+        ends: dict[TopicPartition, int] = {}
+
+        def finished() -> bool:
+            with translated():
+                assigned = [
+                    TopicPartition(tp.topic, tp.partition) for tp in self.client.assignment()
+                ]
+            new = [tp for tp in assigned if tp not in ends]
+            ends.update(positions.latest(self.client, new, timeout))
+            return bool(assigned) and all(
+                tp in self._at_end or self.given.get(tp, -1) >= ends[tp] for tp in assigned
+            )
+
+        return finished
+
+    def close(self) -> None:
+        """Store, leave, and let go of everything."""
+        if self.closed:
+            return
+        self.store()
+        self.closed = True
+        self._ready.clear()
+        with translated():
+            self.client.close()
+
+    def _note(self, error: rd.KafkaError) -> None:
+        """librdkafka's events that belong to no partition; most of them pass by themselves."""
+        if error.fatal() or error.code() in _HOPELESS:
+            self._failure = translate(error)
+        else:
+            LOGGER.debug("%s", error)
+
+
+def _partition_of(message: rd.Message) -> TopicPartition:
+    return TopicPartition(cast(str, message.topic()), cast(int, message.partition()))

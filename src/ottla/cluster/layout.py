@@ -1,0 +1,244 @@
+"""Every key of the metadata store: where it is, what it holds, how it is written.
+
+    cluster                         the cluster id
+    features                        finalized feature levels
+    controller/epoch, …/holder      the controller's office
+    brokers/epoch                   counts registrations; never goes back
+    brokers/ids/<broker>            ephemeral: a broker that is there, and where it listens
+    configs/brokers/<broker>        dynamic settings of one broker
+    configs/brokers/default         dynamic settings of all brokers
+    topics/<name>                   id and settings of a topic
+    partitions/<topic id>/<n>       states of its partitions 64 n … 64 n + 63
+    producer_ids                    the first producer id that nobody was given
+
+A topic's name is in the path of one key, so that creating it twice is a conflict; the states of its
+partitions lie under its id, so that a leader of a deleted topic cannot write into a new one of the
+same name. States come 64 to a key: a key holds 1 MB at most on the weaker backend, and leaders of
+one topic should seldom conflict.
+
+Values are JSON in ASCII with a version, `{"v":1,…}`. A reader ignores fields and array elements it
+does not know; a writer that would be misread by an older reader must raise the version, which the
+older reader refuses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ottla.model.broker import Broker, Endpoint
+from ottla.model.ids import TopicId, parse_topic_id, topic_id_text
+from ottla.model.topic import PartitionState
+
+VERSION = 1
+CHUNK = 64
+"""Partitions per key."""
+
+CLUSTER = "cluster"
+FEATURES = "features"
+CONTROLLER = "controller"
+PRODUCER_IDS = "producer_ids"
+BROKER_EPOCH = "brokers/epoch"
+
+_BROKERS = "brokers/ids/"
+_BROKER_CONFIGS = "configs/brokers/"
+_TOPICS = "topics/"
+_PARTITIONS = "partitions/"
+_DEFAULT = "default"
+
+
+class UnreadableValue(ValueError):
+    """A value of a newer version, or not one of ours at all."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"the metadata key {key} cannot be read: {problem}")
+        self.key = key
+
+
+class TopicEntry(NamedTuple):
+    """What the key of a topic holds."""
+
+    id: TopicId
+    config: Mapping[str, str]
+
+
+# --- single keys ----------------------------------------------------------------------------------
+
+
+def encode_cluster(cluster_id: str) -> bytes:
+    return _encode({"id": cluster_id})
+
+
+def decode_cluster(value: bytes) -> str:
+    return str(_decode(CLUSTER, value)["id"])
+
+
+def encode_features(levels: Mapping[str, int]) -> bytes:
+    return _encode({"levels": dict(levels)})
+
+
+def decode_features(value: bytes) -> dict[str, int]:
+    return {str(name): int(level) for name, level in _decode(FEATURES, value)["levels"].items()}
+
+
+def encode_counter(following: int) -> bytes:
+    """For `producer_ids` and `brokers/epoch`: the first number that is still free."""
+    return _encode({"next": following})
+
+
+def decode_counter(key: str, value: bytes) -> int:
+    return int(_decode(key, value)["next"])
+
+
+def encode_holder(broker_id: int) -> bytes:
+    """Who stands for, or holds, the controller's office."""
+    return _encode({"broker": broker_id})
+
+
+def decode_holder(key: str, value: bytes) -> int:
+    return int(_decode(key, value)["broker"])
+
+
+# --- brokers --------------------------------------------------------------------------------------
+
+
+def broker_key(broker_id: int) -> str:
+    return f"{_BROKERS}{broker_id}"
+
+
+def parse_broker_key(key: str) -> int | None:
+    return int(key[len(_BROKERS) :]) if key.startswith(_BROKERS) else None
+
+
+def encode_broker(broker: Broker) -> bytes:
+    return _encode(
+        {
+            "epoch": broker.epoch,
+            "rack": broker.rack,
+            "endpoints": [
+                [endpoint.listener, endpoint.host, endpoint.port, endpoint.security_protocol]
+                for endpoint in broker.endpoints.values()
+            ],
+        }
+    )
+
+
+def decode_broker(key: str, value: bytes) -> Broker:
+    fields = _decode(key, value)
+    broker_id = parse_broker_key(key)
+    if broker_id is None:
+        raise UnreadableValue(key, "it is not the key of a broker")
+    return Broker(
+        id=broker_id,
+        epoch=fields["epoch"],
+        rack=fields["rack"],
+        endpoints={endpoint[0]: Endpoint(*endpoint[:4]) for endpoint in fields["endpoints"]},
+    )
+
+
+def broker_config_key(broker: str) -> str:
+    """`broker` is an id in decimal, or empty for the default of all brokers."""
+    return f"{_BROKER_CONFIGS}{broker or _DEFAULT}"
+
+
+def parse_broker_config_key(key: str) -> str | None:
+    if not key.startswith(_BROKER_CONFIGS):
+        return None
+    name = key[len(_BROKER_CONFIGS) :]
+    return "" if name == _DEFAULT else name
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    return _encode({"config": dict(config)})
+
+
+def decode_config(key: str, value: bytes) -> dict[str, str]:
+    return _strings(_decode(key, value)["config"])
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def topic_key(name: str) -> str:
+    return f"{_TOPICS}{name}"
+
+
+def parse_topic_key(key: str) -> str | None:
+    return key[len(_TOPICS) :] if key.startswith(_TOPICS) else None
+
+
+def encode_topic(topic_id: TopicId, config: Mapping[str, str]) -> bytes:
+    return _encode({"id": topic_id_text(topic_id), "config": dict(config)})
+
+
+def decode_topic(key: str, value: bytes) -> TopicEntry:
+    fields = _decode(key, value)
+    return TopicEntry(parse_topic_id(fields["id"]), _strings(fields["config"]))
+
+
+def partitions_key(topic_id: TopicId, chunk: int) -> str:
+    return f"{_PARTITIONS}{topic_id_text(topic_id)}/{chunk}"
+
+
+def parse_partitions_key(key: str) -> tuple[TopicId, int] | None:
+    if not key.startswith(_PARTITIONS):
+        return None
+    topic_id, _, chunk = key[len(_PARTITIONS) :].partition("/")
+    return parse_topic_id(topic_id), int(chunk)
+
+
+def chunks(partitions: Sequence[PartitionState]) -> list[Sequence[PartitionState]]:
+    """The partitions of a topic as its keys hold them."""
+    return [partitions[start : start + CHUNK] for start in range(0, len(partitions), CHUNK)]
+
+
+def encode_partitions(partitions: Sequence[PartitionState]) -> bytes:
+    # An array each, not an object: there may be a million of them.
+    states = []
+    for state in partitions:
+        fields: list[object] = [state.leader, state.leader_epoch, state.partition_epoch]
+        fields += (state.replicas, state.isr)
+        if state.elr:
+            fields.append(state.elr)
+        states.append(fields)
+    return _encode({"p": states})
+
+
+def decode_partitions(key: str, value: bytes) -> tuple[PartitionState, ...]:
+    return tuple(
+        PartitionState(
+            leader=fields[0],
+            leader_epoch=fields[1],
+            partition_epoch=fields[2],
+            replicas=tuple(fields[3]),
+            isr=tuple(fields[4]),
+            elr=tuple(fields[5]) if len(fields) > 5 else (),
+        )
+        for fields in _decode(key, value)["p"]
+    )
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def _encode(fields: dict[str, object]) -> bytes:
+    return json.dumps({"v": VERSION, **fields}, separators=(",", ":")).encode("ascii")
+
+
+def _decode(key: str, value: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(value)
+    except ValueError as error:
+        raise UnreadableValue(key, str(error)) from None
+    if not isinstance(fields, dict) or "v" not in fields:
+        raise UnreadableValue(key, "it is not one of ours")
+    if fields["v"] != VERSION:
+        raise UnreadableValue(
+            key, f"it has format version {fields['v']}, this Ottla knows {VERSION}"
+        )
+    return fields
+
+
+def _strings(config: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in config.items()}

@@ -1,0 +1,443 @@
+"""Typed operations over any metadata store, and the image that every request reads.
+
+The registry holds the newest `ClusterImage` and makes the next one when the store has changed:
+`follow` does that for changes of others, and every operation here does it for its own change before
+it returns, so whoever awaited a topic's creation finds the topic in the image. Listeners are called
+with each new image, in order, before the operation that caused it returns.
+
+A new image costs one pass over the keys to see which differ (0.1 µs each) and a decode of those
+that do; everything else is shared with the image before. Images never go backwards.
+
+Writers compare and set. An operation that lost a race looks at the new state and tries again, until
+it succeeds or has become impossible. Operations in the name of the controller take its `fence`, and
+raise `Fenced` once a later controller has begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ottla.cluster import layout
+from ottla.cluster.store import (
+    MAX_COMMIT_BYTES,
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    Entry,
+    MetadataStore,
+    Op,
+    Session,
+    Set,
+    Snapshot,
+    StoreError,
+    Term,
+    holder_key,
+)
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.broker import Broker, Endpoint
+from ottla.model.ids import TopicId, topic_id_text
+from ottla.model.image import ClusterImage
+from ottla.model.topic import PartitionState, Topic
+
+logger = logging.getLogger(__name__)
+
+PRODUCER_ID_BLOCK = 1_000
+"""Ids taken from the store at once; Kafka's number. What is left of a block at a stop is lost."""
+
+Entropy = Callable[[int], bytes]
+
+
+class Fenced(StoreError):
+    """A later controller has begun; this one must stop deciding."""
+
+
+class ImageChange(NamedTuple):
+    """One step of the image; `topics` names those created, deleted or changed by it."""
+
+    old: ClusterImage
+    new: ClusterImage
+    topics: frozenset[str]
+
+
+Listener = Callable[[ImageChange], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A broker that is there: as others see it, and the session that keeps it there."""
+
+    broker: Broker
+    session: Session
+
+
+class Registry:
+    """What one broker knows of the cluster, and its way to change it."""
+
+    def __init__(self, store: MetadataStore, *, entropy: Entropy = os.urandom) -> None:
+        self._store = store
+        self._entropy = entropy
+        # The newest state, as read and as decoded.
+        self.image = ClusterImage(revision=-1)
+        self.features: Mapping[str, int] = {}
+        self._entries: Mapping[str, Entry] = {}
+        self._topics: dict[str, layout.TopicEntry] = {}
+        self._chunks: dict[TopicId, dict[int, tuple[PartitionState, ...]]] = {}
+        # Who is told.
+        self._refreshing = asyncio.Lock()
+        self._listeners: list[Listener] = []
+
+    # --- the image --------------------------------------------------------------------------------
+
+    async def load(self) -> ClusterImage:
+        """Read the store if it is newer than the image; returns the newest image."""
+        async with self._refreshing:
+            snapshot = await self._store.read("")
+            if snapshot.revision > self.image.revision:
+                self._advance(snapshot)
+            return self.image
+
+    async def follow(self) -> None:
+        """Keep the image current with the changes of others, until the store is closed."""
+        async for _ in self._store.watch(""):
+            await self.load()
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with every image from now on; returns the way to stop that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _advance(self, snapshot: Snapshot) -> None:
+        old = self.image
+        dirty, image = self._apply(snapshot)
+        self._entries = snapshot.entries
+        self.image = image
+        change = ImageChange(old, image, frozenset(dirty))
+        for listener in tuple(self._listeners):
+            try:
+                listener(change)
+            except Exception:
+                logger.exception("a listener failed on metadata revision %d", image.revision)
+
+    def _apply(self, snapshot: Snapshot) -> tuple[set[str], ClusterImage]:
+        """Decode what differs from the last snapshot; returns changed topics and the new image."""
+        image = replace(self.image, revision=snapshot.revision)
+        brokers = dict(image.brokers)
+        broker_configs = dict(image.broker_configs)
+        touched: set[str] = set()  # topics
+        moved: set[TopicId] = set()  # topics whose partitions changed
+        for key, entry in _differences(self._entries, snapshot.entries):
+            value = None if entry is None else entry.value
+            if (position := layout.parse_partitions_key(key)) is not None:
+                topic_id, chunk = position
+                moved.add(topic_id)
+                states = self._chunks.setdefault(topic_id, {})
+                if value is None:
+                    states.pop(chunk, None)
+                else:
+                    states[chunk] = layout.decode_partitions(key, value)
+            elif (name := layout.parse_topic_key(key)) is not None:
+                touched.add(name)
+                if value is None:
+                    self._topics.pop(name, None)
+                else:
+                    self._topics[name] = layout.decode_topic(key, value)
+            elif (broker_id := layout.parse_broker_key(key)) is not None:
+                if value is None:
+                    brokers.pop(broker_id, None)
+                else:
+                    brokers[broker_id] = layout.decode_broker(key, value)
+            elif (resource := layout.parse_broker_config_key(key)) is not None:
+                if value is None:
+                    broker_configs.pop(resource, None)
+                else:
+                    broker_configs[resource] = layout.decode_config(key, value)
+            elif key == layout.CLUSTER and value is not None:
+                image = replace(image, cluster_id=layout.decode_cluster(value))
+            elif key == layout.FEATURES:
+                self.features = {} if value is None else layout.decode_features(value)
+            elif key == holder_key(layout.CONTROLLER):
+                holder = -1 if value is None else layout.decode_holder(key, value)
+                image = replace(image, controller_id=holder)
+        if touched or moved:
+            image = self._with_topics(image, touched, moved)
+        return touched, replace(image, brokers=brokers, broker_configs=broker_configs)
+
+    def _with_topics(
+        self, image: ClusterImage, touched: set[str], moved: set[TopicId]
+    ) -> ClusterImage:
+        names = dict(image.topic_names)
+        topics = dict(image.topics)
+        for name in touched:
+            before, after = topics.get(name), self._topics.get(name)
+            if before is not None and (after is None or after.id != before.id):
+                names.pop(before.id, None)
+            if after is not None:
+                names[after.id] = name
+        for topic_id in moved:
+            if topic_id in names:
+                touched.add(names[topic_id])
+            if not self._chunks[topic_id]:
+                del self._chunks[topic_id]
+        for name in touched:
+            entry = self._topics.get(name)
+            if entry is None:
+                topics.pop(name, None)
+                continue
+            states = self._chunks.get(entry.id, {})
+            partitions = tuple(state for chunk in sorted(states) for state in states[chunk])
+            topics[name] = Topic(name, entry.id, partitions, entry.config)
+        return replace(image, topics=topics, topic_names=names)
+
+    # --- the cluster and its brokers --------------------------------------------------------------
+
+    def new_id(self) -> TopicId:
+        """A random id: a version 4 UUID, never a reserved one, never spelled with a dash first.
+
+        The spelling matters because people pass ids to commands, where a dash begins an option.
+        """
+        while True:
+            raw = uuid.UUID(bytes=self._entropy(16), version=4).bytes
+            if not topic_id_text(raw).startswith("-"):
+                return TopicId(raw)
+
+    async def ensure_cluster_id(self, wanted: str | None = None) -> str:
+        """The cluster's id, created now if there is none: `wanted`, or a new random one.
+
+        INCONSISTENT_CLUSTER_ID when the store belongs to a cluster other than the wanted one.
+        """
+        proposal = wanted or topic_id_text(self.new_id())
+        while not (await self.load()).cluster_id:
+            await self._try(Create(layout.CLUSTER, layout.encode_cluster(proposal)))
+        found = self.image.cluster_id
+        if wanted not in (None, found):
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"The metadata store belongs to cluster {found}, the data to cluster {wanted}.",
+            )
+        return found
+
+    async def register_broker(
+        self, broker_id: int, endpoints: Iterable[Endpoint], rack: str | None = None
+    ) -> Registration:
+        """Announce a broker under an epoch that no registration had before.
+
+        DUPLICATE_BROKER_REGISTRATION while another one with this id is there.
+        """
+        epoch = (await self._take(layout.BROKER_EPOCH, 1, first=1)).start
+        broker = Broker(broker_id, epoch, {it.listener: it for it in endpoints}, rack)
+        try:
+            session = await self._store.join(
+                layout.broker_key(broker_id), layout.encode_broker(broker)
+            )
+        except Conflict:
+            raise KafkaError(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"Another broker is registered with broker id {broker_id}.",
+            ) from None
+        await self._load_or_release(session)
+        return Registration(broker, session)
+
+    async def campaign(self, broker_id: int) -> Term:
+        """Wait to become the controller."""
+        term = await self._store.campaign(layout.CONTROLLER, layout.encode_holder(broker_id))
+        await self._load_or_release(term)
+        return term
+
+    async def _load_or_release(self, presence: Session | Term) -> None:
+        """Bring the image up to date; a caller cancelled meanwhile must not keep what it won."""
+        try:
+            await self.load()
+        except BaseException:
+            await presence.release()
+            raise
+
+    async def set_broker_config(
+        self, broker: str, config: Mapping[str, str], *, fence: Check | None = None
+    ) -> None:
+        """Replace the dynamic settings of a broker (an id in decimal), or of all (empty)."""
+        key = layout.broker_config_key(broker)
+        value = layout.encode_config(config)
+
+        def ops() -> list[Op]:
+            entry = self._entries.get(key)
+            if config:
+                return [Create(key, value) if entry is None else Set(key, value, entry.version)]
+            return [] if entry is None else [Delete(key, entry.version)]
+
+        await self._change(ops, fence)
+
+    async def set_features(self, levels: Mapping[str, int], *, fence: Check | None = None) -> None:
+        """Replace the finalized feature levels."""
+        value = layout.encode_features(levels)
+        await self._change(lambda: [self._put(layout.FEATURES, value)], fence)
+
+    async def allocate_producer_ids(self, count: int = PRODUCER_ID_BLOCK) -> range:
+        """A block of producer ids that nobody was or will be given; durable before it returns."""
+        return await self._take(layout.PRODUCER_IDS, count, first=0)
+
+    async def _take(self, counter: str, count: int, *, first: int) -> range:
+        block = range(0)
+
+        def ops() -> list[Op]:
+            nonlocal block
+            entry = self._entries.get(counter)
+            start = first if entry is None else layout.decode_counter(counter, entry.value)
+            block = range(start, start + count)
+            return [self._put(counter, layout.encode_counter(block.stop))]
+
+        await self._change(ops, None)
+        return block
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def create_topics(
+        self, topics: Sequence[Topic], *, fence: Check | None = None
+    ) -> list[Topic]:
+        """Create topics, in as few commits as their size allows.
+
+        Each is created whole or not at all. Returns those that were not, because a topic of that
+        name has come to exist.
+        """
+        refused: list[Topic] = []
+        for group in _groups(topics):
+            if await self._try(*(op for ops in group.values() for op in ops), fence=fence):
+                continue
+            for name, ops in group.items():
+                if len(group) == 1 or not await self._try(*ops, fence=fence):
+                    refused += (topic for topic in topics if topic.name == name)
+        await self.load()
+        return refused
+
+    async def delete_topic(self, topic_id: TopicId, *, fence: Check | None = None) -> None:
+        """Remove a topic and the states of its partitions. UNKNOWN_TOPIC_ID when it is gone."""
+
+        def ops() -> list[Op]:
+            topic = self._topic(topic_id)
+            return [
+                Delete(key, self._entries[key].version)
+                for key in (layout.topic_key(topic.name), *self._partition_keys(topic_id))
+            ]
+
+        await self._change(ops, fence)
+
+    async def grow_topic(
+        self,
+        topic_id: TopicId,
+        first: int,
+        partitions: Sequence[PartitionState],
+        *,
+        fence: Check | None = None,
+    ) -> None:
+        """Add partitions, numbered from `first` on, which must be the present number.
+
+        UNKNOWN_TOPIC_ID when the topic is gone, INVALID_PARTITIONS when it has grown meanwhile.
+        """
+
+        def ops() -> list[Op]:
+            topic = self._topic(topic_id)
+            if len(topic.partitions) != first:
+                raise KafkaError(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"Topic already has {len(topic.partitions)} partition(s).",
+                )
+            changes = []
+            full = first // layout.CHUNK
+            together = topic.partitions[full * layout.CHUNK :] + tuple(partitions)
+            for number, states in enumerate(layout.chunks(together), full):
+                key = layout.partitions_key(topic_id, number)
+                changes.append(self._put(key, layout.encode_partitions(states)))
+            return changes
+
+        await self._change(ops, fence)
+
+    async def set_topic_config(
+        self, topic_id: TopicId, config: Mapping[str, str], *, fence: Check | None = None
+    ) -> None:
+        """Replace the settings of a topic. UNKNOWN_TOPIC_ID when it is gone."""
+
+        def ops() -> list[Op]:
+            topic = self._topic(topic_id)
+            key = layout.topic_key(topic.name)
+            return [self._put(key, layout.encode_topic(topic_id, config))]
+
+        await self._change(ops, fence)
+
+    # --- compare and set --------------------------------------------------------------------------
+
+    def _topic(self, topic_id: TopicId) -> Topic:
+        name = self.image.topic_names.get(topic_id)
+        if name is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {topic_id_text(topic_id)}."
+            )
+        return self.image.topics[name]
+
+    def _partition_keys(self, topic_id: TopicId) -> list[str]:
+        return [layout.partitions_key(topic_id, chunk) for chunk in self._chunks.get(topic_id, ())]
+
+    def _put(self, key: str, value: bytes) -> Op:
+        entry = self._entries.get(key)
+        return Create(key, value) if entry is None else Set(key, value, entry.version)
+
+    async def _change(self, ops: Callable[[], Sequence[Op]], fence: Check | None) -> None:
+        """Commit what `ops` makes of the newest state; if that has moved, make it anew."""
+        if self.image.revision < 0:
+            await self.load()
+        while (changes := ops()) and not await self._try(*changes, fence=fence):
+            pass
+
+    async def _try(self, *ops: Op, fence: Check | None = None) -> bool:
+        """Commit, and bring the image up to date either way; False after a conflict."""
+        try:
+            revision = await self._store.commit(*ops, *([fence] if fence else []))
+        except Conflict as conflict:
+            if fence is not None and conflict.key == fence.key:
+                raise Fenced(f"a later controller than that of {fence} has begun") from None
+            await self.load()
+            return False
+        if self.image.revision < revision:
+            await self.load()
+        return True
+
+
+def _differences(
+    old: Mapping[str, Entry], new: Mapping[str, Entry]
+) -> list[tuple[str, Entry | None]]:
+    """The keys whose entries differ, with the new one, or None for those that are gone."""
+    find = old.get
+    changed: list[tuple[str, Entry | None]] = [
+        (key, entry)
+        for key, entry in new.items()
+        if (before := find(key)) is not entry and before != entry
+    ]
+    added = sum(key not in old for key, _ in changed)
+    if len(old) + added != len(new):
+        changed += ((key, None) for key in old if key not in new)
+    return changed
+
+
+def _groups(topics: Sequence[Topic]) -> list[dict[str, list[Op]]]:
+    """The creation of topics, by name, in groups that fit into one commit each."""
+    groups: list[dict[str, list[Op]]] = []
+    room = 0
+    for topic in topics:
+        ops: list[Op] = [
+            Create(layout.topic_key(topic.name), layout.encode_topic(topic.id, topic.config))
+        ]
+        for number, states in enumerate(layout.chunks(topic.partitions)):
+            key = layout.partitions_key(topic.id, number)
+            ops.append(Create(key, layout.encode_partitions(states)))
+        size = sum(len(op.key) + len(op.value) for op in ops if isinstance(op, Create))
+        if not groups or size > room:
+            groups.append({})
+            room = MAX_COMMIT_BYTES - 1_000  # the fence needs a little too
+        groups[-1][topic.name] = ops
+        room -= size
+    return groups

@@ -1,0 +1,274 @@
+"""The controller's office: who holds it, and what it commits.
+
+Every broker has a `Controller` and runs it; the store elects one of them. Only that one accepts
+changes, one request at a time: it plans on the newest image (`topics.py`, no I/O), then commits the
+plan together with the fence of its term, so that a controller which was deposed while it planned
+changes nothing. A request that loses a race is planned again on the new state.
+
+Outcomes per topic or resource are data. A `KafkaError` is raised when there is none to give:
+NOT_CONTROLLER when this broker does not hold the office (any more), KAFKA_STORAGE_ERROR when the
+store failed and it is not known what was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from ottla.cluster.registry import Fenced, Registry
+from ottla.cluster.store import Check, StoreClosed, StoreError, Term
+from ottla.config.setting import ConfigError
+from ottla.controller.placement import Dice
+from ottla.controller.topics import (
+    ConfigCheck,
+    DeleteTopic,
+    GrowTopic,
+    NewTopic,
+    TopicCreation,
+    TopicDefaults,
+    TopicDeletion,
+    TopicGrowth,
+    plan_creation,
+    plan_deletion,
+    plan_growth,
+)
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.image import ClusterImage
+
+logger = logging.getLogger(__name__)
+
+
+class ResourceKind(Enum):
+    """What can have dynamic settings."""
+
+    TOPIC = "topic"
+    BROKER = "broker"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """New settings for one topic, one broker, or (a broker without a name) all brokers.
+
+    `edit` makes the settings out of those in force, an empty mapping if there are none, and raises
+    ConfigError or KafkaError when the result would not be valid. It may be called more than once.
+    """
+
+    kind: ResourceKind
+    name: str
+    edit: Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigOutcome:
+    """What became of it."""
+
+    kind: ResourceKind
+    name: str
+    error: KafkaError | None = None
+
+
+class Controller:
+    """One broker's candidacy for the office, and the office when it holds it."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        broker_id: int,
+        *,
+        defaults: Callable[[], TopicDefaults],
+        check_topic_config: ConfigCheck,
+        dice: Dice,
+    ) -> None:
+        self._registry = registry
+        self._broker_id = broker_id
+        self._defaults = defaults
+        self._check_topic_config = check_topic_config
+        self._dice = dice
+        # While in office.
+        self._term: Term | None = None
+        self._elected = asyncio.Event()
+        self._busy = asyncio.Lock()
+
+    # --- the office -------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._term is not None and not self._term.lost.happened
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the term it serves, or -1."""
+        return self._term.epoch if self._term is not None and self.active else -1
+
+    async def wait_elected(self) -> None:
+        """Returns when this broker holds the office."""
+        await self._elected.wait()
+
+    async def run(self) -> None:
+        """Stand for the office, hold it, stand again; until cancelled or the store is closed."""
+        while True:
+            try:
+                term = await self._registry.campaign(self._broker_id)
+            except StoreClosed:
+                return
+            self._term = term
+            self._elected.set()
+            logger.info("broker %d is the controller, epoch %d", self._broker_id, term.epoch)
+            try:
+                await term.lost
+            finally:
+                self._term = None
+                self._elected.clear()
+                await self._resign(term)
+
+    async def _resign(self, term: Term) -> None:
+        logger.info("broker %d is not the controller any more", self._broker_id)
+        try:
+            await term.release()
+        except StoreError as error:
+            logger.warning("the controller's office could not be given back: %s", error)
+
+    @asynccontextmanager
+    async def _in_office(self) -> AsyncIterator[Check]:
+        """Exclusive use of the office; yields the fence for commits."""
+        async with self._busy:
+            term = self._term
+            if term is None or not self.active:
+                raise self._not_controller()
+            try:
+                await self._registry.load()
+                yield term.fence
+            except Fenced:
+                raise self._not_controller() from None
+            except StoreError as error:
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata store failed: {error}"
+                ) from error
+
+    def _not_controller(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NOT_CONTROLLER, f"Broker {self._broker_id} is not the active controller."
+        )
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def create_topics(
+        self, wishes: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicCreation]:
+        """Create what can be created; the topics are in the image when this returns."""
+        async with self._in_office() as fence:
+            outcomes = self._plan_creation(wishes)
+            if validate_only:
+                return outcomes
+            topics = [outcome.topic for outcome in outcomes if outcome.topic is not None]
+            refused = {
+                topic.name for topic in await self._registry.create_topics(topics, fence=fence)
+            }
+            if refused:
+                late = self._plan_creation([wish for wish in wishes if wish.name in refused])
+                verdicts = {outcome.name: outcome for outcome in late}
+                outcomes = [verdicts.get(outcome.name, outcome) for outcome in outcomes]
+        for outcome in outcomes:
+            if outcome.topic is not None:
+                logger.info(
+                    "created topic %s with %d partition(s)",
+                    outcome.name,
+                    len(outcome.topic.partitions),
+                )
+        return outcomes
+
+    def _plan_creation(self, wishes: Sequence[NewTopic]) -> list[TopicCreation]:
+        return plan_creation(
+            wishes,
+            self._registry.image,
+            defaults=self._defaults(),
+            dice=self._dice,
+            new_id=self._registry.new_id,
+            check_config=self._check_topic_config,
+        )
+
+    async def delete_topics(self, wishes: Sequence[DeleteTopic]) -> list[TopicDeletion]:
+        """Delete what can be deleted; the topics are gone from the image when this returns."""
+        outcomes = []
+        async with self._in_office() as fence:
+            for outcome in plan_deletion(wishes, self._registry.image):
+                if outcome.error is None:
+                    try:
+                        await self._registry.delete_topic(outcome.id, fence=fence)
+                    except KafkaError as error:
+                        outcomes.append(TopicDeletion(outcome.name, outcome.id, error))
+                        continue
+                    logger.info("deleted topic %s", outcome.name)
+                outcomes.append(outcome)
+        return outcomes
+
+    async def create_partitions(
+        self, wishes: Sequence[GrowTopic], *, validate_only: bool = False
+    ) -> list[TopicGrowth]:
+        """Add the partitions that can be added; they are in the image when this returns."""
+        outcomes = []
+        async with self._in_office() as fence:
+            for outcome in plan_growth(wishes, self._registry.image, dice=self._dice):
+                if outcome.error is None and not validate_only:
+                    try:
+                        await self._registry.grow_topic(
+                            outcome.id, outcome.first, outcome.partitions, fence=fence
+                        )
+                    except KafkaError as error:
+                        outcomes.append(TopicGrowth(outcome.name, error=error))
+                        continue
+                    count = outcome.first + len(outcome.partitions)
+                    logger.info("topic %s now has %d partitions", outcome.name, count)
+                outcomes.append(outcome)
+        return outcomes
+
+    # --- settings ---------------------------------------------------------------------------------
+
+    async def alter_configs(
+        self, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> list[ConfigOutcome]:
+        """Apply each change that is valid; they are in the image when this returns."""
+        outcomes = []
+        async with self._in_office() as fence:
+            for change in changes:
+                error = None
+                try:
+                    await self._alter(change, fence, validate_only)
+                except ConfigError as problem:
+                    error = KafkaError(ErrorCode.INVALID_CONFIG, str(problem))
+                except KafkaError as problem:
+                    error = problem
+                outcomes.append(ConfigOutcome(change.kind, change.name, error))
+        return outcomes
+
+    async def _alter(self, change: ConfigChange, fence: Check, validate_only: bool) -> None:
+        # As in Kafka the settings are judged first, and only then whether there is such a thing.
+        image = self._registry.image
+        if change.kind is ResourceKind.BROKER:
+            config = change.edit(image.broker_configs.get(change.name, {}))
+            _check_broker(change.name, image)
+            if not validate_only:
+                await self._registry.set_broker_config(change.name, config, fence=fence)
+            return
+        topic = image.topics.get(change.name)
+        config = change.edit(topic.config if topic is not None else {})
+        if topic is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{change.name}' does not exist."
+            )
+        if not validate_only:
+            await self._registry.set_topic_config(topic.id, config, fence=fence)
+
+
+def _check_broker(name: str, image: ClusterImage) -> None:
+    if not name:
+        return
+    if not (name.isascii() and name.isdecimal() and str(int(name)) == name):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid broker name {name}")
+    if int(name) not in image.brokers:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {name} found.")

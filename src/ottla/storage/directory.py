@@ -1,0 +1,511 @@
+"""All logs under the data folders: who owns a folder, what is in it, and what became of it.
+
+Start, in order: take each folder's lock (a second broker on it is refused by name), read its
+`meta.properties`, remove the clean-shutdown mark and make that durable, load every partition. From
+then on the folder counts as unclean until `close` has flushed everything, written the checkpoints
+and, last of all, the mark.
+
+A folder fails as a whole, as in Kafka: the first OSError in any of its files takes it offline with
+one line in the log, its partitions answer KAFKA_STORAGE_ERROR, the other folders go on. A partition
+whose log is damaged (`recovery.LogCorrupted`) is offline alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition, topic_id_text
+from ottla.storage import paths
+from ottla.storage.checkpoints import (
+    CheckpointError,
+    MetaProperties,
+    OffsetCheckpoint,
+    read_meta_properties,
+    write_meta_properties,
+)
+from ottla.storage.faults import describe
+from ottla.storage.flush import GroupCommit
+from ottla.storage.load import Surroundings, open_log
+from ottla.storage.loader import Loader, Progress
+from ottla.storage.log import Log
+from ottla.storage.schedule import Schedule
+from ottla.storage.segment import OpenFiles
+
+if TYPE_CHECKING:
+    from ottla.config.topic import TopicConfig
+    from ottla.runtime.clock import Clock
+    from ottla.runtime.files import FileSystem, Lock
+    from ottla.runtime.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """The broker's settings that concern all logs, with Kafka's defaults."""
+
+    producer_id_expiration_ms: int = 86_400_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    retention_check_interval_ms: int = 300_000
+    recovery_point_checkpoint_interval_ms: int = 60_000
+    log_start_checkpoint_interval_ms: int = 60_000
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    initial_task_delay_ms: int = 30_000
+    recovery_children: int = 2
+    """`num.recovery.threads.per.data.dir`: logs of one folder scanned at the same time."""
+    max_open_files: int = 2_048
+    """Descriptors held for segment files; more are closed and opened again when needed."""
+
+
+class StorageUnavailable(Exception):
+    """No data folder can be used, or one belongs to somebody else: the broker cannot start."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatistics:
+    """The logs, counted."""
+
+    partitions: int
+    segments: int
+    bytes: int
+    open_files: int
+    offline_partitions: int
+    offline_folders: int
+    flushes: int
+
+
+@dataclass(slots=True)
+class _Folder:
+    path: str
+    lock: Lock | None = None
+    meta: MetaProperties | None = None
+    failure: str | None = None
+    partitions: set[TopicPartition] = field(default_factory=set)
+
+    def checkpoint(self, fs: FileSystem, name: str) -> OffsetCheckpoint:
+        return OffsetCheckpoint(fs, f"{self.path}/{name}")
+
+
+OfflineListener = Callable[[str, tuple[TopicPartition, ...]], None]
+"""Called when a folder has gone offline: its path, and the partitions that were in it."""
+
+
+class LogDirectories:
+    """The data folders of one broker and the logs in them. Used on the event loop's thread."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        folders: Sequence[str],
+        *,
+        clock: Clock,
+        workers: Workers,
+        settings: StorageSettings | None = None,
+        dice: random.Random | None = None,
+        on_offline: OfflineListener | None = None,
+    ) -> None:
+        self.settings = settings or StorageSettings()
+        self.logs: dict[TopicPartition, Log] = {}
+        """Every log that can be used."""
+        self.offline_partitions: dict[TopicPartition, str] = {}
+        """Partitions that are here but cannot be used, and why."""
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        """The high watermarks that the folders' checkpoints had at start."""
+        self.group_commit = GroupCommit(fs, workers, clock)
+
+        self._fs = fs
+        self._clock = clock
+        self._workers = workers
+        self._dice = dice or random.Random()
+        self._on_offline = on_offline
+        self._folders = {path: _Folder(path) for path in _normal(folders)}
+        self._files = OpenFiles(fs, self.settings.max_open_files)
+        self._around = Surroundings(
+            self._files, self, clock, self._dice, self.settings.producer_id_expiration_ms
+        )
+        self._schedule = Schedule(self, fs, clock, workers)
+
+    # --- starting and stopping ----------------------------------------------------------------
+
+    def open_folders(self) -> None:
+        """Lock the folders and read whose they are. Raises StorageUnavailable."""
+        for folder in self._folders.values():
+            try:
+                self._fs.makedirs(folder.path)
+                folder.lock = self._fs.lock(f"{folder.path}/{paths.LOCK}")
+                folder.meta = read_meta_properties(self._fs, folder.path)
+            except BlockingIOError:
+                self._release_locks()
+                raise StorageUnavailable(
+                    f"the data folder {folder.path} is in use by another process; stop that "
+                    f"broker, or give this one a folder of its own (log.dirs)"
+                ) from None
+            except CheckpointError as error:
+                self._release_locks()
+                raise StorageUnavailable(str(error)) from None
+            except OSError as error:
+                self._folder_failed(folder, describe(error, "opening", folder.path))
+        self._require_one()
+
+    @property
+    def meta(self) -> dict[str, MetaProperties | None]:
+        """`meta.properties` of every usable folder; None where there is none yet."""
+        return {folder.path: folder.meta for folder in self._online()}
+
+    def identify(self, node_id: int, cluster_id: str) -> None:
+        """Claim the folders for a node of a cluster. Raises StorageUnavailable when one belongs to
+        another."""
+        for folder in list(self._online()):
+            meta = folder.meta
+            if meta is not None:
+                for name, theirs, ours in (
+                    ("node", meta.node_id, node_id),
+                    ("cluster", meta.cluster_id, cluster_id),
+                ):
+                    if theirs is not None and theirs != ours:
+                        raise StorageUnavailable(
+                            f"the data folder {folder.path} belongs to {name} {theirs}, and this "
+                            f"is {name} {ours}: use the right folder, or remove its "
+                            f"{paths.META_PROPERTIES} if you mean to take it over"
+                        )
+                if meta.directory_id and meta.cluster_id and meta.node_id is not None:
+                    continue
+            chosen = (meta.directory_id if meta else None) or self._new_directory_id()
+            folder.meta = MetaProperties(node_id, cluster_id, chosen)
+            try:
+                write_meta_properties(self._fs, folder.path, folder.meta)
+            except OSError as error:
+                self._folder_failed(folder, describe(error, "writing meta.properties", folder.path))
+        self._require_one()
+
+    async def load(
+        self,
+        config_for: Callable[[str], TopicConfig],
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        ignore: Iterable[str] = ("__cluster_metadata",),
+    ) -> None:
+        """Open every log. `progress` is called each second once it has taken longer than one.
+
+        `config_for` gives the settings of a topic by its name; topics in `ignore` are left alone.
+        """
+        folders = list(self._online())
+        loads = [
+            Loader(
+                self._fs,
+                self._around,
+                self._workers,
+                config_for,
+                frozenset(ignore),
+                children=self.settings.recovery_children,
+                progress=progress,
+            ).load(folder.path)
+            for folder in folders
+        ]
+        results = await asyncio.gather(*loads, return_exceptions=True)
+        for folder, result in zip(folders, results, strict=True):
+            if isinstance(result, OSError):
+                self._folder_failed(folder, describe(result, "loading", folder.path))
+                continue
+            if isinstance(result, BaseException):
+                raise result
+            self.high_watermarks |= self._read_high_watermarks(folder)
+            for partition, reason in result.offline.items():
+                self.offline_partitions[partition] = reason
+                folder.partitions.add(partition)
+            for log in result.logs:
+                self._adopt(folder, log)
+            for leftover in result.deleted_folders:
+                self._schedule.remove_later([leftover], 0)
+        self._require_one()
+
+    def _adopt(self, folder: _Folder, log: Log) -> None:
+        other = self.logs.get(log.partition)
+        folder.partitions.add(log.partition)
+        if other is None and log.partition not in self.offline_partitions:
+            self.logs[log.partition] = log
+            return
+        reason = (
+            f"{log.partition} is in more than one data folder, {folder.path} is one of them: "
+            f"remove the copy you do not want, then restart the broker"
+        )
+        logger.error("%s", reason)
+        self.offline_partitions[log.partition] = reason
+        self.logs.pop(log.partition, None)
+
+    def _read_high_watermarks(self, folder: _Folder) -> dict[TopicPartition, int]:
+        try:
+            return folder.checkpoint(self._fs, paths.HIGH_WATERMARK_CHECKPOINT).read()
+        except (CheckpointError, OSError) as error:
+            logger.warning("%s; high watermarks are found out anew", error)
+            return {}
+
+    def start_schedule(self) -> None:
+        """Begin the background work: retention, flush.ms, producer expiry, checkpoints."""
+        self._schedule.start()
+
+    async def close(self, broker_epoch: int = -1) -> None:
+        """Stop cleanly: flush every log, write the checkpoints, and the mark that says so.
+
+        A folder with a failed log gets no mark, and is recovered at the next start.
+        """
+        await self._schedule.stop()
+        for log in self.logs.values():
+            log.close()
+            if log.unflushed_messages > 0:
+                self.group_commit.wait_flushed(log, log.log_end_offset)
+            else:
+                self.group_commit.request(log)
+        await self.group_commit.wait_idle()
+        await self.write_checkpoints()
+        mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+        for folder in list(self._online()):
+            path = f"{folder.path}/{paths.CLEAN_SHUTDOWN}"
+            try:
+                await self._workers.run_in_thread(self._fs.write_atomic, path, mark.encode())
+            except OSError as error:
+                self._folder_failed(folder, describe(error, "closing", folder.path))
+        for log in self.logs.values():
+            log.close_files()
+        self._release_locks()
+
+    def release(self) -> None:
+        """Let go of the folders without claiming that they were closed cleanly."""
+        self._release_locks()
+
+    def _release_locks(self) -> None:
+        for folder in self._folders.values():
+            if folder.lock is not None:
+                folder.lock.release()
+                folder.lock = None
+
+    # --- partitions ---------------------------------------------------------------------------
+
+    def find(self, partition: TopicPartition) -> Log | None:
+        """The partition's log, or None when it is not here. Raises KAFKA_STORAGE_ERROR when it is
+        here but offline."""
+        log = self.logs.get(partition)
+        if log is None:
+            reason = self.offline_partitions.get(partition)
+            if reason is not None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        return log
+
+    def create(
+        self,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        config: TopicConfig,
+        *,
+        is_new: bool = False,
+    ) -> Log:
+        """The partition's log, made if it does not exist, in the folder with the fewest partitions.
+
+        Unless the partition `is_new`, nothing is made while a folder is offline: the log may be in
+        there. Raises KafkaError.
+        """
+        log = self.find(partition)
+        if log is not None:
+            if log.topic_id == ZERO_TOPIC_ID:
+                log.set_topic_id(topic_id)
+            elif log.topic_id != topic_id:
+                raise KafkaError(
+                    ErrorCode.INCONSISTENT_TOPIC_ID,
+                    f"{log.folder} belongs to topic id {topic_id_text(log.topic_id)}, not "
+                    f"{topic_id_text(topic_id)}",
+                )
+            return log
+        online = list(self._online())
+        if not online or (not is_new and len(online) < len(self._folders)):
+            offline = sorted(path for path, folder in self._folders.items() if folder.failure)
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"Can not create log for {partition} because log directories "
+                f"{', '.join(offline)} are offline",
+            )
+        folder = min(online, key=lambda each: len(each.partitions))
+        path = f"{folder.path}/{paths.partition_dir(partition)}"
+        try:
+            log = open_log(self._around, path, partition, config, clean=True)
+        except OSError as error:
+            reason = describe(error, f"creating {partition}", path)
+            self._folder_failed(folder, reason)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from None
+        log.set_topic_id(topic_id)
+        log.mark_new()
+        folder.partitions.add(partition)
+        self.logs[partition] = log
+        self.group_commit.request(log)
+        return log
+
+    def delete(self, partition: TopicPartition) -> None:
+        """Delete a partition's log: renamed at once, removed after `file.delete.delay.ms`."""
+        log = self.logs.pop(partition, None)
+        if log is None:
+            self.find(partition)
+            return
+        folder = self._folder_of(log)
+        folder.partitions.discard(partition)
+        target = (
+            f"{folder.path}/{paths.delete_dir(partition, f'{self._dice.getrandbits(128):032x}')}"
+        )
+        delay_ms = log.config.file_delete_delay_ms
+        try:
+            self._fs.rename(log.folder, target)
+        except OSError as error:
+            raise log.storage_failed(error, f"deleting {partition}") from None
+        log.deleted(target)
+        self._schedule.remove_later([target], delay_ms)
+
+    def set_aside(self, partition: TopicPartition) -> str:
+        """Rename a log that belongs to no topic out of the way (`-stray`, as Kafka does); its data
+        stays on the disk. Returns where."""
+        log = self.logs.pop(partition)
+        folder = self._folder_of(log)
+        folder.partitions.discard(partition)
+        unique = f"{self._dice.getrandbits(128):032x}"
+        target = f"{folder.path}/{paths.stray_dir(partition, unique)}"
+        try:
+            self._fs.rename(log.folder, target)
+        except OSError as error:
+            raise log.storage_failed(error, f"setting {partition} aside") from None
+        log.deleted(target)
+        return target
+
+    def logs_in(self, folder: str) -> list[Log]:
+        """The usable logs of one data folder."""
+        found = self._folders[folder].partitions
+        return [log for partition, log in self.logs.items() if partition in found]
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The data folders that are online."""
+        return tuple(folder.path for folder in self._online())
+
+    @property
+    def offline_folders(self) -> dict[str, str]:
+        """The data folders that are offline, and why."""
+        return {
+            path: folder.failure
+            for path, folder in self._folders.items()
+            if folder.failure is not None
+        }
+
+    def folder_of(self, partition: TopicPartition) -> str | None:
+        """The data folder that holds a partition."""
+        for path, folder in self._folders.items():
+            if partition in folder.partitions:
+                return path
+        return None
+
+    def statistics(self) -> StorageStatistics:
+        return StorageStatistics(
+            partitions=len(self.logs),
+            segments=sum(log.segment_count for log in self.logs.values()),
+            bytes=sum(log.size for log in self.logs.values()),
+            open_files=len(self._files),
+            offline_partitions=len(self.offline_partitions),
+            offline_folders=len(self.offline_folders),
+            flushes=self.group_commit.flushes,
+        )
+
+    # --- background work, also for whoever wants it now ---------------------------------------
+
+    async def apply_retention(self) -> int:
+        """One retention pass over all logs; how many rules deleted something."""
+        return await self._schedule.apply_retention()
+
+    async def write_checkpoints(self) -> None:
+        """Write recovery points, log start offsets and high watermarks of every folder."""
+        for name in (
+            paths.RECOVERY_POINT_CHECKPOINT,
+            paths.LOG_START_CHECKPOINT,
+            paths.HIGH_WATERMARK_CHECKPOINT,
+        ):
+            await self.write_checkpoint(name)
+
+    async def write_checkpoint(self, name: str) -> None:
+        """Write one kind of checkpoint in every folder, off the loop."""
+        for folder in list(self._online()):
+            offsets = _checkpoint_of(name, self.logs_in(folder.path))
+            checkpoint = folder.checkpoint(self._fs, name)
+            try:
+                await self._workers.run_in_thread(checkpoint.write, offsets)
+            except OSError as error:
+                self._folder_failed(folder, describe(error, "writing checkpoints", checkpoint.path))
+
+    # --- LogHost ------------------------------------------------------------------------------
+
+    def folder_failed(self, log: Log, error: OSError, doing: str) -> None:
+        self._folder_failed(self._folder_of(log), describe(error, doing, log.folder))
+
+    def flush_wanted(self, log: Log) -> None:
+        self.group_commit.request(log)
+
+    def discard(self, files: Sequence[str], delay_ms: int) -> None:
+        self._schedule.remove_later(files, delay_ms)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _online(self) -> Iterable[_Folder]:
+        return (folder for folder in self._folders.values() if folder.failure is None)
+
+    def _folder_of(self, log: Log) -> _Folder:
+        return self._folders[log.folder.rpartition("/")[0]]
+
+    def _folder_failed(self, folder: _Folder, reason: str) -> None:
+        if folder.failure is not None:
+            return
+        folder.failure = reason
+        lost = tuple(sorted(folder.partitions & self.logs.keys()))
+        logger.error(
+            "data folder %s is offline with %d partitions: %s", folder.path, len(lost), reason
+        )
+        for partition in lost:
+            log = self.logs.pop(partition)
+            log.take_offline(reason)
+            log.close_files()
+            self.offline_partitions[partition] = reason
+        if self._on_offline is not None:
+            self._on_offline(folder.path, lost)
+
+    def _require_one(self) -> None:
+        if not any(folder.failure is None for folder in self._folders.values()):
+            self._release_locks()
+            reasons = "; ".join(folder.failure or "" for folder in self._folders.values())
+            raise StorageUnavailable(f"no data folder can be used: {reasons}")
+
+    def _new_directory_id(self) -> str:
+        raw = bytearray(self._dice.randbytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _normal(folders: Sequence[str]) -> list[str]:
+    """Without trailing slashes and repetitions: log paths are made by joining with one."""
+    unique = dict.fromkeys(path.rstrip("/") or "/" for path in folders)
+    if not unique:
+        raise ValueError("a broker needs at least one data folder")
+    return list(unique)
+
+
+def _checkpoint_of(name: str, logs: Iterable[Log]) -> Mapping[TopicPartition, int]:
+    if name == paths.RECOVERY_POINT_CHECKPOINT:
+        return {log.partition: log.recovery_point for log in logs}
+    if name == paths.LOG_START_CHECKPOINT:
+        # As in Kafka, only where the name of the first segment does not say it.
+        return {
+            log.partition: log.log_start_offset
+            for log in logs
+            if log.log_start_offset > log.first_base_offset
+        }
+    return {log.partition: log.high_watermark for log in logs if log.high_watermark >= 0}

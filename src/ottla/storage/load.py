@@ -1,0 +1,424 @@
+"""From a folder to a `Log`: tidy, look, recover, assemble.
+
+    survey(folder)            leftovers of interrupted work removed, segments and indexes listed
+    plan(survey, …)           which segments must be scanned: a `RecoveryTask`
+    recovery.recover(task)    here or in a child process: a `Recovered`
+    assemble(recovered, …)    the `Log`
+
+`open_log` does all four in place; `directory` runs the third elsewhere when it is long. A folder
+that Kafka wrote is read like our own.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
+from ottla.storage import paths
+from ottla.storage.checkpoints import CheckpointError, read_partition_metadata
+from ottla.storage.deferred import DeferredSync
+from ottla.storage.epochs import LeaderEpochs
+from ottla.storage.index import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    offset_index_fault,
+    time_index_fault,
+)
+from ottla.storage.log import Log
+from ottla.storage.producers import ProducerStates
+from ottla.storage.recovery import (
+    Recovered,
+    RecoveryTask,
+    SegmentFiles,
+    recover,
+    remove_segment,
+)
+from ottla.storage.scan import walk
+from ottla.storage.segment import OpenFiles, Segment
+from ottla.storage.segments import Segments
+from ottla.storage.snapshots import ProducerSnapshots
+from ottla.storage.txn_index import TransactionIndex, TxnIndexError
+
+if TYPE_CHECKING:
+    from ottla.config.topic import TopicConfig
+    from ottla.runtime.clock import Clock
+    from ottla.runtime.files import FileSystem
+    from ottla.storage.log import LogHost
+
+logger = logging.getLogger(__name__)
+
+_INDEX_SUFFIXES = (paths.INDEX_SUFFIX, paths.TIME_INDEX_SUFFIX, paths.TXN_INDEX_SUFFIX)
+_LAST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every log of a broker shares."""
+
+    files: OpenFiles
+    host: LogHost
+    clock: Clock
+    dice: random.Random
+    producer_expiration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What lies in a partition's folder. Segments whose indexes cannot be used ask for a scan."""
+
+    folder: str
+    segments: tuple[SegmentFiles, ...]
+    said: tuple[str, ...]
+
+
+def survey(fs: FileSystem, folder: str) -> Survey:
+    """Finish or undo what a crash interrupted, then list the segments."""
+    said: list[str] = []
+    _finish_swaps(fs, folder, said)
+    logs: list[int] = []
+    indexes: dict[int, list[str]] = {}
+    for name in fs.listdir(folder):
+        parsed = paths.parse_offset_file(name)
+        if parsed is None:
+            continue
+        base_offset, suffix = parsed
+        if suffix == paths.LOG_SUFFIX:
+            logs.append(base_offset)
+        elif suffix in _INDEX_SUFFIXES:
+            indexes.setdefault(base_offset, []).append(suffix)
+    segments: list[SegmentFiles] = []
+    for base_offset in logs:
+        present = indexes.pop(base_offset, [])
+        segments.append(_look(fs, folder, base_offset, present, said))
+    for base_offset, suffixes in sorted(indexes.items()):
+        said.append(
+            f"{folder}/{paths.log_name(base_offset)} is missing, only its index is there: the "
+            f"records of that segment are gone. Restore the file from a copy if you have one"
+        )
+        for suffix in suffixes:
+            fs.remove(f"{folder}/{base_offset:020d}{suffix}")
+    return Survey(folder, tuple(segments), tuple(said))
+
+
+def _look(
+    fs: FileSystem, folder: str, base_offset: int, present: list[str], said: list[str]
+) -> SegmentFiles:
+    stem = f"{folder}/{base_offset:020d}"
+    size = fs.size(stem + paths.LOG_SUFFIX)
+    faults: list[str] = []
+    entries = times = 0
+    for suffix in (paths.INDEX_SUFFIX, paths.TIME_INDEX_SUFFIX):
+        path = stem + suffix
+        if suffix not in present:
+            faults.append(f"{path} is missing")
+            continue
+        if suffix == paths.INDEX_SUFFIX:
+            fault = offset_index_fault(fs, path, size)
+            entries = fs.size(path) // OFFSET_ENTRY.size
+        else:
+            fault = time_index_fault(fs, path)
+            times = fs.size(path) // TIME_ENTRY.size
+        if fault is not None:
+            faults.append(f"{path} cannot be used, {fault}")
+    if paths.TXN_INDEX_SUFFIX in present:
+        try:
+            TransactionIndex(fs, stem + paths.TXN_INDEX_SUFFIX).check(base_offset)
+        except TxnIndexError as error:
+            faults.append(str(error))
+    if not faults:
+        return SegmentFiles(base_offset, size, entries, times, scan=False)
+    said.extend(f"{fault}; it is rebuilt from the log" for fault in faults)
+    return SegmentFiles(base_offset, size, 0, 0, scan=True)
+
+
+def _finish_swaps(fs: FileSystem, folder: str, said: list[str]) -> None:
+    """Remove temporary files; put segments in place that compaction had finished writing.
+
+    `.cleaned` files are unfinished work. A `.swap` file is finished, and replaces the segments in
+    its range, unless an unfinished one at or below it shows that its group is not complete.
+    """
+    swaps: list[str] = []
+    unfinished = _LAST
+    for name in fs.listdir(folder):
+        path = f"{folder}/{name}"
+        if name.endswith((paths.DELETED_SUFFIX, ".tmp")):
+            if not fs.is_dir(path):
+                fs.remove(path)
+        elif name.endswith(paths.CLEANED_SUFFIX):
+            unfinished = min(unfinished, _offset_in(name))
+            fs.remove(path)
+        elif name.endswith(paths.SWAP_SUFFIX):
+            swaps.append(name)
+    complete = [name for name in swaps if _offset_in(name) < unfinished]
+    for name in set(swaps) - set(complete):
+        fs.remove(f"{folder}/{name}")
+    if not complete:
+        return
+    first, end = _LAST, -1
+    for name in complete:
+        if name.endswith(paths.LOG_SUFFIX + paths.SWAP_SUFFIX):
+            first = min(first, _offset_in(name))
+            end = max(end, _end_of_file(fs, f"{folder}/{name}", _offset_in(name)))
+    for name in fs.listdir(folder):
+        parsed = paths.parse_offset_file(name)
+        if parsed is not None and parsed[1] == paths.LOG_SUFFIX and first <= parsed[0] < end:
+            remove_segment(fs, folder, parsed[0])
+    for name in complete:
+        fs.rename(f"{folder}/{name}", f"{folder}/{name.removesuffix(paths.SWAP_SUFFIX)}")
+    said.append(f"{folder}: finished replacing the segments from {first} to {end} (compaction)")
+
+
+def _offset_in(name: str) -> int:
+    digits = name.partition(".")[0]
+    return int(digits) if digits.isdigit() else _LAST
+
+
+def _end_of_file(fs: FileSystem, path: str, base_offset: int) -> int:
+    file = fs.open(path)
+    try:
+        end = base_offset
+        for _, header in walk(file, 0, file.size()):
+            end = header.next_offset
+        return end
+    finally:
+        file.close()
+
+
+def plan(
+    found: Survey,
+    partition: TopicPartition,
+    *,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    latest_epoch: int,
+    index_interval: int,
+    now_ms: int,
+    producer_expiration_ms: int,
+) -> RecoveryTask:
+    """After an unclean stop every segment that reaches the recovery point or beyond is scanned."""
+    segments = list(found.segments)
+    if segments:
+        log_start_offset = max(log_start_offset, segments[0].base_offset)
+    if not clean:
+        for slot, segment in enumerate(segments):
+            last = slot + 1 == len(segments)
+            if last or segments[slot + 1].base_offset > recovery_point:
+                segments[slot] = SegmentFiles(
+                    segment.base_offset,
+                    segment.size,
+                    segment.index_entries if not segment.scan else 0,
+                    segment.time_entries if not segment.scan else 0,
+                    scan=True,
+                )
+    return RecoveryTask(
+        folder=found.folder,
+        partition=partition,
+        segments=tuple(segments),
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+        latest_epoch=latest_epoch,
+        index_interval=index_interval,
+        now_ms=now_ms,
+        producer_expiration_ms=producer_expiration_ms,
+    )
+
+
+def read_epochs(fs: FileSystem, folder: str, said: list[str]) -> LeaderEpochs | None:
+    """The partition's leader epochs; None, with the file removed, when it cannot be read: then
+    every segment is to be scanned, which finds them again."""
+    path = f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT}"
+    try:
+        return LeaderEpochs(fs, path)
+    except CheckpointError as error:
+        said.append(f"{error}; the epochs are taken from the records instead")
+        fs.remove(path)
+        return None
+
+
+def read_topic_id(fs: FileSystem, folder: str, said: list[str]) -> TopicId:
+    """The topic id a folder says it belongs to; all zeros when it does not say."""
+    try:
+        return read_partition_metadata(fs, folder) or ZERO_TOPIC_ID
+    except CheckpointError as error:
+        said.append(f"{error}; the topic's id is written anew when the topic is known")
+        return ZERO_TOPIC_ID
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A folder that has been looked at and is ready to be recovered."""
+
+    task: RecoveryTask
+    topic_id: TopicId
+    epochs: LeaderEpochs
+    small_files: DeferredSync
+    said: tuple[str, ...]
+    recovery_point: int
+
+
+def prepare(
+    fs: FileSystem,
+    folder: str,
+    partition: TopicPartition,
+    config: TopicConfig,
+    *,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    now_ms: int,
+    producer_expiration_ms: int,
+) -> Prepared:
+    """Everything up to recovery. Raises OSError."""
+    found = survey(fs, folder)
+    said = list(found.said)
+    small_files = DeferredSync(fs)
+    epochs = read_epochs(small_files, folder, said)
+    if epochs is None:
+        epochs = LeaderEpochs(small_files, f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT}")
+        clean, scan_from = False, 0
+    else:
+        scan_from = recovery_point
+    task = plan(
+        found,
+        partition,
+        clean=clean,
+        recovery_point=scan_from,
+        log_start_offset=log_start_offset,
+        latest_epoch=-1 if epochs.latest is None else epochs.latest,
+        index_interval=config.index_interval_bytes,
+        now_ms=now_ms,
+        producer_expiration_ms=producer_expiration_ms,
+    )
+    topic_id = read_topic_id(fs, folder, said)
+    return Prepared(task, topic_id, epochs, small_files, tuple(said), recovery_point)
+
+
+def run(fs: FileSystem, task: RecoveryTask) -> Recovered:
+    """Recover, also a folder without a single segment."""
+    if task.segments:
+        return recover(fs, task)
+    return Recovered((), task.log_start_offset, ProducerStates(task.partition))
+
+
+def assemble(
+    around: Surroundings,
+    prepared: Prepared,
+    recovered: Recovered,
+    config: TopicConfig,
+    *,
+    clean: bool,
+) -> Log:
+    """The log over recovered files."""
+    fs = around.files.fs
+    task = prepared.task
+    start = task.log_start_offset
+    end = recovered.end_offset
+    now_ms = around.clock.now_ms()
+    for line in (*prepared.said, *recovered.said):
+        logger.warning("%s", line)
+    facts = recovered.segments
+    if facts and end < start:
+        logger.warning(
+            "%s: the log ends at %d, before its start offset %d: its files were removed from "
+            "outside. It goes on, empty, at %d",
+            task.folder,
+            end,
+            start,
+            start,
+        )
+        for fact in facts:
+            remove_segment(fs, task.folder, fact.base_offset)
+        facts = ()
+    elif end < prepared.recovery_point:
+        logger.warning(
+            "%s: the log ends at %d although records up to %d were flushed: its files were cut "
+            "from outside",
+            task.folder,
+            end,
+            prepared.recovery_point,
+        )
+    opened = [
+        Segment(
+            around.files,
+            task.folder,
+            fact.base_offset,
+            size=fact.size,
+            index_entries=fact.index_entries,
+            time_entries=fact.time_entries,
+            now_ms=now_ms,
+        )
+        for fact in facts
+    ]
+    created = not opened
+    if created:
+        end = start
+        first = Segment(
+            around.files,
+            task.folder,
+            start,
+            size=0,
+            index_entries=None,
+            time_entries=None,
+            now_ms=now_ms,
+        )
+        first.create_files()
+        opened.append(first)
+        recovered.producers.reset(start)
+    segments = Segments(around.files, task.folder, opened, config, around.clock, around.dice)
+    epochs = prepared.epochs
+    start = max(start, segments.bases[0])
+    for epoch, offset in recovered.epochs:
+        epochs.assign(epoch, offset)
+    epochs.truncate_from_end(end)
+    epochs.truncate_from_start(start)
+    snapshots = ProducerSnapshots(fs, task.folder)
+    snapshots.remove_strays(segments.bases)
+    log = Log(
+        partition=task.partition,
+        topic_id=prepared.topic_id,
+        segments=segments,
+        small_files=prepared.small_files,
+        producers=recovered.producers,
+        snapshots=snapshots,
+        epochs=epochs,
+        log_start_offset=start,
+        log_end_offset=end,
+        recovery_point=end if clean else min(prepared.recovery_point, end),
+        producer_expiration_ms=around.producer_expiration_ms,
+        host=around.host,
+        clock=around.clock,
+    )
+    if created:
+        log.mark_new()
+    return log
+
+
+def open_log(
+    around: Surroundings,
+    folder: str,
+    partition: TopicPartition,
+    config: TopicConfig,
+    *,
+    clean: bool = False,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+) -> Log:
+    """Open the log in `folder`, or make one; recovery is done in place."""
+    fs = around.files.fs
+    fs.makedirs(folder)
+    prepared = prepare(
+        fs,
+        folder,
+        partition,
+        config,
+        clean=clean,
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+        now_ms=around.clock.now_ms(),
+        producer_expiration_ms=around.producer_expiration_ms,
+    )
+    return assemble(around, prepared, run(fs, prepared.task), config, clean=clean)

@@ -1,0 +1,662 @@
+"""One partition's log: append, read, roll, truncate, delete, close.
+
+A log is a list of segments in a folder `topic-partition/`; the last one is written to. Offsets:
+
+    log_start_offset <= … records … < log_end_offset
+                              recovery_point: below it everything has been flushed
+                              high_watermark: kept by the replication layer; retention stops there
+
+An append is judged (`validate`, `producers`), gets its offset and the leader's epoch patched into
+the caller's buffer, and is handed to the kernel with one write(2). When that returns, kill -9
+cannot take the records any more: there is no buffer of ours in between. What else an append changes
+is in memory and rebuilt from the `.log` files after a crash: indexes, producer states, end offset.
+
+Every method is synchronous, runs on the event loop's thread and never waits for the platter: fsync
+is `flush.GroupCommit`'s, from the jobs that `begin_flush` makes. An OSError in any file takes the
+whole data folder offline, as in Kafka, and becomes KafkaError(KAFKA_STORAGE_ERROR); after that the
+log answers with nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_TIMESTAMP, TopicId
+from ottla.records.batch import HEADER_SIZE, read_header, set_offset_and_epoch
+from ottla.records.control import read_end_marker
+from ottla.runtime.files import FileRegion
+from ottla.storage import reads, retention
+from ottla.storage.checkpoints import write_partition_metadata
+from ottla.storage.faults import describe
+from ottla.storage.flush import FlushJob
+from ottla.storage.producers import Origin
+from ottla.storage.reads import TimestampOffset
+from ottla.storage.replay import reload_producers
+from ottla.storage.validate import judge, judge_replicated, needs_slow_path
+
+if TYPE_CHECKING:
+    from ottla.config.topic import TopicConfig
+    from ottla.model.ids import TopicPartition
+    from ottla.records.batch import BatchHeader
+    from ottla.runtime.clock import Clock
+    from ottla.storage.deferred import DeferredSync
+    from ottla.storage.epochs import LeaderEpochs
+    from ottla.storage.producers import ProducerState, ProducerStates
+    from ottla.storage.segment import Segment
+    from ottla.storage.segments import Segments
+    from ottla.storage.snapshots import ProducerSnapshots
+    from ottla.storage.txn_index import AbortedTxn
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AppendInfo(NamedTuple):
+    """What an append did."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    """The broker's timestamp with `message.timestamp.type=LogAppendTime`, else -1."""
+    log_start_offset: int
+    duplicate: bool
+    """The batch was in the log already; the offsets are those it has there."""
+    bytes: int
+
+
+class ReadResult(NamedTuple):
+    """Whole batches to send; the last one may be cut. `region` is None when there is nothing."""
+
+    region: FileRegion | None
+    segment: Segment | None = None
+
+
+class LogHost(Protocol):
+    """What a log asks of the data folders that hold it."""
+
+    def folder_failed(self, log: Log, error: OSError, doing: str) -> None:
+        """A file operation failed: take the log's data folder offline."""
+        ...
+
+    def flush_wanted(self, log: Log) -> None:
+        """A segment was rolled: flush when there is time."""
+        ...
+
+    def discard(self, files: Sequence[str], delay_ms: int) -> None:
+        """Remove these (already renamed) files later, off the event loop."""
+        ...
+
+
+_NOTHING = ReadResult(None)
+
+
+def _guarded(
+    doing: str,
+) -> Callable[[Callable[Concatenate[Log, P], R]], Callable[Concatenate[Log, P], R]]:
+    """A method that an offline log refuses, and whose OSError takes the folder offline."""
+
+    def decorate(method: Callable[Concatenate[Log, P], R]) -> Callable[Concatenate[Log, P], R]:
+        @functools.wraps(method)
+        def guarded(self: Log, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            if self.failure is not None:
+                raise self.offline_error()
+            try:
+                return method(self, *args, **kwargs)
+            except OSError as error:
+                raise self.storage_failed(error, doing) from None
+
+        return guarded
+
+    return decorate
+
+
+class Log:
+    """Made by `load.open_log`."""
+
+    def __init__(
+        self,
+        *,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        segments: Segments,
+        small_files: DeferredSync,
+        producers: ProducerStates,
+        snapshots: ProducerSnapshots,
+        epochs: LeaderEpochs,
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        producer_expiration_ms: int,
+        host: LogHost,
+        clock: Clock,
+    ) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        self.folder = segments.folder
+
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.recovery_point = recovery_point
+        self.high_watermark = -1
+        """Set by the replication layer; -1, as long as nobody has, stands for the log's end."""
+        self.failure: str | None = None
+        """Why the log is offline, if it is."""
+        self.last_flush_ms = clock.now_ms()
+
+        self._host = host
+        self._clock = clock
+        self._segments = segments
+        self._small_files = small_files
+        self._producers = producers
+        self._producer_expiration_ms = producer_expiration_ms
+        self._snapshots = snapshots
+        self._epochs = epochs
+        self._epoch = -1 if epochs.latest is None else epochs.latest
+        self._names_changed = False
+        self._is_new = False
+        self._closed = False
+        self._take_config(segments.config)
+
+    def __repr__(self) -> str:
+        return (
+            f"Log({self.partition}, {self.log_start_offset}..{self.log_end_offset}, "
+            f"{len(self._segments)} segments, {self.size} bytes)"
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._segments.size
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def first_base_offset(self) -> int:
+        """The base offset of the oldest segment."""
+        return self._segments.bases[0]
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's settings; assign to change them while the log is in use."""
+        return self._segments.config
+
+    @config.setter
+    def config(self, config: TopicConfig) -> None:
+        self._segments.config = config
+        self._segments.active.set_index_interval(config.index_interval_bytes)
+        self._take_config(config)
+
+    def _take_config(self, config: TopicConfig) -> None:
+        self._config = config
+        self._segment_bytes = config.internal_segment_bytes or config.segment_bytes
+        self._segment_ms = config.segment_ms
+        self._stamps = config.message_timestamp_type == "LogAppendTime"
+
+    # --- appending ----------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        prepared: bool = False,
+    ) -> AppendInfo:
+        """Append one batch as the leader: judge it, give it its offset, write it.
+
+        `records` is the (writable) receive buffer and is patched in place. `prepared` says that
+        `validate.prepare` has been applied because `needs_slow_path` asked for it.
+        before: log_end_offset = n; after: records at n…, log_end_offset = last offset + 1.
+        """
+        if self.failure is not None:
+            raise self.offline_error()
+        header, records = judge(
+            records,
+            self._config,
+            now_ms,
+            partition=self.partition,
+            origin=origin,
+            prepared=prepared,
+        )
+        marker = None
+        if header.producer_id >= 0:
+            if header.is_control:
+                marker = read_end_marker(records, header)
+                if marker is not None:
+                    self._producers.check_marker(header, marker)
+            else:
+                known = self._producers.check(header, origin=origin)
+                if known is not None:
+                    stamp = known.timestamp if self._stamps else NO_TIMESTAMP
+                    return AppendInfo(
+                        known.base_offset, known.last_offset, stamp, self.log_start_offset, True, 0
+                    )
+        base_offset = self.log_end_offset
+        last_offset = base_offset + header.last_offset_delta
+        size = records.nbytes
+        max_timestamp = header.max_timestamp
+        try:
+            segments = self._segments
+            segment = segments.active
+            if segment.should_roll(
+                size, last_offset, max_timestamp, now_ms, self._segment_bytes, self._segment_ms
+            ):
+                segment = self.roll()
+            if leader_epoch != self._epoch:
+                self.assign_epoch(leader_epoch, base_offset)
+            set_offset_and_epoch(records, 0, base_offset, leader_epoch)
+            segment.append(records)
+            # Written: from here on the batch is in the log, whatever else may fail.
+            self.log_end_offset = last_offset + 1
+            segments.size += size
+            completed = self._producers.update(header, base_offset, marker)
+            segment.note(size, base_offset, last_offset, max_timestamp)
+            if completed is not None and completed.aborted:
+                segment.txn_index.append(completed)
+                self._names_changed = True
+        except OSError as error:
+            raise self.storage_failed(error, "appending") from None
+        return AppendInfo(
+            base_offset,
+            last_offset,
+            max_timestamp if self._stamps else NO_TIMESTAMP,
+            self.log_start_offset,
+            False,
+            size,
+        )
+
+    @_guarded("appending")
+    def append_replicated(self, records: memoryview) -> AppendInfo:
+        """Append what the leader sent: offsets and epochs are in the batches already.
+
+        before: every batch is at or above log_end_offset; after: log_end_offset follows the last.
+        """
+        batches = judge_replicated(records, partition=self.partition)
+        end = self.log_end_offset
+        if not batches:
+            return AppendInfo(end, end - 1, NO_TIMESTAMP, self.log_start_offset, False, 0)
+        first = batches[0][1].base_offset
+        if first < end:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"Unexpected offset in append to {self.partition}. First offset {first} is less "
+                f"than the next offset {end}.",
+            )
+        now_ms = self._clock.now_ms()
+        written = 0
+        for position, header in batches:
+            self._write_replicated(records[position : position + header.size], header, now_ms)
+            written += header.size
+        last = batches[-1][1].last_offset
+        return AppendInfo(first, last, NO_TIMESTAMP, self.log_start_offset, False, written)
+
+    def _write_replicated(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
+        size = batch.nbytes
+        last, newest = header.last_offset, header.max_timestamp
+        segment = self._segments.active
+        if segment.should_roll(size, last, newest, now_ms, self._segment_bytes, self._segment_ms):
+            segment = self.roll(header.base_offset)
+        if header.leader_epoch > self._epoch:
+            self.assign_epoch(header.leader_epoch, header.base_offset)
+        segment.append(batch)
+        self.log_end_offset = last + 1
+        self._segments.size += size
+        marker = read_end_marker(batch, header) if header.is_control else None
+        completed = self._producers.update(header, header.base_offset, marker)
+        segment.note(size, header.base_offset, last, newest)
+        if completed is not None and completed.aborted:
+            segment.txn_index.append(completed)
+            self._names_changed = True
+
+    def needs_slow_path(self, records: memoryview) -> bool:
+        """Whether the caller should `await` `validate.prepare` elsewhere before `append`."""
+        if records.nbytes <= HEADER_SIZE:
+            return False
+        return needs_slow_path(read_header(records), self._config, records.nbytes)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, *, upper: int, min_one: bool = True) -> ReadResult:
+        """Batches from the one that holds `offset`: at most `max_bytes`, nothing from `upper` on.
+
+        The last batch may be cut, as in Kafka: clients skip it. The first one is whole: larger
+        than `max_bytes` with `min_one`, and not there at all without.
+        """
+        if self.failure is not None:
+            raise self.offline_error()
+        if offset > self.log_end_offset or offset < self.log_start_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Received request for offset {offset} for partition {self.partition}, but we only "
+                f"have log segments in the range {self.log_start_offset} to {self.log_end_offset}.",
+            )
+        if offset >= upper:
+            return _NOTHING
+        try:
+            segment = self._segments.active
+            if offset >= segment.base_offset:
+                place = segment.locate(offset)
+                if place is None:
+                    return _NOTHING
+            else:
+                found = reads.locate(self._segments, offset)
+                if found is None:
+                    return _NOTHING
+                segment, place = found
+            position, size = place
+            limit = segment.size
+            if upper < self.log_end_offset:
+                end = self._segments.end_of(segment)
+                if end is None or upper < end:
+                    above = segment.locate(upper)
+                    if above is not None:
+                        limit = above[0]
+            if size > max_bytes:
+                if not min_one:
+                    return _NOTHING
+                max_bytes = size
+            length = min(limit - position, max_bytes)
+            if length <= 0:
+                return _NOTHING
+            return ReadResult(FileRegion(segment.file, position, length), segment)
+        except OSError as error:
+            raise self.storage_failed(error, "reading") from None
+
+    @_guarded("reading")
+    def bytes_from(self, offset: int, upper: int) -> int:
+        """How many bytes a reader at `offset` could get below `upper`."""
+        upper = min(upper, self.log_end_offset)
+        return reads.bytes_between(self._segments, offset, upper) if offset < upper else 0
+
+    @_guarded("reading")
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record at or after a moment; None when all are earlier."""
+        return reads.offset_for_timestamp(self._segments, timestamp_ms, self.log_start_offset)
+
+    @_guarded("reading")
+    def max_timestamp(self) -> TimestampOffset | None:
+        """The record with the latest timestamp: the first of them, if several share it."""
+        return reads.latest_record(self._segments)
+
+    # --- transactions and producers -----------------------------------------------------------
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Below this every transaction is decided; never above the high watermark."""
+        stable = self._producers.last_stable_offset(high_watermark)
+        return max(stable, min(self.log_start_offset, high_watermark))
+
+    @_guarded("reading")
+    def aborted_transactions(self, first: int, upper: int) -> list[AbortedTxn]:
+        """The aborted transactions with records from `first` up to, not including, `upper`."""
+        aborted: list[AbortedTxn] = []
+        for segment in self._segments.from_slot(self._segments.slot_of(first)):
+            found, complete = segment.txn_index.collect_aborted(first, upper)
+            aborted += found
+            if complete:
+                break
+        return aborted
+
+    @_guarded("reading")
+    def end_of(self, result: ReadResult) -> int:
+        """An offset that nothing in a read region reaches: the bound for `aborted_transactions`."""
+        if result.region is None or result.segment is None:
+            return self.log_start_offset
+        end = result.region.position + result.region.length
+        above = result.segment.offset_index.lookup_position(end)
+        if above is None:
+            above = self._segments.end_of(result.segment)
+        return self.log_end_offset if above is None else above
+
+    def producers(self) -> list[ProducerState]:
+        """Every producer the log remembers, for DescribeProducers."""
+        return self._producers.statistics()
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget producers that have been silent for `producer.id.expiration.ms`."""
+        return self._producers.expire(now_ms, self._producer_expiration_ms)
+
+    # --- leader epochs ------------------------------------------------------------------------
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return None if self._epoch < 0 else self._epoch
+
+    @_guarded("noting a leader epoch")
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note that leader `epoch` begins at `start_offset`."""
+        self._epochs.assign(epoch, start_offset)
+        self._note_epoch()
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """The largest known epoch up to the given one, and where it ends; (-1, -1) if unknown."""
+        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_for(self, offset: int) -> int | None:
+        """The leader epoch under which `offset` was written."""
+        return self._epochs.epoch_for(offset)
+
+    def _note_epoch(self) -> None:
+        latest = self._epochs.latest
+        self._epoch = -1 if latest is None else latest
+
+    # --- segments come and go -----------------------------------------------------------------
+
+    @_guarded("rolling")
+    def roll(self, base_offset: int | None = None) -> Segment:
+        """Close the active segment and go on in a new one; does nothing while that is empty.
+
+        A snapshot of the producers is taken at the new segment's first offset, so that a restart
+        replays one segment. All of it is flushed later, off the loop.
+        """
+        base = self.log_end_offset if base_offset is None else base_offset
+        active = self._segments.active
+        if active.size == 0 and active.base_offset == base:
+            return active
+        active.seal()
+        segment = self._segments.add(base)
+        self._names_changed = True
+        self._producers.end_offset = base
+        self._take_snapshot()
+        self._host.flush_wanted(self)
+        return segment
+
+    def _take_snapshot(self) -> None:
+        path = self._snapshots.take(self._producers)
+        if path is not None:
+            self._small_files.unsynced.add(path)
+
+    @_guarded("noting the log start")
+    def advance_start(self, offset: int) -> None:
+        """Raise the log start offset (DeleteRecords); files go with the next retention pass.
+
+        Above the high watermark it is OFFSET_OUT_OF_RANGE; below the present start, nothing.
+        """
+        if offset > self._limit():
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Cannot increment the log start offset to {offset} of partition {self.partition} "
+                f"since it is larger than the high watermark {self._limit()}",
+            )
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self._epochs.truncate_from_start(offset)
+            self._producers.advance_start(offset)
+
+    def _limit(self) -> int:
+        """Nothing at or above the high watermark may be deleted."""
+        return self.log_end_offset if self.high_watermark < 0 else self.high_watermark
+
+    @_guarded("deleting old segments")
+    def delete_old(self, now_ms: int) -> list[str]:
+        """Apply retention; returns what was deleted and why, one line for each rule that did.
+
+        The segments' files are renamed to `.deleted` at once and removed after
+        `file.delete.delay.ms`. Without `delete` in cleanup.policy only segments below the log
+        start offset go.
+        """
+        said: list[str] = []
+        for count, why in retention.rules(
+            self._segments, self.log_start_offset, self.log_end_offset, self._limit(), now_ms
+        ):
+            if count:
+                freed = self._delete_oldest(count)
+                said.append(
+                    f"deleted {count} segments ({freed} bytes) of {self.partition} because of "
+                    f"{why}; the log starts at {self.log_start_offset} now"
+                )
+        return said
+
+    def _delete_oldest(self, count: int) -> int:
+        before = self.size
+        if count == len(self._segments):
+            self.roll()
+        self.advance_start(self._segments.bases[count])
+        self._discard(self._segments.remove(0, count))
+        self._snapshots.remove_before(self.first_base_offset)
+        return before - self.size
+
+    def _discard(self, files: list[str]) -> None:
+        self._names_changed = True
+        self._host.discard(files, self._config.file_delete_delay_ms)
+
+    @_guarded("truncating")
+    def truncate_to(self, offset: int) -> bool:
+        """Drop every record at or above `offset`; says whether there was one.
+
+        after: log_end_offset = offset, unless it was lower before.
+        """
+        if offset >= self.log_end_offset:
+            # An epoch may have been noted at the end without a record under it.
+            self._epochs.truncate_from_end(self.log_end_offset)
+            self._note_epoch()
+            return False
+        logger.info("truncating %s from %d to %d", self.partition, self.log_end_offset, offset)
+        if offset < self.first_base_offset:
+            self.restart_at(offset)
+            return True
+        self._discard(self._segments.truncate_to(offset))
+        self.log_end_offset = offset
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.recovery_point = min(self.recovery_point, offset)
+        self._epochs.truncate_from_end(offset)
+        self._note_epoch()
+        problems = reload_producers(
+            self._producers,
+            self._snapshots,
+            self._segments,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=offset,
+            now_ms=self._clock.now_ms(),
+            expiration_ms=self._producer_expiration_ms,
+        )
+        for problem in problems:
+            logger.warning("%s; an older snapshot was used", problem)
+        return True
+
+    @_guarded("truncating")
+    def restart_at(self, offset: int) -> None:
+        """Drop every record; the log goes on at `offset`. For a replica too far behind."""
+        self._discard(self._segments.remove(0, len(self._segments)))
+        self._segments.add(offset)
+        self.log_start_offset = self.log_end_offset = self.recovery_point = offset
+        self._epochs.clear()
+        self._note_epoch()
+        self._snapshots.clear()
+        self._producers.reset(offset)
+
+    # --- durability ---------------------------------------------------------------------------
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self.log_end_offset - self.recovery_point
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether `flush.messages` asks for a flush before the last append is acknowledged."""
+        return self.log_end_offset - self.recovery_point >= self._config.flush_messages
+
+    def begin_flush(self) -> FlushJob | None:
+        """What has to be synced to make everything appended so far durable; None if nothing."""
+        small = self._small_files.unsynced
+        end = self.log_end_offset
+        if end <= self.recovery_point and not small and not self._names_changed:
+            return None
+        files, named = self._segments.unflushed(self.recovery_point)
+        named += sorted(small)
+        folders: list[str] = []
+        if small or self._names_changed:
+            folders.append(self.folder)
+        if self._is_new:
+            folders.append(self.folder.rpartition("/")[0])
+        small.clear()
+        self._names_changed = self._is_new = False
+        return FlushJob(end, tuple(files), tuple(named), tuple(folders))
+
+    def finish_flush(self, job: FlushJob, now_ms: int) -> None:
+        """The job has run. A truncation meanwhile keeps what it made of the recovery point."""
+        self.recovery_point = max(self.recovery_point, min(job.end_offset, self.log_end_offset))
+        self.last_flush_ms = now_ms
+
+    def mark_new(self) -> None:
+        """The folder has just been made: the next flush syncs its name in the data folder too."""
+        self._is_new = self._names_changed = True
+
+    @_guarded("writing the topic id")
+    def set_topic_id(self, topic_id: TopicId) -> None:
+        """Write `partition.metadata`; synced with the next flush."""
+        write_partition_metadata(self._small_files, self.folder, topic_id)
+        self.topic_id = topic_id
+
+    def close(self) -> None:
+        """Write indexes and a producer snapshot as a clean shutdown leaves them; no fsync here.
+
+        The caller flushes afterwards with one more `begin_flush`, then calls `close_files`.
+        """
+        if self._closed or self.failure is not None:
+            return
+        self._closed = True
+        active = self._segments.active
+        try:
+            if active.finish_indexes() or self.recovery_point < self.log_end_offset:
+                self._small_files.unsynced.update(active.file_paths()[1:])
+            if self.log_end_offset > 0:
+                self._producers.end_offset = self.log_end_offset
+                self._take_snapshot()
+        except OSError as error:
+            self.storage_failed(error, "closing")
+
+    def close_files(self) -> None:
+        """Let go of every descriptor. A region still being sent keeps its own."""
+        self._segments.close_files()
+
+    def deleted(self, folder: str) -> None:
+        """The folder was renamed for deletion: nothing is read or written here any more."""
+        self.folder = folder
+        self.failure = f"{self.partition} has been deleted"
+        self.close_files()
+
+    # --- failure ------------------------------------------------------------------------------
+
+    def storage_failed(self, error: OSError, doing: str) -> KafkaError:
+        """A file operation failed: take the data folder offline. What to tell the client."""
+        if self.failure is None:
+            self.failure = describe(error, doing, self.folder)
+            self._host.folder_failed(self, error, doing)
+        return self.offline_error()
+
+    def take_offline(self, reason: str) -> None:
+        """The data folder has failed elsewhere."""
+        if self.failure is None:
+            self.failure = reason
+
+    def offline_error(self) -> KafkaError:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)

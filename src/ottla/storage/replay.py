@@ -1,0 +1,109 @@
+"""Bringing the producer states of a log up to date from its files.
+
+The newest snapshot holds the last batch of every producer; the batches behind it are replayed from
+their headers. Kafka stops there, and so forgets four of the five batches by which it recognises
+duplicates: a producer that had five requests in flight when the broker died is then told that its
+retries are out of order, which is fatal to it. So the batches just before the snapshot are looked
+at too, and fill the windows again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from ottla.records.batch import TRANSACTIONAL_FLAG
+from ottla.records.control import read_end_marker
+from ottla.storage.scan import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ottla.storage.producers import ProducerStates
+    from ottla.storage.segment import Segment
+    from ottla.storage.snapshots import ProducerSnapshots
+
+_LOOK_BACK = 1024 * 1024
+"""Bytes before a snapshot in which the batches of still unanswered requests are looked for."""
+
+
+def reload_producers(
+    states: ProducerStates,
+    snapshots: ProducerSnapshots,
+    segments: Iterable[Segment],
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    now_ms: int,
+    expiration_ms: int,
+) -> list[str]:
+    """Make `states` reflect the log up to `log_end_offset`; returns which snapshots were bad."""
+    problems = snapshots.reload(
+        states,
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
+        now_ms=now_ms,
+        expiration_ms=expiration_ms,
+    )
+    refill_windows(states, segments)
+    replay(states, segments, log_end_offset)
+    states.end_offset = log_end_offset
+    return problems
+
+
+def replay(states: ProducerStates, segments: Iterable[Segment], log_end_offset: int) -> None:
+    """Apply the batches from the states' end up to `log_end_offset`."""
+    start = states.end_offset
+    if start >= log_end_offset:
+        return
+    listed = list(segments)
+    bases = [segment.base_offset for segment in listed]
+    for segment in listed[max(0, bisect_right(bases, start) - 1) :]:
+        if segment.base_offset >= log_end_offset:
+            return
+        place = segment.locate(start)
+        if place is None:
+            continue
+        for position, header in walk(segment.file, place[0], segment.size):
+            if header.base_offset >= log_end_offset:
+                return
+            marker = None
+            if header.is_control:
+                marker = read_end_marker(segment.file.pread(header.size, position), header)
+            states.update(header, header.base_offset, marker)
+
+
+def refill_windows(states: ProducerStates, segments: Iterable[Segment]) -> None:
+    """Let the known producers remember their batches of the last megabyte before the states' end.
+
+    The last batch of each, which is all that a snapshot has, comes again as the last; so sequence
+    and epoch are afterwards what they were.
+    """
+    epochs = {state.producer_id: state.producer_epoch for state in states.statistics()}
+    end = states.end_offset
+    if not epochs:
+        return
+    before = [segment for segment in segments if segment.base_offset < end]
+    if not before or not before[-1].size:
+        return
+    segment = before[-1]
+    place = segment.locate(end)
+    stop = segment.size if place is None else place[0]
+    if stop == 0:
+        return
+    for _, header in walk(segment.file, _boundary(segment, stop), stop):
+        if epochs.get(header.producer_id) != header.producer_epoch or header.is_control:
+            continue
+        plain = header._replace(attributes=header.attributes & ~TRANSACTIONAL_FLAG)
+        states.update(plain, header.base_offset)
+    states.end_offset = end
+
+
+def _boundary(segment: Segment, stop: int) -> int:
+    """A position where a batch begins, about `_LOOK_BACK` bytes before `stop`."""
+    if stop <= _LOOK_BACK:
+        return 0
+    index = segment.offset_index
+    offset = index.lookup_position(stop - _LOOK_BACK)
+    position = index.last_position() if offset is None else index.lookup(offset)
+    return position if position < stop else 0

@@ -1,0 +1,178 @@
+"""What happens to logs by itself: retention, flush.ms, producer expiry, checkpoints, removal.
+
+Each kind of work is one task that sleeps, works, and sleeps again. Work over all logs is done in
+slices, so that a broker with thousands of partitions answers requests in between; what waits for
+the disk is done in a thread. An error ends neither the task nor the others: a failed disk has taken
+its folder offline already, and anything else is a bug that is logged with its traceback, once per
+round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING
+
+from ottla.config.setting import MAX_LONG
+from ottla.errors import KafkaError
+from ottla.storage import paths
+
+if TYPE_CHECKING:
+    from ottla.runtime.clock import Clock
+    from ottla.runtime.files import FileSystem
+    from ottla.runtime.workers import Workers
+    from ottla.storage.directory import LogDirectories
+    from ottla.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+_SLICE = 100
+"""Logs worked on before others get their turn."""
+_FLUSH_TICK = 1.0
+_SHORTEST_TICK = 0.05
+
+
+class Schedule:
+    """The background work of a broker's logs."""
+
+    def __init__(
+        self, directories: LogDirectories, fs: FileSystem, clock: Clock, workers: Workers
+    ) -> None:
+        self._directories = directories
+        self._fs = fs
+        self._clock = clock
+        self._workers = workers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._removals: dict[int, asyncio.TimerHandle] = {}
+        self._stopped = False
+
+    def start(self) -> None:
+        settings = self._directories.settings
+        delay = settings.initial_task_delay_ms
+        self._repeat(self._retention, settings.retention_check_interval_ms, delay)
+        self._repeat(self._expire, settings.producer_id_expiration_check_interval_ms, delay)
+        for name, interval in (
+            (paths.RECOVERY_POINT_CHECKPOINT, settings.recovery_point_checkpoint_interval_ms),
+            (paths.LOG_START_CHECKPOINT, settings.log_start_checkpoint_interval_ms),
+            (paths.HIGH_WATERMARK_CHECKPOINT, settings.high_watermark_checkpoint_interval_ms),
+        ):
+            self._repeat(self._checkpoint(name), interval, delay)
+        self._spawn(self._flush_old())
+
+    async def stop(self) -> None:
+        """End the work. Files that still wait for removal go at the next start."""
+        self._stopped = True
+        for handle in self._removals.values():
+            handle.cancel()
+        self._removals.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- the work -----------------------------------------------------------------------------
+
+    async def apply_retention(self) -> int:
+        """Delete what retention lets go, in every log."""
+        count = 0
+        async for log in self._each():
+            try:
+                said = log.delete_old(self._clock.now_ms())
+            except KafkaError:
+                continue
+            for line in said:
+                logger.info("%s", line)
+            count += len(said)
+        return count
+
+    async def expire_producers(self) -> int:
+        """Forget producers that have been silent for too long, in every log."""
+        count = 0
+        async for log in self._each():
+            count += log.expire_producers(self._clock.now_ms())
+        return count
+
+    def flush_old(self) -> float:
+        """Ask for a flush of the logs whose `flush.ms` is over; seconds until the next look."""
+        now_ms = self._clock.now_ms()
+        tick = _FLUSH_TICK
+        for log in self._directories.logs.values():
+            flush_ms = log.config.flush_ms
+            if flush_ms == MAX_LONG:
+                continue
+            tick = min(tick, flush_ms / 1000)
+            if log.unflushed_messages > 0 and now_ms - log.last_flush_ms >= flush_ms:
+                self._directories.group_commit.request(log)
+        return max(tick, _SHORTEST_TICK)
+
+    def remove_later(self, names: Sequence[str], delay_ms: int) -> None:
+        """Remove renamed files or folders after a delay, in a thread."""
+        if self._stopped or not names:
+            return
+        loop = asyncio.get_running_loop()
+        key = id(names)
+        while key in self._removals:
+            key += 1
+
+        def begin() -> None:
+            del self._removals[key]
+            self._spawn(self._remove(list(names)))
+
+        self._removals[key] = loop.call_later(delay_ms / 1000, begin)
+
+    async def _remove(self, names: list[str]) -> None:
+        for name in names:
+            try:
+                await self._workers.run_in_thread(_remove_one, self._fs, name)
+            except OSError as error:
+                logger.warning("%s could not be removed: %s", name, error.strerror or error)
+
+    # --- repetition ---------------------------------------------------------------------------
+
+    async def _retention(self) -> None:
+        await self.apply_retention()
+
+    async def _expire(self) -> None:
+        await self.expire_producers()
+
+    def _checkpoint(self, name: str) -> Callable[[], Awaitable[None]]:
+        return lambda: self._directories.write_checkpoint(name)
+
+    async def _flush_old(self) -> None:
+        while True:
+            await asyncio.sleep(self.flush_old())
+
+    def _repeat(self, work: Callable[[], Awaitable[None]], interval_ms: int, delay_ms: int) -> None:
+        async def repeat() -> None:
+            await asyncio.sleep(delay_ms / 1000)
+            while True:
+                try:
+                    await work()
+                except Exception:
+                    logger.exception("background work on the logs failed")
+                await asyncio.sleep(interval_ms / 1000)
+
+        self._spawn(repeat())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _each(self) -> AsyncIterator[Log]:
+        for count, log in enumerate(list(self._directories.logs.values()), start=1):
+            if log.failure is None:
+                yield log
+            if count % _SLICE == 0:
+                await asyncio.sleep(0)
+
+
+def _remove_one(fs: FileSystem, path: str) -> None:
+    try:
+        if fs.is_dir(path):
+            fs.remove_tree(path)
+        else:
+            fs.remove(path)
+    except FileNotFoundError:
+        pass

@@ -1,0 +1,168 @@
+"""One log on a disk in memory, to be opened, crashed and opened again.
+
+    bench = LogBench(TopicConfig(segment_bytes=1000))
+    log = bench.open()
+    bench.append(log, b"a", b"b")
+    bench = bench.killed()
+    assert bench.contents(bench.open()) == [(0, b"a"), (1, b"b")]
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ottla.config.topic import TopicConfig
+from ottla.model.ids import TopicPartition
+from ottla.records.batch import batches
+from ottla.records.builder import build_batch
+from ottla.records.reader import iter_records
+from ottla.storage.load import Surroundings, open_log
+from ottla.storage.log import AppendInfo, Log
+from ottla.storage.segment import OpenFiles
+from ottla.testing.clock import ManualClock
+from ottla.testing.files import MemoryFileSystem
+
+if TYPE_CHECKING:
+    from ottla.runtime.files import FileSystem
+    from ottla.testing.files import Survivor
+
+PARTITION = TopicPartition("t", 0)
+FOLDER = "/data/t-0"
+_DAY_MS = 86_400_000
+_EVERYTHING = 2**31 - 1
+
+
+class RecordingHost:
+    """A `LogHost` that does nothing and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.failures: list[tuple[str, OSError]] = []
+        self.flushes_wanted = 0
+        self.discarded: list[str] = []
+
+    def folder_failed(self, log: Log, error: OSError, doing: str) -> None:
+        self.failures.append((doing, error))
+
+    def flush_wanted(self, log: Log) -> None:
+        self.flushes_wanted += 1
+
+    def discard(self, files: Sequence[str], delay_ms: int) -> None:
+        self.discarded += files
+
+
+def surroundings(
+    fs: FileSystem,
+    *,
+    clock: ManualClock | None = None,
+    host: RecordingHost | None = None,
+    open_files: int = 100,
+) -> Surroundings:
+    """What a log needs around it, for tests."""
+    return Surroundings(
+        OpenFiles(fs, open_files),
+        host or RecordingHost(),
+        clock or ManualClock(),
+        random.Random(1),
+        _DAY_MS,
+    )
+
+
+class LogBench:
+    """A folder for one log, and the world around it."""
+
+    def __init__(
+        self,
+        config: TopicConfig | None = None,
+        *,
+        fs: MemoryFileSystem | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.config = config or TopicConfig()
+        self.fs = fs or MemoryFileSystem()
+        self.clock = clock or ManualClock()
+        self.fs.now_ms = self.clock.now_ms()
+        self.host = RecordingHost()
+        self.around = surroundings(self.fs, clock=self.clock, host=self.host)
+
+    def open(
+        self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0
+    ) -> Log:
+        return open_log(
+            self.around,
+            FOLDER,
+            PARTITION,
+            self.config,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+        )
+
+    def append(
+        self,
+        log: Log,
+        *values: bytes,
+        epoch: int = 0,
+        timestamp: int | None = None,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        sequence: int = -1,
+        transactional: bool = False,
+    ) -> AppendInfo:
+        """Append one batch with these values."""
+        moment = self.clock.now_ms() if timestamp is None else timestamp
+        batch = build_batch(
+            [(moment, None, value, ()) for value in values],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+        return self.append_bytes(log, batch, epoch=epoch)
+
+    def append_bytes(self, log: Log, batch: bytes, *, epoch: int = 0) -> AppendInfo:
+        buffer = memoryview(bytearray(batch))
+        return log.append(buffer, leader_epoch=epoch, now_ms=self.clock.now_ms())
+
+    def flush(self, log: Log) -> None:
+        """What `GroupCommit` does, on the spot."""
+        job = log.begin_flush()
+        if job is not None:
+            job.run(self.fs)
+            log.finish_flush(job, self.clock.now_ms())
+
+    def close(self, log: Log) -> None:
+        """Stop cleanly."""
+        log.close()
+        self.flush(log)
+        log.close_files()
+
+    def contents(
+        self, log: Log, start: int | None = None, upper: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        """Offset and value of every record a consumer would get."""
+        offset = log.log_start_offset if start is None else start
+        upper = log.log_end_offset if upper is None else upper
+        found: list[tuple[int, bytes]] = []
+        while True:
+            region = log.read(offset, _EVERYTHING, upper=upper).region
+            if region is None:
+                return found
+            data = region.read()
+            for position, header in batches(data):
+                for record in iter_records(data[position : position + header.size], header):
+                    if record.offset >= offset:
+                        found.append((record.offset, record.value or b""))
+                offset = header.next_offset
+
+    def killed(self) -> LogBench:
+        """The same folder as the next process finds it after kill -9."""
+        return LogBench(self.config, fs=self.fs.killed(), clock=self.clock)
+
+    def power_lost(
+        self, *, survives: Survivor | None = None, zeros: bool = False, names: bool = False
+    ) -> LogBench:
+        """The same folder after a power cut."""
+        lost = self.fs.power_lost(survives=survives, zeros=zeros, names=names)
+        return LogBench(self.config, fs=lost, clock=self.clock)

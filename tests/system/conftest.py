@@ -1,0 +1,166 @@
+"""Fixtures for tests against a broker process of their own: neighbours, memory, loads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ottla.testing.process import BrokerProcess
+
+
+def create_topic(connection: Any, name: str, partitions: int = 1, **config: str) -> None:
+    settings = [{"name": k.replace("_", "."), "value": v} for k, v in config.items()]
+    wanted = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+    (made,) = connection.ask(
+        "create_topics", 7, topics=[wanted | {"configs": settings}], timeout=30_000
+    ).topics
+    assert made.error_code == 0, made.error_message
+
+
+def produce(connection: Any, topic: str, records: bytes, partition: int = 0, acks: int = 1) -> Any:
+    data = [{"index": partition, "records": records}]
+    answer = connection.ask(
+        "produce",
+        9,
+        acks=acks,
+        timeout=30_000,
+        topic_data=[{"name": topic, "partition_data": data}],
+    )
+    return answer.responses[0].partition_responses[0]
+
+
+def fetch(connection: Any, topic: str, offset: int = 0, partition: int = 0) -> Any:
+    wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+    answer = connection.ask(
+        "fetch",
+        12,
+        max_wait=0,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        topics=[{"topic": topic, "partitions": [wanted]}],
+    )
+    return answer.responses[0].partitions[0]
+
+
+@pytest.fixture
+def raw() -> Any:
+    """The three short forms above, as one object."""
+
+    class Raw:
+        pass
+
+    raw = Raw()
+    raw.create_topic, raw.produce, raw.fetch = create_topic, produce, fetch  # type: ignore[attr-defined]
+    return raw
+
+
+class Neighbour:
+    """A client that does nothing unusual, in a thread, for as long as a test misbehaves.
+
+    It writes a record and reads it back, on one connection that stays and on a new one each
+    time. Its socket time-out is the deadline: a broker that stops serving it fails the test.
+    """
+
+    def __init__(self, connect: Callable[[], Any], records: bytes, topic: str) -> None:
+        self.rounds = 0
+        self.failure: BaseException | None = None
+        self._connect, self._records, self._topic = connect, records, topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            staying = self._connect()
+            while not self._stop.is_set():
+                for connection in (staying, self._connect()):
+                    written = produce(connection, self._topic, self._records)
+                    assert written.error_code == 0
+                    read = fetch(connection, self._topic, written.base_offset)
+                    assert (read.error_code, len(read.records)) == (0, len(self._records))
+                connection.close()
+                self.rounds += 1
+                self._stop.wait(0.02)
+            staying.close()
+        except BaseException as error:
+            self.failure = error
+
+    def served(self, *, rounds: int = 2, timeout: float = 25.0) -> None:
+        """Wait until it got through its round a few times from now on."""
+        goal, deadline = self.rounds + rounds, time.monotonic() + timeout
+        while self.rounds < goal:
+            if self.failure is not None:
+                raise AssertionError("the well-behaved client failed") from self.failure
+            assert time.monotonic() < deadline, "the well-behaved client is not served"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        if self.failure is not None:
+            raise AssertionError("the well-behaved client failed") from self.failure
+
+
+@pytest.fixture
+def neighbour(wire: Any, batch: Any) -> Iterator[Callable[[BrokerProcess], Neighbour]]:
+    started: list[Neighbour] = []
+
+    def start(broker: BrokerProcess) -> Neighbour:
+        create_topic(wire(broker.bootstrap), "neighbourhood")
+        one = Neighbour(lambda: wire(broker.bootstrap), batch([b"good morning"]), "neighbourhood")
+        started.append(one)
+        one.served()
+        return one
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+@pytest.fixture
+def memory() -> Callable[..., Any]:
+    """`with memory(broker, grows_at_most=…)`: resident memory, sampled while the block runs."""
+
+    @contextmanager
+    def bounded(broker: BrokerProcess, *, grows_at_most: int) -> Iterator[None]:
+        before, peak, done = broker.rss(), broker.rss(), threading.Event()
+
+        def sample() -> None:
+            nonlocal peak
+            while not done.wait(0.02):
+                if not broker.alive:
+                    return
+                peak = max(peak, broker.rss())
+
+        sampler = threading.Thread(target=sample, daemon=True)
+        sampler.start()
+        try:
+            yield
+        finally:
+            done.set()
+            sampler.join()
+        growth = (peak - before) >> 20
+        assert broker.alive, broker.log()
+        assert growth <= grows_at_most >> 20, f"memory grew by {growth} MB"
+
+    return bounded
+
+
+@pytest.fixture
+def quiet() -> Callable[..., Any]:
+    """`with quiet(broker, lines=5)`: the block makes the broker say something, but not much."""
+
+    @contextmanager
+    def limited(broker: BrokerProcess, *, lines: int, at_least: int = 1) -> Iterator[None]:
+        before = broker.log_size()
+        yield
+        said = broker.log_since(before).splitlines()
+        assert not any("Traceback" in line for line in said), "\n".join(said)
+        assert at_least <= len(said) <= lines, "\n".join(said)
+
+    return limited

@@ -1,0 +1,233 @@
+"""Bad input: bounded memory, the close that Kafka gives, a word in the log, others unaffected.
+
+Each test runs while a well-behaved client goes on writing and reading (`neighbour`), and
+fails when that client is not served within its deadline.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import cramjam
+import pytest
+
+from ottla.testing.process import BrokerProcess
+
+MB = 1 << 20
+HEADER = struct.Struct(">hhih2s")
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    return start_broker()
+
+
+@pytest.fixture
+def strangers(broker: BrokerProcess) -> Iterator[Callable[[], socket.socket]]:
+    """`strangers()`: a new connection of somebody who means no good."""
+    with ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            host, port = broker.bootstrap.split(":")
+            return stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+
+        yield connect
+
+
+def closed(connection: socket.socket) -> bool:
+    """Read until the end; False when the broker answers or says nothing."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def noise(seed: int, size: int) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+CLIENT_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(200)
+PLAIN_HEADER = HEADER.pack(3, 1, 1, 2, b"me")
+
+NONSENSE: dict[str, Callable[[int], bytes]] = {
+    "a frame that claims 2 GB": lambda _: struct.pack(">i", 2**31 - 1) + bytes(100),
+    "a frame one byte over the limit": lambda _: struct.pack(">i", 104_857_601),
+    "a negative length": lambda _: struct.pack(">i", -1) + bytes(100),
+    "an empty frame": lambda _: struct.pack(">i", 0),
+    "an unknown API key": lambda _: frame(HEADER.pack(999, 0, 1, 2, b"me")),
+    "a version out of range": lambda _: frame(HEADER.pack(1, 77, 1, 2, b"me") + bytes(50)),
+    "a body cut short": lambda _: frame(PLAIN_HEADER + struct.pack(">ih", 1, 10) + b"abc"),
+    "an array of two billion": lambda _: frame(PLAIN_HEADER + b"\x7f\xff\xff\xff"),
+    "random bytes": lambda i: b"\xff" + noise(i, 200),
+    "a header with garbage after it": lambda i: frame(
+        HEADER.pack(0, 9, 1, 2, b"me") + b"\x00\xff\xff\xff" + noise(i, 100)
+    ),
+    "a TLS hello": lambda _: CLIENT_HELLO,
+    "an HTTP request": lambda _: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+def test_nonsense_is_hung_up_on_and_mentioned_once(broker, strangers, neighbour, memory, quiet):
+    friend = neighbour(broker)
+    for what, make in NONSENSE.items():
+        with memory(broker, grows_at_most=16 * MB), quiet(broker, lines=8):
+            for i in range(40):
+                connection = strangers()
+                connection.sendall(make(i))
+                assert closed(connection), what
+                connection.close()
+        friend.served(rounds=1)
+
+
+def test_half_frames_of_fifty_megabytes_from_five_hundred_clients(
+    broker, strangers, neighbour, memory
+):
+    """Under this one Apache Kafka 4.2 with a heap of 1 GB stops serving the others."""
+    friend = neighbour(broker)
+    announced, sent_by_each = 50_000_000, 25_000_000
+    chunk = bytes(256 * 1024)
+    with memory(broker, grows_at_most=400 * MB), selectors.DefaultSelector() as selector:
+        left = {}
+        for _ in range(500):
+            connection = strangers()
+            connection.sendall(struct.pack(">i", announced) + PLAIN_HEADER)
+            connection.setblocking(False)
+            left[connection] = sent_by_each
+            selector.register(connection, selectors.EVENT_WRITE)
+        goal, deadline = friend.rounds + 10, time.monotonic() + 25
+        while time.monotonic() < deadline and friend.rounds < goal and left:
+            for key, _ in selector.select(0.1):
+                connection = key.fileobj
+                try:
+                    left[connection] -= connection.send(chunk[: max(left[connection], 1)])
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    left[connection] = 0
+                if left[connection] <= 0:
+                    selector.unregister(connection)
+                    del left[connection]
+        friend.served()
+    friend.served()
+
+
+def test_a_large_request_still_gets_through_among_them(broker, strangers, wire, batch, raw):
+    connection = wire(broker.bootstrap)
+    raw.create_topic(connection, "large", max_message_bytes="60000000")
+    for _ in range(50):
+        half = strangers()
+        half.sendall(struct.pack(">i", 50_000_000) + bytes(100_000))
+    assert raw.produce(connection, "large", batch([bytes(20 * MB)])).error_code == 0
+
+
+def test_clients_that_send_a_byte_at_a_time(broker, strangers, neighbour, memory):
+    friend = neighbour(broker)
+    request = frame(HEADER.pack(18, 0, 7, 2, b"me"))
+    with memory(broker, grows_at_most=16 * MB):
+        slow = [strangers() for _ in range(100)]
+        for byte in request:
+            for connection in slow:
+                connection.sendall(bytes([byte]))
+            friend.served(rounds=1)
+        for connection in slow:
+            assert len(connection.recv(4, socket.MSG_WAITALL)) == 4
+
+
+@pytest.mark.parametrize("kind", ["large answers from disk", "large answers", "small answers"])
+def test_a_client_that_never_reads(kind, broker, strangers, neighbour, memory, wire, batch, raw):
+    connection = wire(broker.bootstrap)
+    raw.create_topic(connection, "big", partitions=500 if kind == "large answers" else 1)
+    for _ in range(4):
+        assert raw.produce(connection, "big", batch([bytes(900_000)])).error_code == 0
+    request = frame(
+        {
+            "large answers from disk": HEADER.pack(1, 4, 1, 2, b"me")
+            + struct.pack(">iiiibi", -1, 0, 1, 50 * MB, 0, 1)
+            + struct.pack(">h3siiqi", 3, b"big", 1, 0, 0, 50 * MB),
+            "large answers": HEADER.pack(3, 1, 1, 2, b"me") + struct.pack(">i", -1),
+            "small answers": HEADER.pack(3, 1, 1, 2, b"me") + struct.pack(">i", 0),
+        }[kind]
+    )
+    friend = neighbour(broker)
+    with memory(broker, grows_at_most=64 * MB):
+        deaf = [strangers() for _ in range(5)]
+        for connection in deaf:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.setblocking(False)
+        # until the broker stops reading from all of them
+        goal, stuck_since, pending = friend.rounds + 5, time.monotonic(), request * 500
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and (
+            friend.rounds < goal or time.monotonic() - stuck_since < 0.5
+        ):
+            for connection in deaf:
+                try:
+                    if connection.send(pending):
+                        stuck_since = time.monotonic()
+                except BlockingIOError:
+                    time.sleep(0.001)
+        assert time.monotonic() < deadline, "requests without a reader are read without an end"
+        friend.served()
+    for connection in deaf:
+        connection.close()
+    friend.served()
+
+
+def test_ten_thousand_idle_connections(broker, strangers, neighbour, memory, eventually):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    # the broker was started with the limit this process had, and may raise its own likewise
+    count = min(10_000, hard - 1_000)
+    friend = neighbour(broker)
+    before = broker.open_files()
+    with memory(broker, grows_at_most=count * 12 * 1024 + 16 * MB):
+        idle = [strangers() for _ in range(count)]
+        eventually(lambda: broker.open_files() >= before + count)
+        friend.served()
+    for connection in idle:
+        connection.close()
+    eventually(lambda: broker.open_files() < before + 100)
+    friend.served()
+
+
+def bomb(codec: str, size: int) -> bytes:
+    """`size` zero bytes, compressed piece by piece."""
+    compressor = {"zstd": cramjam.zstd.Compressor, "gzip": cramjam.gzip.Compressor}[codec]()
+    out, piece = bytearray(), bytes(16 * MB)
+    for _ in range(size // len(piece)):
+        compressor.compress(piece)
+        out += bytes(compressor.flush())
+    return bytes(out + bytes(compressor.finish()))
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip"])
+def test_a_small_batch_that_would_unpack_to_a_gigabyte(
+    codec, broker, neighbour, memory, wire, batch, raw
+):
+    friend = neighbour(broker)
+    connection = wire(broker.bootstrap, timeout=30)
+    raw.create_topic(connection, "repacked", compression_type="lz4")
+    raw.create_topic(connection, "compacted", cleanup_policy="compact")
+    payload = bomb(codec, 1 << 30)
+    records: Any = batch([b"x"], keys=[b"k"], codec=codec, payload=payload)
+    assert len(records) < 1_048_588
+    with memory(broker, grows_at_most=200 * MB):
+        for topic in ("repacked", "compacted"):
+            written = raw.produce(connection, topic, records)
+            assert written.error_code != 0, topic
+            assert written.base_offset == -1
+        friend.served()

@@ -1,0 +1,63 @@
+"""Log lines: one form, and no flood."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from ottla.runtime import logs
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def now_ms(self) -> int:
+        return int(self.time * 1000)
+
+
+@pytest.fixture
+def stream():
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:], root.level = handlers, level
+
+
+def test_human_lines_name_the_room_and_the_message(stream):
+    logs.setup("human", "info", stream)
+    logging.getLogger("ottla.storage.log").warning("torn tail of %d bytes", 7)
+    assert stream.getvalue().endswith("WARNING storage.log: torn tail of 7 bytes\n")
+
+
+def test_json_lines_are_one_object_each_with_the_error_inside(stream):
+    logs.setup("json", "info", stream)
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        logging.getLogger("ottla.x").exception("it failed")
+    (line,) = stream.getvalue().splitlines()
+    entry = json.loads(line)
+    assert entry["level"] == "error"
+    assert entry["message"] == "it failed"
+    assert "ValueError: boom" in entry["error"]
+
+
+def test_a_flood_is_held_back_and_counted(caplog):
+    clock = FakeClock()
+    limit = logs.RateLimit(logging.getLogger("flood"), clock, burst=2, interval=10)
+    for _ in range(50):
+        limit.warning("bad bytes from %s", "somewhere")
+    assert len(caplog.records) == 2
+    clock.time += 11
+    limit.warning("bad bytes from %s", "elsewhere")
+    assert [record.getMessage() for record in caplog.records[2:]] == [
+        "48 more lines like the one before were held back",
+        "bad bytes from elsewhere",
+    ]
