@@ -141,7 +141,7 @@ def produce(
         show_json({"topic": topic, **report._asdict()})
     if not quiet and not as_json:
         say(
-            f"sent {count(report.sent, 'record')} ({report.bytes} bytes) to {topic} "
+            f"sent {count(report.sent, 'record')} ({count(report.bytes, 'byte')}) to {topic} "
             f"in {report.seconds:.2f} s"
         )
     if report.error is not None:

@@ -191,10 +191,9 @@ class Admin:
         self, *, topic: str | None = None, broker: int | None = None
     ) -> tuple[ConfigEntry, ...]:
         """All settings of a topic or of a broker, by name."""
+        resource = _resource(topic, broker)
         with translated():
-            answers = self._client.describe_configs(
-                [_resource(topic, broker)], request_timeout=self._timeout
-            )
+            answers = self._client.describe_configs([resource], request_timeout=self._timeout)
         [entries] = self._settle(answers).values()
         return tuple(_config_entry(entries[name]) for name in sorted(entries))
 

@@ -108,8 +108,8 @@ class AsyncProducer(Writer[K, V]):
         loop = asyncio.get_running_loop()
         if self._post is None or self._post.loop is not loop:
             self._post = _Post(loop)
-        if not self._outbox.introduced:
-            await asyncio.to_thread(self._outbox.introduce, topic)
+        if pause := self._outbox.settling():
+            await asyncio.sleep(pause)
         if self._partitioner is not None and record.partition < 0:
             record = await self._place(record)
         future: asyncio.Future[Delivery] = loop.create_future()

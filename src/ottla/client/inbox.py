@@ -60,9 +60,14 @@ class Inbox:
             error = message.error()
             if error is None:
                 return message
-            if error.code() != rd.KafkaError._PARTITION_EOF:
+            if error.code() == rd.KafkaError._PARTITION_EOF:
+                self._at_end.add(_partition_of(message))
+            elif self._stores_offsets or message.topic() is not None:
                 raise translate(error)
-            self._at_end.add(_partition_of(message))
+            else:
+                # librdkafka looks for the coordinator of the group it makes us name although we
+                # join none; that there is none, or not for us, does not matter.
+                LOGGER.debug("%s", error)
         if self._failure is not None:
             raise self._failure
         return None

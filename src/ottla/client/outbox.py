@@ -14,7 +14,6 @@ empty as soon as a report has been taken from it, which is before its callback h
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +33,8 @@ Sink = Callable[["Delivery | None", "KafkaError | None"], None]
 # How long partition counts for a Python partitioner are believed before they are asked again;
 # librdkafka refreshes its own in the background every five minutes.
 _COUNT_LIFETIME = 60.0
+# How long the exchange of a new idempotent producer with a broker nearby takes, amply.
+_SETTLING = 0.015
 # The longest single wait inside librdkafka.
 _SLICE = 0.1
 # A sender serves the reports once in so many records; the thread does it when fewer than that
@@ -53,7 +54,8 @@ class Outbox:
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
-        self.introduced = not config.get("enable.idempotence")
+        idempotent = bool(config.get("enable.idempotence"))
+        self._settled_at = time.monotonic() + _SETTLING if idempotent else None
         self._lock = threading.Lock()
         self._offered = 0
         self._settled = 0
@@ -114,16 +116,19 @@ class Outbox:
             self.producer.poll(0)
         return True
 
-    def introduce(self, topic: str) -> None:
-        """Get connected before the first record of an idempotent producer is handed over.
+    def settling(self) -> float:
+        """Seconds to leave a new idempotent producer alone before it is given anything to do.
 
-        An idempotent producer first asks for its id. When that coincides with librdkafka's move
-        from the bootstrap address to the broker's own, it tries again half a second later; a
-        connection that is already up costs a tenth of that.
+        It first asks for its producer id. Told of a topic meanwhile, librdkafka drops the
+        bootstrap connection that the question was to go out on, and repeats the question half a
+        second later; left alone for some milliseconds it has its id.
         """
-        self.introduced = True
-        with contextlib.suppress(rd.KafkaException):
-            self.producer.list_topics(topic, timeout=_SLICE)
+        if self._settled_at is None:
+            return 0.0
+        left = self._settled_at - time.monotonic()
+        if left <= 0:
+            self._settled_at = None
+        return max(0.0, left)
 
     def serve(self, timeout: float) -> None:
         """Wait for reports and pass them on; returns after the first ones."""
@@ -147,6 +152,7 @@ class Outbox:
         """
         if self.knows_partitions(topic):
             return self._counts[topic][0]
+        time.sleep(self.settling())
         now = time.monotonic()
         deadline = now + timeout
         while True:

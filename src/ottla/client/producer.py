@@ -161,6 +161,9 @@ class Writer(Generic[K, V]):
             "delivery.timeout.ms": round(options.get("delivery_timeout", 120.0) * 1000),
             # As in Java: on, unless the acks rule it out.
             "enable.idempotence": options.get("idempotent", everyone),
+            # Otherwise librdkafka waits 50 ms before it tries a second broker address, and the
+            # first one it learns of is the bootstrap broker's own.
+            "enable.sparse.connections": False,
             "linger.ms": options.get("linger", 0.005) * 1000,
             "partitioner": DEFAULT_PARTITIONER if callable(partitioner) else partitioner,
             # librdkafka would keep all records without a key on one partition for 10 ms at a
@@ -376,8 +379,8 @@ class Producer(Writer[K, V]):
         self.close()
 
     def _offer(self, record: Outgoing, sink: Sink | None) -> None:
-        if not self._outbox.introduced:
-            self._outbox.introduce(record.topic)
+        if pause := self._outbox.settling():
+            time.sleep(pause)
         record = self._placed(record)
         if self._outbox.offer(*record, sink):
             return

@@ -379,7 +379,6 @@ def _cut(files: FileSystem, path: str, size: int) -> None:
     journal = files.open(path)
     try:
         journal.truncate(size)
-        journal.sync()
     finally:
         journal.close()
     logger.warning(

@@ -388,10 +388,19 @@ class Registry:
 
     async def _change(self, ops: Callable[[], Sequence[Op]], fence: Check | None) -> None:
         """Commit what `ops` makes of the newest state; if that has moved, make it anew."""
-        if self.image.revision < 0:
-            await self.load()
-        while (changes := ops()) and not await self._try(*changes, fence=fence):
-            pass
+        while True:
+            seen = self.image.revision
+            try:
+                changes = ops() if seen >= 0 else None
+            except KafkaError:
+                # Impossible in this image; but is it the newest?
+                if (await self.load()).revision == seen:
+                    raise
+                continue
+            if changes is None:
+                await self.load()
+            elif not changes or await self._try(*changes, fence=fence):
+                return
 
     async def _try(self, *ops: Op, fence: Check | None = None) -> bool:
         """Commit, and bring the image up to date either way; False after a conflict."""

@@ -218,6 +218,14 @@ class Settings:
         own["layers"] = (MappingProxyType(given),)
         self._fall_back()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For the way to a worker process: a view of a mapping cannot be pickled."""
+        return {**self.__dict__, "layers": tuple(dict(layer) for layer in self.layers)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        layers = tuple(MappingProxyType(layer) for layer in state["layers"])
+        self.__dict__.update(state, layers=layers)
+
     @classmethod
     def from_layers(cls, layers: Sequence[Texts]) -> Self:
         """Read texts, strongest layer first. Unknown names are kept in `layers`, nothing more.

@@ -23,7 +23,7 @@ from ottla.net.connection import Connection, Hangup, Part, Reply
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.compiler import codec
 from ottla.protocol.header import parse_request_header
-from ottla.protocol.primitives import DecodeError
+from ottla.protocol.primitives import DecodeError, EncodeError
 from ottla.runtime.metrics import Counter, Histogram
 from ottla.runtime.waiters import Deferred
 
@@ -94,7 +94,7 @@ class Dispatcher:
             result = self._failed(route, request, error)
         if type(result) is route.response_type:
             route.latency.record(time.perf_counter() - started)
-            return _encode(route, correlation_id, result)
+            return self._encode(route, correlation_id, result)
         if result is None:
             route.latency.record(time.perf_counter() - started)
             return None
@@ -160,12 +160,11 @@ class Dispatcher:
     ) -> None:
         route.latency.record(time.perf_counter() - started)
         try:
-            parts = None if response is None else _encode(route, correlation_id, response)
-        except Exception as error:
-            logger.exception("a %s response cannot be encoded", route.handler.spec.name)
-            reply.fail(Hangup(f"internal error: {error}"))
-            return
-        reply.resolve(parts)
+            reply.resolve(
+                None if response is None else self._encode(route, correlation_id, response)
+            )
+        except Hangup as hangup:
+            reply.fail(hangup)
 
     def _failed(self, route: Route, request: Request[Any], error: Exception) -> Any:
         """The response to a request that failed as a whole; Hangup where the API has none."""
@@ -196,6 +195,26 @@ class Dispatcher:
             reply.fail(hangup)
             return None
 
+    def _encode(self, route: Route, correlation_id: int, response: Any) -> list[Part]:
+        """Length, response header, body: the parts that go to the socket."""
+        parts: list[Any] = []
+        try:
+            length = route.encode(response, parts)
+        except EncodeError as error:
+            # A handler made something that this version cannot say. The request's effects stand,
+            # so there is no honest answer but to hang up; and it is a bug of ours, so say so.
+            logger.exception("a %s v%d response", route.handler.spec.name, route.version)
+            raise Hangup(f"internal error: {error}") from None
+        if route.header_v1:
+            head = _HEADER_V1.pack(length + 5, correlation_id, 0)
+        else:
+            head = _HEADER_V0.pack(length + 4, correlation_id)
+        if parts:
+            parts[0] = head + parts[0]
+        else:
+            parts.append(head)
+        return parts
+
     def _route(self, key: int, version: int) -> Route:
         handler = self._table.get(key)
         if handler is None:
@@ -214,18 +233,3 @@ class Dispatcher:
         """Wait for what is still being worked on."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
-
-
-def _encode(route: Route, correlation_id: int, response: Any) -> list[Part]:
-    """Length, response header, body: the parts that go to the socket."""
-    parts: list[Any] = []
-    length = route.encode(response, parts)
-    if route.header_v1:
-        head = _HEADER_V1.pack(length + 5, correlation_id, 0)
-    else:
-        head = _HEADER_V0.pack(length + 4, correlation_id)
-    if parts:
-        parts[0] = head + parts[0]
-    else:
-        parts.append(head)
-    return parts

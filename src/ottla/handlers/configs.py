@@ -239,6 +239,8 @@ def _change(kind: int, name: str, edit: Edit, services: Services) -> ConfigChang
         )
 
     if kind == TOPIC:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         return ConfigChange(ResourceKind.TOPIC, name, topic)
     if kind == BROKER:
         if name != "":
@@ -311,4 +313,5 @@ def _check_is_us(name: str, services: Services) -> None:
 
 
 def _unsupported(kind: int) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type {kind}.")
+    what = "Unsupported" if kind in LISTABLE else "Unknown"
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"{what} resource type {kind}")

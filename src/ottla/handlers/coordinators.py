@@ -1,9 +1,11 @@
 """FindCoordinator (10): which broker coordinates a group or a transactional id.
 
 Versions   0-6; from 4 on several keys in one request.
-Not done   There are no coordinators yet. The answer is an error that clients take as final
-           (GROUP_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED), with a message
-           that says why: with a retriable one a consumer would wait for ever without a word.
+Not done   There are no coordinators yet. For a group the answer is COORDINATOR_NOT_AVAILABLE, as
+           from a Kafka that cannot make its offsets topic: a consumer that assigns partitions
+           itself goes on undisturbed. For a transactional id it is
+           TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients take as final; with a retriable
+           code a transactional producer would wait for ever without a word.
 See        KIP-98, KIP-699, KIP-932
 """
 
@@ -22,7 +24,7 @@ from ottla.protocol.messages.groups import (
 MANY_KEYS = 4
 
 _REFUSALS = {
-    0: (ErrorCode.GROUP_AUTHORIZATION_FAILED, "consumer groups are not supported yet"),
+    0: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "consumer groups are not supported yet"),
     1: (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported yet"),
 }
 

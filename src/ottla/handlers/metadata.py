@@ -217,7 +217,7 @@ def describe_cluster(
         )
     if body.endpoint_type != ENDPOINT_BROKERS:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"unsupported endpoint type {body.endpoint_type}"
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {body.endpoint_type}"
         )
     image = services.image
     return DescribeClusterResponse(

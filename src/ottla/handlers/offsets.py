@@ -6,8 +6,8 @@ Behaviour  ListOffsets takes a timestamp, or one of the named positions: -1 the 
            timestamp, -4 the start of what is on local disk (the same as -2: there are no tiers),
            -5 and -6 the ends of what is tiered or waiting for it (none: offset -1).
            DeleteRecords moves the log start; -1 means everything that can be read.
-Odd        A named position that is newer than the request's version fails that partition with
-           UNSUPPORTED_VERSION. A partition listed twice in ListOffsets fails with
+Odd        A named position that is newer than the request's version, or unknown, fails that
+           partition with UNSUPPORTED_VERSION. A partition listed twice in ListOffsets fails with
            INVALID_REQUEST. A timestamp later than every record is no error: offset -1.
 See        KIP-79, KIP-107, KIP-207, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023
 """
@@ -47,9 +47,17 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
 # The first version that knows each named position.
-SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+SINCE = {
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+NEVER = 2**15
 
 READ_COMMITTED = 1
+KNOWS_EPOCHS = 4
 
 
 @handles(ApiKey.LIST_OFFSETS, versions=range(1, 12))
@@ -67,13 +75,17 @@ def list_offsets(request: Request[ListOffsetsRequest], services: Services) -> Li
             try:
                 if times[topic.name, part.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                if request.api_version < SINCE.get(part.timestamp, 0):
+                if part.timestamp < LATEST and (
+                    request.api_version < SINCE.get(part.timestamp, NEVER)
+                ):
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
                 partition = services.replicas.by_name(topic.name, part.partition_index)
                 partition.check_epoch(part.current_leader_epoch)
                 _look_up(partition, part, committed, answer)
             except KafkaError as error:
                 answer.error_code = error.code
+            if request.api_version < KNOWS_EPOCHS:
+                answer.leader_epoch = NO_LEADER_EPOCH
             answers.append(answer)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)

@@ -10,8 +10,9 @@ Behaviour  One bad partition never fails its neighbours. acks=0 sends no respons
 Odd        acks outside -1, 0, 1 fail every partition with INVALID_REQUIRED_ACKS.
            A partition with null or empty records fails with INVALID_RECORD, as in Kafka.
            A message goes with the error only when single records are to blame (v8+).
-Not done   Transactions: a transactional id fails with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, an
-           error no client retries.
+           zstd below version 7 fails with UNSUPPORTED_COMPRESSION_TYPE.
+Not done   Transactions: a request with a transactional batch fails as a whole with
+           TRANSACTIONAL_ID_AUTHORIZATION_FAILED, an error no client retries.
 See        KIP-98, KIP-360, KIP-467, KIP-516, KIP-890, KIP-951
 """
 
@@ -40,6 +41,12 @@ from ottla.storage.validate import RecordsRejected, prepare
 
 BY_ID = 13
 OLDEST_SERVED = 3
+KNOWS_ZSTD = 7
+
+ATTRIBUTES_BYTE = 22
+TRANSACTIONAL = 0x10
+CODEC_MASK = 0x07
+ZSTD = 4
 
 Waiting = list[tuple[PartitionProduceResponse, Deferred[None]]]
 
@@ -69,6 +76,7 @@ def produce(
     refusal = _refusal(body)
     now_ms = services.clock.now_ms()
     by_id = request.api_version >= BY_ID
+    old = request.api_version < KNOWS_ZSTD
     replicas = services.replicas
     waiting: Waiting = []
     slow: list[tuple[PartitionProduceResponse, Partition, bytes]] = []
@@ -83,6 +91,8 @@ def produce(
                 records = data.records
                 if not records:
                     raise KafkaError(ErrorCode.INVALID_RECORD)
+                if old and _attributes(records) & CODEC_MASK == ZSTD:
+                    raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
                 partition = (
                     replicas.by_id(topic.topic_id, data.index)
                     if by_id
@@ -120,11 +130,16 @@ def _refusal(body: ProduceRequest) -> KafkaError | None:
     """Why nothing of the request is taken, if so."""
     if body.acks not in (-1, 0, 1):
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-    if body.transactional_id is not None:
-        return KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported yet"
-        )
+    for topic in body.topic_data:
+        for data in topic.partition_data:
+            if data.records and _attributes(data.records) & TRANSACTIONAL:
+                return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return None
+
+
+def _attributes(records: memoryview) -> int:
+    """The low byte of the first batch's attributes; 0 for what is too short to have them."""
+    return records[ATTRIBUTES_BYTE] if len(records) > ATTRIBUTES_BYTE else 0
 
 
 def _appended(index: int, info: AppendInfo) -> PartitionProduceResponse:

@@ -5,6 +5,11 @@ all bytes) of the length that follows them; structures are inlined and arrays be
 Nothing from the wire is believed: a length or an element count is compared with the bytes that
 are left before anything is sliced or allocated, and running out of bytes anywhere else raises
 IndexError or struct.error, which the function's outermost frame turns into DecodeError.
+
+The smallest element takes a byte or two on the wire but a hundred in memory. So the arrays of one
+request may hold `MAX_ELEMENTS` in all; a hundred megabytes of empty names are refused before
+they become gigabytes and seconds. Responses come from brokers that we have asked, and have no
+such bound.
 """
 
 from __future__ import annotations
@@ -21,6 +26,9 @@ from ottla.protocol.primitives import (
 )
 from ottla.protocol.schema import Field, Schema, schema_of
 from ottla.protocol.source import CODES, REPEATED, Source, default_value
+
+MAX_ELEMENTS = 1 << 20
+"""How many array elements, of all arrays together, a request may have."""
 
 
 def compile_decoder(message_class: type, version: int) -> Callable[[memoryview, int], Any]:
@@ -40,6 +48,7 @@ class _DecoderWriter:
         self._title = f"{schema.name} v{version}"
         self._version = version
         self._flexible = schema.flexible.includes(version)
+        self._bounded = schema.kind == "request"
         self._pending: list[tuple[str, str]] = []
         self._source = source = Source(f"{self._title} decoder")
         source.bind("uvarint", read_uvarint)
@@ -53,6 +62,8 @@ class _DecoderWriter:
         with source.block("def decode(b, p):"):
             with source.block("try:"):
                 source.line("end = len(b)")
+                if self._bounded:
+                    source.line(f"room = {MAX_ELEMENTS}")
                 self._struct(message_class, "message", self._title)
                 self._flush()
                 source.line("return message, p")
@@ -192,10 +203,14 @@ class _DecoderWriter:
         checks = [f"{count} * {smallest} > end - p" if smallest > 1 else f"{count} > end - p"]
         if not nullable:
             checks.append(f"{count} < 0")
+        if self._bounded:
+            checks.append("room < 0")
 
         def read() -> None:
+            if self._bounded:
+                source.line(f"room -= {count}")
             with source.block(f"if {' or '.join(checks)}:"):
-                source.line(f"bad_count({path!r}, {count}, end - p)")
+                source.line(f"bad_count({path!r}, {count}, {smallest}, end - p)")
             self._elements(field.element, count, target, path)
 
         self._unless_null(nullable, count, target, read)
@@ -279,7 +294,9 @@ def _bad_length(path: str, size: int, left: int) -> NoReturn:
     raise DecodeError(f"{path}: a length of {size} with {left} bytes left")
 
 
-def _bad_count(path: str, count: int, left: int) -> NoReturn:
+def _bad_count(path: str, count: int, smallest: int, left: int) -> NoReturn:
     if count < 0:
         raise DecodeError(f"{path}: null, which is not allowed here")
-    raise DecodeError(f"{path}: {count} elements claimed with {left} bytes left")
+    if count * smallest > left:
+        raise DecodeError(f"{path}: {count} elements claimed with {left} bytes left")
+    raise DecodeError(f"{path}: more than {MAX_ELEMENTS} elements in one request")

@@ -38,8 +38,19 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = [
+    "APPEND_TIME_FLAG",
+    "ATTRIBUTES_POSITION",
+    "COMPRESSION_MASK",
+    "CONTROL_FLAG",
+    "CRC_POSITION",
+    "DELETE_HORIZON_FLAG",
+    "HEADER",
     "HEADER_SIZE",
     "LOG_OVERHEAD",
+    "MAGIC",
+    "MAGIC_POSITION",
+    "MAX_TIMESTAMP_POSITION",
+    "TRANSACTIONAL_FLAG",
     "BatchHeader",
     "InvalidBatch",
     "TimestampType",

@@ -321,7 +321,7 @@ class Log:
         """Whether the caller should `await` `validate.prepare` elsewhere before `append`."""
         if records.nbytes <= HEADER_SIZE:
             return False
-        return needs_slow_path(read_header(records), self._config, records.nbytes)
+        return needs_slow_path(read_header(records), self._config, records.nbytes, records)
 
     # --- reading ------------------------------------------------------------------------------
 

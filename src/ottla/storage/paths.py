@@ -15,7 +15,6 @@ segments by compacted ones.
 
 from __future__ import annotations
 
-import os
 import re
 
 from ottla.model.ids import TopicPartition
@@ -124,7 +123,3 @@ def stray_dir(partition: TopicPartition, unique: str) -> str:
 def _marked_dir(partition: TopicPartition, unique: str, suffix: str) -> str:
     tail = f"-{partition.partition}.{unique}{suffix}"
     return partition.topic[: MAX_NAME - len(tail)] + tail
-
-
-def join(folder: str, name: str) -> str:
-    return os.path.join(folder, name)

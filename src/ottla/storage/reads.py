@@ -59,22 +59,20 @@ def offset_for_timestamp(
 ) -> TimestampOffset | None:
     """The first record, at or after the log's start, with this timestamp or a later one.
 
-    Only the first segment whose latest timestamp is late enough is looked into, as in Kafka: with
-    timestamps out of order an earlier offset may exist, and is not found there either.
+    Within a segment the first such record by offset is found. Segments are tried in order, those
+    whose latest timestamp is too early being skipped.
     """
     for segment in segments:
-        if segment.largest_timestamp() >= timestamp_ms:
-            break
-    else:
-        return None
-    _, indexed = segment.time_index.lookup(timestamp_ms)
-    start = segment.offset_index.lookup(max(indexed, log_start_offset))
-    for position, header in walk(segment.file, start, segment.size):
-        if header.max_timestamp < timestamp_ms or header.last_offset < log_start_offset:
+        if segment.largest_timestamp() < timestamp_ms:
             continue
-        for offset, timestamp in _timestamps(segment, position, header):
-            if timestamp >= timestamp_ms and offset >= log_start_offset:
-                return TimestampOffset(offset, timestamp, header.leader_epoch)
+        _, indexed = segment.time_index.lookup(timestamp_ms)
+        start = segment.offset_index.lookup(max(indexed, log_start_offset))
+        for position, header in walk(segment.file, start, segment.size):
+            if header.max_timestamp < timestamp_ms or header.last_offset < log_start_offset:
+                continue
+            for offset, timestamp in _timestamps(segment, position, header):
+                if timestamp >= timestamp_ms and offset >= log_start_offset:
+                    return TimestampOffset(offset, timestamp, header.leader_epoch)
     return None
 
 

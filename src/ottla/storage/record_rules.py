@@ -117,8 +117,8 @@ def judge_records(
     try:
         data = payload(records, header)
         newest, in_order = _walk(data, header, config, now_ms, partition)
-        # Old clients sent compressed batches with wrong offset deltas: Kafka numbers them anew. It
-        # does not look at those of uncompressed ones.
+        # Some clients send compressed batches with wrong offset deltas, which Kafka numbers anew;
+        # it does not look at those of uncompressed ones.
         renumber = not in_order and not source is target is Compression.NONE
         if source is target and not renumber:
             if newest == header.max_timestamp:

@@ -199,7 +199,6 @@ class Segment:
         self._max_index_bytes = max_index_bytes
         self.jitter_ms = jitter_ms
         self._check_full()
-        self._tail_floor = _UNKNOWN
 
     def set_index_interval(self, index_interval: int) -> None:
         self._interval = index_interval

@@ -158,9 +158,11 @@ def value(field: Field, theirs: Any, version: int) -> st.SearchStrategy[tuple[An
         else:
             assert field.element is not None
             element = primitive(field.element, wire_type, element_optional)
-        arrays = st.one_of(st.lists(element, max_size=2), st.lists(element, max_size=20))
-        if not isinstance(field.element, type):
-            arrays = st.one_of(arrays, element.map(lambda pair: [pair] * 200))
+        if isinstance(field.element, type):
+            arrays = st.lists(element, max_size=3)
+        else:
+            many = element.map(lambda pair: [pair] * 200)
+            arrays = st.one_of(st.lists(element, max_size=20), many)
         pairs = arrays.map(lambda drawn: ([a for a, _ in drawn], tuple(b for _, b in drawn)))
     else:
         pairs = primitive(field.type, wire_type, optional)

@@ -261,9 +261,10 @@ async def test_a_rotation_that_fails_loses_nothing_and_is_tried_again(
     files.fail(pattern, errno.ENOSPC, operations=[step], times=2)
     for number in range(40):
         await store.commit(Set("n", b"%d" % number, number))
-        copy = await EmbeddedStore.open(files.killed(), FOLDER)
-        assert await entries(copy) == {"n": Entry(b"%d" % number, number + 1)}
-        await copy.close()
+        for disk in (files.killed(), files.power_lost()):
+            copy = await EmbeddedStore.open(disk, FOLDER)
+            assert await entries(copy) == {"n": Entry(b"%d" % number, number + 1)}
+            await copy.close()
     assert caplog.text.count("no snapshot of the metadata could be made") == 2
     await store.close()
     store = await EmbeddedStore.open(files, FOLDER)
@@ -310,6 +311,42 @@ async def test_damage_in_the_middle_is_an_error_that_names_the_file() -> None:
     # Refusing does not lock, and changes nothing.
     with pytest.raises(DamagedStore):
         await EmbeddedStore.open(files, FOLDER)
+
+
+async def test_damage_to_several_frames_is_not_taken_for_one_unfinished_write() -> None:
+    files = MemoryFileSystem()
+    store = await EmbeddedStore.open(files, FOLDER)
+    for key in "abc":
+        await store.commit(Create(key, b""))
+    await store.close()
+    (path,) = journals(files)
+    file = files.open(path)
+    third = file.size() // 3
+    file.pwrite(b"\xff", 2 * third - 1)  # the end of the second frame's body
+    file.pwrite(b"\xff", 2 * third)  # the beginning of the third frame's header
+    file.close()
+    with pytest.raises(DamagedStore, match="others follow"):
+        await EmbeddedStore.open(files, FOLDER)
+
+
+async def test_an_office_goes_to_whoever_waited_longest() -> None:
+    files = MemoryFileSystem()
+    store = await EmbeddedStore.open(files, FOLDER)
+    term = await store.campaign("controller", b"first")
+    order = []
+
+    async def stand(name: str) -> None:
+        mine = await store.campaign("controller", name.encode())
+        order.append(name)
+        await mine.release()
+
+    standing = [asyncio.ensure_future(stand(name)) for name in ("second", "third")]
+    await asyncio.sleep(0)
+    releasing = asyncio.ensure_future(term.release())
+    standing.append(asyncio.ensure_future(stand("latecomer")))  # in one batch with the release
+    await asyncio.gather(releasing, *standing)
+    assert order == ["second", "third", "latecomer"]
+    await store.close()
 
 
 async def test_a_damaged_snapshot_is_an_error_that_names_the_file() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,11 @@ def test_every_synonym_and_fallback_exists() -> None:
     for setting in BrokerConfig.settings.values():
         for fallback in setting.fallbacks:
             assert fallback.name in BrokerConfig.settings
+
+
+def test_settings_survive_the_way_to_another_process():
+    before = TopicConfig.resolve({"compression.type": "gzip"}, BrokerConfig())
+    after = pickle.loads(pickle.dumps(before))
+    assert after == before
+    assert after.compression_type == "gzip"
+    assert after.layers == before.layers

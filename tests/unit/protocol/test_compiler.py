@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ottla.protocol.compiler import codec
+from ottla.protocol.decoder import MAX_ELEMENTS
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.fetch import (
     EpochEndOffset,
@@ -40,7 +41,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from ottla.protocol.primitives import DecodeError, EncodeError, Part
+from ottla.protocol.primitives import DecodeError, EncodeError, Part, uvarint
 from ottla.protocol.schema import array, boolean, float64, int32, message, uint16
 
 Fill = Callable[[type, int], Any]
@@ -179,6 +180,14 @@ def test_numbers_no_api_uses_yet_have_their_kafka_layout() -> None:
 
     assert encoded[:13] == bytes.fromhex("ffff 3fe0000000000000 01 c901")
     assert decode(Odd, 0, encoded) == odd
+
+
+@pytest.mark.parametrize("count", [0, 126, 127, 128, 16_382, 16_383, 20_000])
+@pytest.mark.parametrize("version", [8, 9])
+def test_arrays_of_structures_of_any_length_read_back(version: int, count: int) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t") for _ in range(count)])
+
+    assert decode(MetadataRequest, version, encode(request, version)) == request
 
 
 def test_an_empty_message_has_no_parts() -> None:
@@ -416,6 +425,39 @@ def test_an_array_must_have_room_for_its_smallest_elements() -> None:
     with pytest.raises(DecodeError, match="3 elements claimed with 47 bytes left"):
         decode(FetchRequest, 4, bytes.fromhex(head + "00000003") + bytes(47))
     assert len(decode(FetchRequest, 4, bytes.fromhex(head + "00000003") + bytes(48)).topics) == 1
+
+
+def test_a_request_made_of_nothing_but_empty_elements_is_refused_early() -> None:
+    # Version 9: an empty name and no tags are two bytes, so the bytes for these are all there.
+    empty = b"\x01\x00"
+    fits = uvarint(MAX_ELEMENTS + 1) + empty * MAX_ELEMENTS + bytes(4)
+    exceeds = uvarint(MAX_ELEMENTS + 2) + empty * (MAX_ELEMENTS + 1) + bytes(4)
+
+    assert len(decode(MetadataRequest, 9, fits).topics) == MAX_ELEMENTS
+    with pytest.raises(DecodeError, match="more than 1048576 elements"):
+        decode(MetadataRequest, 9, exceeds)
+
+
+def test_the_bound_counts_all_arrays_of_a_request_together() -> None:
+    # Version 12: topics of 1000 forgotten partitions each, in a FetchRequest
+    head = bytes.fromhex("ffffffff 00000000 00000000 00000000 00 00000000 00000000 01")
+    topic = b"\x01" + uvarint(1001) + bytes(4000) + b"\x00"
+
+    def request(topics: int) -> bytes:
+        return head + uvarint(topics + 1) + topic * topics + b"\x01\x00"
+
+    assert len(decode(FetchRequest, 12, request(1000)).forgotten_topics_data) == 1000
+    with pytest.raises(DecodeError, match="partitions: more than"):
+        decode(FetchRequest, 12, request(1100))
+
+
+def test_responses_are_not_bounded() -> None:
+    count = MAX_ELEMENTS + 5
+    body = uvarint(count + 1) + b"\x00\x01\x00\x01\x00\x01\x00" * count
+
+    response = decode(ApiVersionsResponse, 3, b"\x00\x00" + body + bytes(5))
+
+    assert len(response.api_keys) == count
 
 
 @pytest.mark.parametrize(

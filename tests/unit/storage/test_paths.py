@@ -91,6 +91,13 @@ def test_a_deleted_partitions_folder_has_a_unique_name() -> None:
     assert not paths.is_delete_dir(f"orders-7.{UNIQUE}-stray")
 
 
+def test_a_stray_partitions_folder_has_a_unique_name() -> None:
+    name = paths.stray_dir(TopicPartition("orders", 7), UNIQUE)
+    assert name == f"orders-7.{UNIQUE}-stray"
+    assert paths.is_marked_dir(name)
+    assert not paths.is_delete_dir(name)
+
+
 def test_a_long_topic_name_is_cut_to_what_file_systems_allow() -> None:
     long = TopicPartition("t" * 249, 123)
     assert len(paths.partition_dir(long)) <= 255

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+import ottla as package
+from ottla.cli.main import COMMANDS, load, run
+
+Run = Callable[..., Result]
+
+HEAVY = {"confluent_kafka", "rich", "asyncio", "ottla.broker", "ottla.storage", "cramjam"}
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """The modules that a command line has loaded when it is over."""
+    code = (
+        "import sys; from ottla.cli.main import run\n"
+        f"try: run({list(arguments)!r})\n"
+        "except SystemExit: pass\n"
+        "print('MODULES', *sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return set(result.stdout.rpartition("MODULES")[2].split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["nonsense"]])
+def test_help_and_version_load_no_library(arguments: list[str]) -> None:
+    assert not loaded_by(*arguments) & HEAVY
+
+
+def test_a_command_loads_only_what_it_needs() -> None:
+    loaded = loaded_by("topic", "list", "--bootstrap", "127.0.0.1:1")
+    assert not loaded & (HEAVY - {"asyncio", "confluent_kafka"})
+    assert "ottla.cli.topic" in loaded
+    assert "ottla.cli.consume" not in loaded
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_in_the_help_is_the_commands_own(name: str) -> None:
+    command = load(COMMANDS[name])
+    assert command.name == name
+    assert COMMANDS[name].help == command.get_short_help_str(limit=200)
+
+
+def test_the_help_lists_every_command(ottla: Run) -> None:
+    result = ottla("--help")
+    assert result.exit_code == 0
+    for name, entry in COMMANDS.items():
+        assert f"  {name} " in result.output
+        assert entry.help in result.output
+
+
+def test_version(ottla: Run) -> None:
+    assert ottla("--version").output == f"ottla {package.__version__}\n"
+
+
+def test_a_misspelt_command_is_refused_with_the_right_one(ottla: Run) -> None:
+    result = ottla("topics")
+    assert result.exit_code == 2
+    assert "no command 'topics'; did you mean 'topic'?" in result.stderr
+    assert "there are server, topic, produce" in ottla("xyzzy").stderr
+
+
+def test_no_command_shows_the_help(ottla: Run) -> None:
+    result = ottla()
+    assert result.exit_code == 2
+    assert "Commands:" in result.output
+
+
+def test_exit_codes_are_returned(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert run(["topic", "list", "--bootstrap", "127.0.0.1:1"]) == 1
+    assert run(["topic", "list", "--nonsense"]) == 2
+    assert run(["topic", "list", "--bootstrap", "a:b:c"]) == 2
+    capsys.readouterr()
+
+
+def test_python_m_ottla_is_the_command() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "ottla", "--version"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == f"ottla {package.__version__}\n"
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    # The reader is gone before the first byte: the write fails for certain.
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "ottla", "completion", "zsh"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (result.returncode, result.stderr) == (0, b"")

@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import confluent_kafka as rd
+import pytest
+
+import ottla
+from ottla.client.serializers import RecordDecodeError
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+
+
+@pytest.fixture
+def consumer(made: list[Any]) -> ottla.Consumer[bytes, bytes]:
+    return ottla.Consumer()
+
+
+@pytest.fixture
+def client(made: list[Any], consumer: ottla.Consumer[bytes, bytes]) -> Any:
+    made[0].topics["t"] = 2
+    made[0].begins = {("t", 0): 10, ("t", 1): 0}
+    made[0].ends = {("t", 0): 20, ("t", 1): 0}
+    return made[0]
+
+
+def assigned(client: Any) -> list[tuple[str, int, int]]:
+    return [(tp.topic, tp.partition, tp.offset) for tp in client.assigned]
+
+
+@pytest.mark.parametrize(
+    ("start", "offsets"),
+    [
+        ("earliest", [10, 0]),
+        ("latest", [20, 0]),
+        (15, [15, 15]),
+        (-3, [17, 0]),
+        (-100, [10, 0]),
+        (datetime.fromtimestamp(0.012, UTC), [12, 0]),
+        (datetime.fromtimestamp(9, UTC), [20, 0]),
+    ],
+)
+def test_assign_resolves_a_start_to_offsets(
+    consumer: ottla.Consumer[bytes, bytes], client: Any, start: Any, offsets: list[int]
+) -> None:
+    assert consumer.assign("t", start) == (T0, T1)
+    assert assigned(client) == [("t", 0, offsets[0]), ("t", 1, offsets[1])]
+
+
+def test_assign_takes_pairs_and_a_start_for_each(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign([("t", 1)], 3)
+    assert assigned(client) == [("t", 1, 3)]
+    consumer.assign({T0: "latest", T1: 5})
+    assert assigned(client) == [("t", 0, 20), ("t", 1, 5)]
+
+
+def test_explicit_offsets_ask_no_broker(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign([T0, T1], 3)
+    assert client.lookups == []
+
+
+def test_a_topic_that_does_not_exist_is_an_error(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    with pytest.raises(KafkaError, match="there is no topic 'nosuch'") as caught:
+        consumer.assign("nosuch")
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("partition", ["t", ("t",), ("t", -1), ("", 0), (0, "t"), ("t", None)])
+def test_what_is_no_partition_is_refused(
+    consumer: ottla.Consumer[bytes, bytes], client: Any, partition: Any
+) -> None:
+    with pytest.raises(TypeError, match=r"given as \(topic, number\), such as \('orders', 0\)"):
+        consumer.seek(partition, 0)
+
+
+@pytest.mark.parametrize("position", ["first", 1.5, None, True])
+def test_what_is_no_position_is_refused(
+    consumer: ottla.Consumer[bytes, bytes], client: Any, position: Any
+) -> None:
+    with pytest.raises(ValueError, match='a datetime, "earliest" or "latest"'):
+        consumer.assign("t", position)
+
+
+def test_records_come_in_order_with_everything_they_have(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    client.queue.append(
+        rd.Message(
+            topic="t",
+            partition=1,
+            offset=4,
+            key=b"k",
+            value=b"v",
+            headers=[("h", b"1"), ("h", None)],
+            timestamp=(2, 99),
+            leader_epoch=3,
+        )
+    )
+    client.record("t", 0, 7)
+    first, second = islice(consumer, 2)
+    assert first == ottla.Record("t", 1, 4, 99, "append", b"k", b"v", (("h", b"1"), ("h", None)), 3)
+    assert (second.partition, second.offset, second.timestamp_type) == (0, 7, "create")
+    assert second.headers == ()
+
+
+def test_null_keys_and_values_do_not_meet_the_deserializer(made: list[Any]) -> None:
+    consumer = ottla.Consumer(key=ottla.STRING, value=ottla.JSON)
+    made[0].queue.append(rd.Message(topic="t", partition=0, offset=0, timestamp=(1, 1)))
+    record = consumer.poll(1)
+    assert record is not None
+    assert (record.key, record.value) == (None, None)
+
+
+def test_a_value_that_cannot_be_decoded_says_where_it_is_and_is_passed(made: list[Any]) -> None:
+    consumer = ottla.Consumer(value=ottla.JSON)
+    made[0].record("t", 0, 3, b"{")
+    made[0].record("t", 0, 4, b"{}")
+    with pytest.raises(RecordDecodeError, match="the value of t-0 at offset 3") as caught:
+        consumer.poll(1)
+    assert (caught.value.part, caught.value.offset) == ("value", 3)
+    record = consumer.poll(1)
+    assert record is not None
+    assert record.value == {}
+
+
+def test_poll_gives_nothing_when_there_is_nothing(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    assert consumer.poll() is None
+    assert consumer.poll(0.01) is None
+
+
+def test_take_gives_what_is_there_up_to_a_number(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    for offset in range(5):
+        client.record("t", 0, offset)
+    assert [record.offset for record in consumer.take(3)] == [0, 1, 2]
+    assert [record.offset for record in consumer.take(3)] == [3, 4]
+    assert consumer.take(3) == []
+
+
+def test_records_stops_at_its_limit_and_when_nothing_comes(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    for offset in range(5):
+        client.record("t", 0, offset)
+    assert [record.offset for record in consumer.records(limit=2)] == [0, 1]
+    assert [record.offset for record in consumer.records(idle=0.01)] == [2, 3, 4]
+    assert list(consumer.records(limit=0)) == []
+
+
+def test_until_end_stops_where_the_partitions_ended(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign("t", 18)
+    client.record("t", 0, 18)
+    client.record("t", 0, 19)
+    client.failure(rd.KafkaError._PARTITION_EOF, "t", 1)
+    assert [record.offset for record in consumer.records(until_end=True)] == [18, 19]
+
+
+def test_until_end_stops_at_once_when_everything_is_read_or_empty(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign("t", "latest")
+    assert list(consumer.records(until_end=True)) == []
+
+
+def test_until_end_believes_librdkafka_about_invisible_records_at_the_end(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign([T0], 18)
+    client.record("t", 0, 18)  # 19 is a transaction's marker
+    client.failure(rd.KafkaError._PARTITION_EOF, "t", 0)
+    assert [record.offset for record in consumer.records(until_end=True)] == [18]
+
+
+def test_an_error_of_a_partition_is_raised(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    client.failure(rd.KafkaError.TOPIC_AUTHORIZATION_FAILED, "t")
+    with pytest.raises(KafkaError) as caught:
+        consumer.poll(1)
+    assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_a_consumer_without_a_group_does_not_care_about_its_coordinator(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    client.failure(rd.KafkaError.GROUP_AUTHORIZATION_FAILED)
+    client.record("t", 0, 1)
+    record = consumer.poll(1)
+    assert record is not None
+    assert record.offset == 1
+
+
+def test_a_consumer_with_a_group_does(made: list[Any]) -> None:
+    consumer = ottla.Consumer(group="g")
+    made[0].failure(rd.KafkaError.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaError) as caught:
+        consumer.poll(1)
+    assert caught.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def test_a_hopeless_failure_is_raised_by_whoever_waits(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    client.config["error_cb"](rd.KafkaError(rd.KafkaError._ALL_BROKERS_DOWN))
+    assert consumer.poll() is None
+    client.config["error_cb"](rd.KafkaError(rd.KafkaError._AUTHENTICATION, "wrong password"))
+    with pytest.raises(KafkaError, match="wrong password") as caught:
+        consumer.poll(1)
+    assert caught.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_seek_drops_what_was_fetched_from_the_old_place(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign("t", 5)
+    for offset in (5, 6):
+        client.record("t", 0, offset)
+    client.record("t", 1, 5)
+    assert consumer.poll(1) is not None
+    assert consumer.seek(T0, -1) == 19
+    assert client.sought == [("t", 0, 19)]
+    record = consumer.poll(1)
+    assert record is not None
+    assert (record.partition, record.offset) == (1, 5)
+    assert consumer.poll() is None
+
+
+def test_seek_moves_only_within_what_is_assigned(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign([T0], 0)
+    with pytest.raises(ValueError, match="t-1 is not assigned"):
+        consumer.seek(T1, 0)
+
+
+def test_seek_waits_until_the_assignment_has_taken_effect(
+    consumer: ottla.Consumer[bytes, bytes], client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer.assign([T0], 0)
+    refusals = iter([rd.KafkaException(rd.KafkaError(rd.KafkaError._STATE))] * 2)
+
+    def seek(partition: rd.TopicPartition) -> None:
+        for refusal in refusals:
+            raise refusal
+        client.sought.append(partition.offset)
+
+    monkeypatch.setattr(client, "seek", seek)
+    consumer.seek(T0, 12)
+    assert client.sought == [12]
+
+
+def test_the_position_is_the_next_offset(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    assert consumer.position(T0) is None
+    consumer.assign([T0], 5)
+    assert consumer.position(T0) == 5
+    client.record("t", 0, 5)
+    client.record("t", 0, 6)
+    consumer.poll(1)
+    assert consumer.position(T0) == 6
+
+
+def test_a_paused_partition_gives_nothing_and_then_goes_on_where_it_was(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign("t", 0)
+    for offset in range(3):
+        client.record("t", 0, offset)
+    client.record("t", 1, 0)
+    assert consumer.poll(1) is not None
+    consumer.pause(T0)
+    assert [record.partition for record in consumer.take(10)] == [1]
+    client.record("t", 0, 3)
+    consumer.resume(T0)
+    assert [record.offset for record in consumer.take(10)] == [1, 2, 3]
+
+
+def test_offsets_are_looked_up_without_moving(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    assert consumer.offsets("t", "earliest") == {T0: 10, T1: 0}
+    assert consumer.offsets_for_times({T0: 12, T1: 12}) == {T0: 12, T1: None}
+    assert client.assigned == []
+
+
+def test_a_record_counts_as_processed_when_the_next_is_asked_for(made: list[Any]) -> None:
+    consumer = ottla.Consumer(group="g")
+    made[0].record("t", 0, 5)
+    made[0].record("t", 0, 6)
+    consumer.poll(1)
+    assert made[0].stored == []
+    consumer.poll(1)
+    assert made[0].stored == [("t", 0, 6)]
+    consumer.close()
+    assert made[0].stored == [("t", 0, 6), ("t", 0, 7)]
+    assert made[0].closed
+
+
+def test_without_a_group_nothing_is_stored(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    client.record("t", 0, 5)
+    consumer.poll(1)
+    consumer.poll()
+    assert client.stored == []
+
+
+def test_commit_commits_what_was_given_or_up_to_a_record(made: list[Any]) -> None:
+    consumer = ottla.Consumer(group="g")
+    made[0].record("t", 0, 5)
+    made[0].record("t", 0, 6)
+    first = consumer.poll(1)
+    consumer.poll(1)
+    consumer.commit(first)
+    assert made[0].committed_offsets == [("t", 0, 6)]
+    consumer.commit()
+    assert made[0].committed_offsets == [("t", 0, 6), ("t", 0, 7)]
+
+
+def test_partitions_that_are_taken_away_take_their_records_along(made: list[Any]) -> None:
+    consumer = ottla.Consumer(group="g")
+    lost: list[Any] = []
+    consumer.subscribe("t", on_revoke=lost.append)
+    for offset in (5, 6):
+        made[0].record("t", 0, offset)
+    made[0].record("t", 1, 1)
+    consumer.poll(1)
+    made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+    assert lost == [(T0,)]
+    assert made[0].stored == [("t", 0, 6)]
+    assert [record.partition for record in consumer.take(9)] == [1]
+
+
+@pytest.mark.parametrize("method", ["subscribe", "commit", "committed"])
+def test_what_needs_a_group_says_so(
+    consumer: ottla.Consumer[bytes, bytes], client: Any, method: str
+) -> None:
+    arguments = [] if method == "commit" else ["t"] if method == "subscribe" else [T0]
+    with pytest.raises(ValueError, match=rf"{method}\(\) needs a group: Consumer\(group='name'\)"):
+        getattr(consumer, method)(*arguments)
+
+
+def test_a_closed_consumer_reads_nothing_and_closes_again_in_silence(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    with consumer:
+        pass
+    consumer.close()
+    assert client.closed
+    assert list(consumer) == []
+    with pytest.raises(RuntimeError, match="closed"):
+        consumer.poll()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "complaint"),
+    [
+        ({"reset": "none"}, ValueError, 'reset is "earliest", "latest" or "error"'),
+        ({"grup": "g"}, TypeError, "no option 'grup'; did you mean 'group'"),
+        ({"config": {"group.id": "g"}}, ValueError, "config may not set 'group.id': use group="),
+        ({"value": 7}, TypeError, "value= takes a Serde"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_the_right_ones(
+    made: list[Any], options: dict[str, Any], kind: type[Exception], complaint: str
+) -> None:
+    with pytest.raises(kind, match=complaint):
+        ottla.Consumer(**options)
+
+
+def test_librdkafka_accepts_every_option() -> None:
+    with ottla.Consumer(
+        "127.0.0.1:1",
+        group="g",
+        reset="error",
+        auto_commit=False,
+        read_uncommitted=True,
+        client_id="c",
+        config={"fetch.min.bytes": 1},
+    ) as consumer:
+        assert consumer.assignment() == ()
+
+
+def test_a_property_that_librdkafka_does_not_know_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"No such configuration property.*foo\.bar"):
+        ottla.Consumer(config={"foo.bar": 1})

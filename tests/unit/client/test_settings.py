@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import socket
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from ottla.client.settings import (
+    bootstrap_servers,
+    check_reachable,
+    librdkafka_config,
+    parse_address,
+    timestamp_ms,
+)
+from ottla.errors import ErrorCode, KafkaError
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTTLA_BOOTSTRAP", raising=False)
+
+
+def test_brokers_are_those_given_else_of_the_environment_else_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert bootstrap_servers() == "127.0.0.1:9092"
+    monkeypatch.setenv("OTTLA_BOOTSTRAP", "env:1")
+    assert bootstrap_servers() == "env:1"
+    assert bootstrap_servers("here:2") == "here:2"
+
+
+def test_several_brokers_are_given_as_a_list_or_with_commas() -> None:
+    assert bootstrap_servers("a:1, b:2") == "a:1,b:2"
+    assert bootstrap_servers(["a:1", "b"]) == "a:1,b:9092"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("broker", ("broker", 9092)),
+        ("broker:1234", ("broker", 1234)),
+        ("[::1]:1234", ("[::1]", 1234)),
+        ("[::1]", ("[::1]", 9092)),
+        (" broker:1 ", ("broker", 1)),
+    ],
+)
+def test_an_address_is_a_host_and_perhaps_a_port(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", ":9092", "a:b", "a:0", "a:65536", "a:-1", "::1", "[::1"])
+def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match=r"give HOST:PORT, such as 127\.0\.0\.1:9092"):
+        bootstrap_servers(text)
+
+
+def test_no_broker_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="names no broker"):
+        bootstrap_servers([])
+
+
+def test_a_port_where_nobody_listens_is_found_out_at_once() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        server = f"127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(KafkaError, match="refused") as caught:
+            check_reachable(server, 1.0)
+    assert caught.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+def test_one_listening_broker_of_several_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        ports = unused.getsockname()[1], listening.getsockname()[1]
+        check_reachable(",".join(f"127.0.0.1:{port}" for port in ports), 1.0)
+
+
+def test_properties_of_the_user_win_except_for_reserved_ones() -> None:
+    assert librdkafka_config({"a": 1, "b": 2}, {"b": 3}, {}) == {"a": 1, "b": 3}
+    with pytest.raises(ValueError, match="config may not set 'acks': use acks="):
+        librdkafka_config({}, {"acks": 1}, {"acks": "use acks="})
+
+
+def test_a_timestamp_is_milliseconds_or_a_datetime() -> None:
+    assert timestamp_ms(1_700_000_000_123) == 1_700_000_000_123
+    exact = datetime(2023, 11, 14, 22, 13, 20, 123_999, UTC)
+    assert timestamp_ms(exact) == 1_700_000_000_123
+    east = exact.astimezone(timezone(timedelta(hours=5)))
+    assert timestamp_ms(east) == 1_700_000_000_123
+
+
+@pytest.mark.parametrize("moment", [1.5, "2023", None, True])
+def test_what_is_no_timestamp_is_refused(moment: Any) -> None:
+    with pytest.raises(TypeError, match="a datetime or milliseconds"):
+        timestamp_ms(moment)
+
+
+def test_a_negative_timestamp_is_refused() -> None:
+    with pytest.raises(ValueError, match="not negative"):
+        timestamp_ms(-1)

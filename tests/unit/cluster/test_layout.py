@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.cluster import layout
+from ottla.cluster.store import MAX_COMMIT_BYTES, check_key
+from ottla.model.broker import Broker, Endpoint
+from ottla.model.ids import TopicId
+from ottla.model.topic import PartitionState
+
+ID = TopicId(bytes(range(16)))
+
+
+def test_every_key_is_a_valid_one_and_is_recognised() -> None:
+    keys = {
+        layout.broker_key(7): layout.parse_broker_key,
+        layout.broker_config_key("7"): layout.parse_broker_config_key,
+        layout.broker_config_key(""): layout.parse_broker_config_key,
+        layout.topic_key("orders.eu_1"): layout.parse_topic_key,
+        layout.partitions_key(ID, 3): layout.parse_partitions_key,
+    }
+    parsers = set(keys.values())
+    for key, own in keys.items():
+        check_key(key)
+        for parse in parsers:
+            assert (parse(key) is not None) == (parse is own), key
+    for key in (layout.CLUSTER, layout.FEATURES, layout.PRODUCER_IDS, layout.BROKER_EPOCH):
+        check_key(key)
+        assert all(parse(key) is None for parse in parsers), key
+
+
+def test_keys_read_back_as_what_they_were_made_of() -> None:
+    assert layout.parse_broker_key(layout.broker_key(7)) == 7
+    assert layout.parse_broker_config_key(layout.broker_config_key("7")) == "7"
+    assert layout.parse_broker_config_key(layout.broker_config_key("")) == ""
+    assert layout.parse_topic_key(layout.topic_key("a.b")) == "a.b"
+    assert layout.parse_partitions_key(layout.partitions_key(ID, 12)) == (ID, 12)
+
+
+broker_ids = st.integers(0, 2**31 - 1)
+id_lists = st.lists(broker_ids, max_size=4).map(tuple)
+partition_states = st.builds(
+    PartitionState,
+    leader=st.integers(-1, 2**31 - 1),
+    leader_epoch=broker_ids,
+    partition_epoch=broker_ids,
+    replicas=id_lists,
+    isr=id_lists,
+    elr=id_lists,
+)
+settings_maps = st.dictionaries(st.text(), st.text())
+
+
+@given(st.lists(partition_states, max_size=70))
+def test_partition_states_read_back_as_written(states: list[PartitionState]) -> None:
+    assert layout.decode_partitions("k", layout.encode_partitions(states)) == tuple(states)
+
+
+@given(settings_maps)
+def test_settings_read_back_as_written_whatever_they_contain(config: dict[str, str]) -> None:
+    assert layout.decode_config("k", layout.encode_config(config)) == config
+    entry = layout.decode_topic("k", layout.encode_topic(ID, config))
+    assert entry == (ID, config)
+
+
+def test_single_values_read_back_as_written() -> None:
+    assert layout.decode_cluster(layout.encode_cluster("abc")) == "abc"
+    assert layout.decode_counter("k", layout.encode_counter(2**62)) == 2**62
+    assert layout.decode_holder("k", layout.encode_holder(3)) == 3
+    assert layout.decode_features(layout.encode_features({"f": 2})) == {"f": 2}
+    endpoints = {
+        "INSIDE": Endpoint("INSIDE", "h", 9092, "SSL"),
+        "OUT": Endpoint("OUT", "::1", 9093),
+    }
+    for rack in (None, "r1"):
+        broker = Broker(4, 17, endpoints, rack)
+        assert layout.decode_broker(layout.broker_key(4), layout.encode_broker(broker)) == broker
+
+
+def test_states_come_64_to_a_key() -> None:
+    state = PartitionState(1, 0, 0, (1,), (1,))
+    assert [len(chunk) for chunk in layout.chunks([state] * 130)] == [64, 64, 2]
+    assert layout.chunks([]) == []
+
+
+def test_the_largest_topic_a_request_can_create_fits_into_one_commit() -> None:
+    state = PartitionState(100_001, 0, 0, (100_001, 100_002, 100_003), (100_001, 100_002, 100_003))
+    size = sum(
+        len(layout.encode_partitions(chunk)) + 40 for chunk in layout.chunks([state] * 9_999)
+    )
+    assert size < MAX_COMMIT_BYTES
+
+
+def test_values_are_ascii() -> None:
+    assert layout.encode_config({"caf\u00e9": "\U0001f600"}).isascii()
+
+
+def test_fields_of_a_later_minor_change_are_ignored() -> None:
+    value = json.loads(layout.encode_partitions([PartitionState(1, 2, 3, (1,), (1,), (4,))]))
+    value["p"][0].append("later")
+    value["later"] = True
+    (state,) = layout.decode_partitions("k", json.dumps(value).encode())
+    assert state == PartitionState(1, 2, 3, (1,), (1,), (4,))
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b'{"v":2,"id":"x"}', b"{"])
+def test_what_is_not_ours_or_newer_is_refused_by_key(value: bytes) -> None:
+    with pytest.raises(layout.UnreadableValue, match="key cluster cannot be read"):
+        layout.decode_cluster(value)

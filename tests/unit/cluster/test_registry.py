@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from itertools import pairwise
+
+import pytest
+
+from ottla.cluster import layout
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.registry import Fenced, ImageChange, Registry
+from ottla.cluster.store import Check, Create, Set
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.broker import Broker, Endpoint
+from ottla.model.ids import TopicId, topic_id_text
+from ottla.model.image import ClusterImage
+from ottla.model.topic import PartitionState, Topic
+from ottla.runtime.files import OsFileSystem
+from ottla.testing.files import MemoryFileSystem
+
+STATE = PartitionState(leader=1, leader_epoch=0, partition_epoch=0, replicas=(1,), isr=(1,))
+FOLDER = "/data/metadata"
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[EmbeddedStore]:
+    store = await EmbeddedStore.open(MemoryFileSystem(), FOLDER)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def registry(store: EmbeddedStore) -> Registry:
+    registry = Registry(store)
+    await registry.load()
+    return registry
+
+
+def topic(registry: Registry, name: str, partitions: int = 1, **config: str) -> Topic:
+    return Topic(name, registry.new_id(), (STATE,) * partitions, config)
+
+
+async def rebuilt(store: EmbeddedStore) -> ClusterImage:
+    """What a registry that has seen nothing makes of the store."""
+    return await Registry(store).load()
+
+
+async def test_a_created_topic_is_in_the_image_when_the_call_returns(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    orders = topic(registry, "orders", 3, retention_ms="5")
+    assert await registry.create_topics([orders]) == []
+    assert registry.image.topics == {"orders": orders}
+    assert registry.image.topic_names == {orders.id: "orders"}
+    assert registry.image == await rebuilt(store)
+
+
+async def test_a_topic_that_exists_is_refused_and_its_neighbours_are_created(
+    registry: Registry,
+) -> None:
+    first = topic(registry, "a")
+    await registry.create_topics([first])
+    rival, other = topic(registry, "a"), topic(registry, "b")
+    assert await registry.create_topics([other, rival]) == [rival]
+    assert registry.image.topics == {"a": first, "b": other}
+    assert await registry.create_topics([rival]) == [rival]
+
+
+async def test_a_thousand_large_topics_are_split_into_commits(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    topics = [topic(registry, f"t{number}", 100, note="x" * 900) for number in range(600)]
+    before = (await store.read("")).revision
+    assert await registry.create_topics(topics) == []
+    commits = (await store.read("")).revision - before
+    assert 1 < commits < 10
+    assert registry.image.topics == {it.name: it for it in topics}
+
+
+async def test_deleting_removes_every_key_of_a_topic(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    before = dict((await store.read("")).entries)
+    orders = topic(registry, "orders", 200)
+    await registry.create_topics([orders])
+    await registry.delete_topic(orders.id)
+    assert registry.image.topics == {}
+    assert registry.image.topic_names == {}
+    assert dict((await store.read("")).entries) == before
+    with pytest.raises(KafkaError) as caught:
+        await registry.delete_topic(orders.id)
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_a_topic_created_again_under_its_name_is_another_one(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    old, new = topic(registry, "a", 2, x="1"), topic(registry, "a", 1)
+    await registry.create_topics([old])
+    await registry.delete_topic(old.id)
+    await registry.create_topics([new])
+    assert registry.image.topics == {"a": new}
+    assert registry.image.topic_names == {new.id: "a"}
+    with pytest.raises(KafkaError):
+        await registry.set_topic_config(old.id, {"x": "2"})
+    assert registry.image == await rebuilt(store)
+
+
+async def test_a_delete_and_a_create_seen_at_once_are_not_confused(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    late = Registry(store)
+    old, new = topic(registry, "a", 2), topic(registry, "a", 70)
+    await registry.create_topics([old])
+    await late.load()
+    await registry.delete_topic(old.id)
+    await registry.create_topics([new])
+    assert (await late.load()) == registry.image == await rebuilt(store)
+
+
+@pytest.mark.parametrize(("start", "more"), [(1, 1), (60, 10), (64, 1), (63, 1), (130, 200)])
+async def test_growing_a_topic_keeps_what_it_had(
+    registry: Registry, store: EmbeddedStore, start: int, more: int
+) -> None:
+    orders = topic(registry, "orders", start)
+    await registry.create_topics([orders])
+    added = [PartitionState(2, 0, 0, (2, 1), (2, 1))] * more
+    await registry.grow_topic(orders.id, start, added)
+    assert registry.image.topics["orders"].partitions == (STATE,) * start + tuple(added)
+    assert registry.image == await rebuilt(store)
+    with pytest.raises(KafkaError) as caught:
+        await registry.grow_topic(orders.id, start, added)
+    assert caught.value.code is ErrorCode.INVALID_PARTITIONS
+
+
+async def test_settings_of_topics_and_brokers_are_replaced(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    orders = topic(registry, "orders", 1, a="1")
+    await registry.create_topics([orders])
+    await registry.set_topic_config(orders.id, {"b": "2"})
+    assert registry.image.topics["orders"].config == {"b": "2"}
+    assert registry.image.topics["orders"].id == orders.id
+    await registry.set_broker_config("", {"x": "1"})
+    await registry.set_broker_config("", {"x": "2"})
+    await registry.set_broker_config("7", {"y": "1"})
+    assert registry.image.broker_configs == {"": {"x": "2"}, "7": {"y": "1"}}
+    await registry.set_broker_config("", {})
+    await registry.set_broker_config("", {})
+    assert registry.image.broker_configs == {"7": {"y": "1"}}
+    await registry.set_features({"transaction.version": 2})
+    assert registry.features == {"transaction.version": 2}
+    await registry.set_features({})
+    assert registry.features == {}
+    assert registry.image == await rebuilt(store)
+
+
+async def test_an_operation_that_lost_a_race_tries_again(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    orders = topic(registry, "orders", 2)
+    await registry.create_topics([orders])
+    # Behind the registry's back, as a leader that changes its ISR would.
+    key = layout.partitions_key(orders.id, 0)
+    moved = PartitionState(1, 0, 1, (1,), (1,))
+    await store.commit(Set(key, layout.encode_partitions([moved, STATE]), 0))
+    await registry.grow_topic(orders.id, 2, [STATE])
+    assert registry.image.topics["orders"].partitions == (moved, STATE, STATE)
+    await store.commit(Set(key, layout.encode_partitions([moved, STATE, moved]), 2))
+    await registry.delete_topic(orders.id)
+    assert dict((await store.read("partitions")).entries) == {}
+
+
+async def test_a_fenced_controller_changes_nothing(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    old = await registry.campaign(1)
+    orders = topic(registry, "orders")
+    await registry.create_topics([orders], fence=old.fence)
+    assert registry.image.controller_id == 1
+    await old.release()
+    new = await registry.campaign(2)
+    assert registry.image.controller_id == 2
+    before = registry.image
+    for attempt in (
+        registry.create_topics([topic(registry, "late")], fence=old.fence),
+        registry.delete_topic(orders.id, fence=old.fence),
+        registry.grow_topic(orders.id, 1, [STATE], fence=old.fence),
+        registry.set_topic_config(orders.id, {"a": "1"}, fence=old.fence),
+        registry.set_broker_config("", {"a": "1"}, fence=old.fence),
+    ):
+        with pytest.raises(Fenced):
+            await attempt
+    assert await rebuilt(store) == before
+    await registry.delete_topic(orders.id, fence=new.fence)
+    await new.release()
+    await registry.load()
+    assert registry.image.controller_id == -1
+
+
+async def test_brokers_come_and_go_with_ever_higher_epochs(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092)
+    one = await registry.register_broker(1, [endpoint], rack="r1")
+    assert one.broker == Broker(1, one.broker.epoch, {"PLAINTEXT": endpoint}, "r1")
+    assert registry.image.brokers == {1: one.broker}
+    two = await registry.register_broker(2, [])
+    assert two.broker.epoch > one.broker.epoch
+    with pytest.raises(KafkaError) as caught:
+        await registry.register_broker(1, [endpoint])
+    assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    await one.session.release()
+    await registry.load()
+    assert registry.image.brokers == {2: two.broker}
+    again = await registry.register_broker(1, [endpoint])
+    assert again.broker.epoch > two.broker.epoch
+
+
+async def test_the_cluster_id_is_made_once(registry: Registry, store: EmbeddedStore) -> None:
+    cluster_id = await registry.ensure_cluster_id()
+    assert len(cluster_id) == 22
+    assert await registry.ensure_cluster_id() == cluster_id
+    assert await Registry(store).ensure_cluster_id(cluster_id) == cluster_id
+    assert registry.image.cluster_id == cluster_id
+    with pytest.raises(KafkaError) as caught:
+        await registry.ensure_cluster_id("another")
+    assert caught.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+async def test_a_wanted_cluster_id_is_taken(registry: Registry) -> None:
+    assert await registry.ensure_cluster_id("MkU3OEVBNTcwNTJENDM2Qg") == "MkU3OEVBNTcwNTJENDM2Qg"
+
+
+async def test_random_ids_are_uuids_that_do_not_start_with_a_dash(store: EmbeddedStore) -> None:
+    # 0xf8… is spelled "-…" in url-safe base64: it must be thrown away.
+    rolls = iter([b"\xf8" * 16, b"\xfb" * 16, b"\x00" * 16])
+    drawn = Registry(store, entropy=lambda size: next(rolls)).new_id()
+    assert not topic_id_text(drawn).startswith("-")
+    assert drawn[6] >> 4 == 4, "version 4"
+    assert drawn[8] >> 6 == 0b10, "variant"
+    assert next(rolls, None) is None
+    registry = Registry(store)
+    assert len({registry.new_id() for _ in range(1_000)}) == 1_000
+
+
+async def test_changes_of_others_arrive_through_follow(store: EmbeddedStore) -> None:
+    here, there = Registry(store), Registry(store)
+    await here.load()
+    await there.load()
+    arrived: asyncio.Queue[ImageChange] = asyncio.Queue()
+    there.subscribe(arrived.put_nowait)
+    following = asyncio.ensure_future(there.follow())
+    a, b = topic(here, "a"), topic(here, "b")
+    await here.create_topics([a])
+    change = await asyncio.wait_for(arrived.get(), 10)
+    assert change.topics == {"a"}
+    assert change.new.topics == {"a": a}
+    await here.create_topics([b])
+    change = await asyncio.wait_for(arrived.get(), 10)
+    assert change.topics == {"b"}
+    assert change.old.topics == {"a": a}
+    assert change.new == here.image
+    await here.register_broker(1, [])
+    change = await asyncio.wait_for(arrived.get(), 10)
+    while not change.new.brokers:
+        change = await asyncio.wait_for(arrived.get(), 10)
+    assert change.topics == set()
+    assert change.new.topics is change.old.topics, "what did not change is shared"
+    await store.close()
+    await asyncio.wait_for(following, 10)
+
+
+async def test_listeners_hear_of_a_change_before_its_author_goes_on(registry: Registry) -> None:
+    heard: list[ImageChange] = []
+    cancel = registry.subscribe(heard.append)
+    orders = topic(registry, "orders")
+    await registry.create_topics([orders])
+    assert heard[-1].new.topics == {"orders": orders}
+    await registry.grow_topic(orders.id, 1, [STATE])
+    assert heard[-1].topics == {"orders"}
+    await registry.delete_topic(orders.id)
+    assert heard[-1].topics == {"orders"}
+    assert heard[-1].new.topics == {}
+    for earlier, later in pairwise(heard):
+        assert earlier.new is later.old
+        assert later.new.revision > later.old.revision
+    cancel()
+    count = len(heard)
+    await registry.create_topics([orders])
+    assert len(heard) == count
+
+
+async def test_a_listener_that_fails_stops_nobody_else(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[ImageChange] = []
+
+    def broken(change: ImageChange) -> None:
+        raise RuntimeError("boom")
+
+    registry.subscribe(broken)
+    registry.subscribe(heard.append)
+    await registry.create_topics([topic(registry, "a")])
+    assert len(heard) == 1
+    assert "boom" in caplog.text
+
+
+async def test_producer_id_blocks_never_overlap_between_brokers(store: EmbeddedStore) -> None:
+    brokers = [Registry(store) for _ in range(3)]
+    blocks = await asyncio.gather(
+        *(broker.allocate_producer_ids() for broker in brokers for _ in range(4))
+    )
+    ids = [number for block in blocks for number in block]
+    assert len(ids) == len(set(ids)) == 12_000
+    assert min(ids) == 0
+
+
+async def test_a_cancelled_registration_leaves_no_broker_behind(store: EmbeddedStore) -> None:
+    registry = Registry(store)
+    for steps in range(8):
+        registering = asyncio.ensure_future(registry.register_broker(1, []))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        won = registering.done()
+        registering.cancel()
+        results = await asyncio.gather(registering, return_exceptions=True)
+        if won:
+            assert not isinstance(results[0], BaseException)
+            await results[0].session.release()
+        await store.commit(Create(f"barrier/{steps}", b""))
+        await store.commit(Check(f"barrier/{steps}", 0))
+        assert not (await store.read("brokers/ids")).entries
+
+
+async def test_unreadable_metadata_is_said_so(registry: Registry, store: EmbeddedStore) -> None:
+    await store.commit(Create(layout.topic_key("future"), b'{"v":99}'))
+    with pytest.raises(layout.UnreadableValue, match="topics/future"):
+        await registry.load()
+
+
+async def test_a_thousand_topics_created_one_by_one_cost_less_than_three_seconds(
+    tmp_path: object,
+) -> None:
+    store = await EmbeddedStore.open(OsFileSystem(), f"{tmp_path}/metadata")
+    registry = Registry(store)
+    following = asyncio.ensure_future(registry.follow())
+    began = time.process_time()
+    for number in range(1_000):
+        assert not await registry.create_topics([topic(registry, f"topic-{number}", 3)])
+    spent = time.process_time() - began
+    assert len(registry.image.topics) == 1_000
+    # Processor time: how long the disk and the other tests on this machine take is not ours.
+    assert spent < 3
+    await store.close()
+    await following
+
+
+def test_ids_are_spelled_as_kafka_spells_them() -> None:
+    assert topic_id_text(TopicId(bytes(16))) == "AAAAAAAAAAAAAAAAAAAAAA"
