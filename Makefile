@@ -19,7 +19,8 @@ $(UV):
 
 $(STAMP): pyproject.toml uv.lock | $(UV)
 	@echo "Building the environment in .venv ..."
-	@$(UV) sync --locked --quiet --python $(PYTHON)
+	@$(UV) sync --locked --quiet --python $(PYTHON) --compile-bytecode
+	@$(BIN)/python -m compileall -q src
 	@touch $(STAMP)
 
 setup: $(STAMP) ## build .venv with everything

@@ -20,6 +20,7 @@ from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import MetadataStore
 from ottla.config.broker import BrokerConfig
+from ottla.config.checks import parse_ip_limits
 from ottla.config.dynamic import validate_topic_overrides
 from ottla.config.setting import ConfigError
 from ottla.config.topic import TopicConfig
@@ -37,7 +38,7 @@ from ottla.net.connection import Connection, Reply
 from ottla.net.listener import Bound, Limits, Listeners
 from ottla.replication.fetch_sessions import FetchSessions
 from ottla.replication.replicas import Replicas
-from ottla.runtime import memory
+from ottla.runtime import process
 from ottla.runtime.clock import Clock, SystemClock
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.runtime.loop import StallMonitor
@@ -82,6 +83,7 @@ class Broker:
         self.data_dirs = config.log_dirs
         self.metrics = Metrics()
         self.services: Services
+        self._listeners: Listeners
         # while it runs
         self._running = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
@@ -97,11 +99,12 @@ class Broker:
             except KafkaError as error:
                 raise StartFailed(error.message or str(error)) from None
             self._running = stack.pop_all()
-        memory.settle_collector()
+        process.settle_collector()
 
     async def stop(self) -> None:
         """Answer what is being answered, flush, mark the folders as cleanly closed."""
         await self._running.aclose()
+        logger.info("stopped")
 
     async def wait_failed(self) -> str:
         """Returns, with the reason, when the broker cannot go on: no data folder is left."""
@@ -129,7 +132,7 @@ class Broker:
         stack.callback(logs.release)
 
         # So are the ports. Clients that connect now wait in the kernel until we accept.
-        listeners = Listeners(self._not_yet, _limits(config), self._clock)
+        self._listeners = listeners = Listeners(self._not_yet, _limits(config), self._clock)
         stack.callback(listeners.close)
         bound = [self._bind(listeners, it.name, it.host, it.port) for it in config.listeners]
 
@@ -272,6 +275,7 @@ class Broker:
         services = self.services
         if change.new.broker_configs != change.old.broker_configs:
             services.config = self._with_dynamic(change.new)
+            self._listeners.limits = _limits(services.config)
             services.replicas.apply(change)
             services.replicas.reconfigure()
         else:
@@ -321,6 +325,7 @@ def _limits(config: BrokerConfig) -> Limits:
         receive_memory=asked if asked > 0 else RECEIVE_MEMORY,
         max_connections=config.max_connections,
         max_connections_per_ip=config.max_connections_per_ip,
+        per_ip_overrides=parse_ip_limits(config.max_connections_per_ip_overrides),
         idle_seconds=config.connections_max_idle_ms / 1000,
         send_buffer=config.socket_send_buffer_bytes,
         receive_buffer=config.socket_receive_buffer_bytes,

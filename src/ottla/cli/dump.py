@@ -92,8 +92,9 @@ def verify(path: str) -> tuple[str, list[str]]:
     """A summary of a file in a few words, and what is wrong with it."""
     if path.endswith(paths.LOG_SUFFIX):
         return _verify_segment(path)
-    found = list(rows(path))
-    problems = [str(row["problem"]) for row in found if row["kind"] == "damage"]
+    everything = list(rows(path))
+    problems = [str(row["problem"]) for row in everything if row["kind"] == "damage"]
+    found = [row for row in everything if row["kind"] != "damage"]
     problems += _index_problems(path, found)
     return f"{len(found)} {'entry' if len(found) == 1 else 'entries'}", problems
 

@@ -59,6 +59,14 @@ class LazyGroup(click.Group):
             ctx.fail(f"no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Left to click, this would be exit code 1.
+            drop_output()
+            ctx.exit(0)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
@@ -103,6 +111,11 @@ def cli(bootstrap: str | None) -> None:
     """
 
 
+def drop_output() -> None:
+    """Whoever read our output has seen enough: what is left of it goes nowhere, in silence."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
     try:
@@ -118,9 +131,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 1
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain about the rest of it
-        # once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 0
     return outcome if isinstance(outcome, int) else 0
 

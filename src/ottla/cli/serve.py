@@ -89,9 +89,10 @@ def start(
     """
     started = time.perf_counter()
     from ottla.config.load import InvalidConfig, load
-    from ottla.runtime import logs, loop, memory
+    from ottla.runtime import logs, loop, process
 
-    memory.pin_malloc()
+    process.pin_malloc()
+    process.raise_file_limit()
     logs.setup("json" if log_format == "json" else "human", log_level)
     try:
         overrides = flag_settings(listen, advertise, data_dir, settings)

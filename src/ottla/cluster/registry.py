@@ -390,16 +390,20 @@ class Registry:
         """Commit what `ops` makes of the newest state; if that has moved, make it anew."""
         while True:
             seen = self.image.revision
+            impossible: KafkaError | None = None
+            changes: Sequence[Op] = ()
             try:
-                changes = ops() if seen >= 0 else None
-            except KafkaError:
-                # Impossible in this image; but is it the newest?
-                if (await self.load()).revision == seen:
-                    raise
-                continue
-            if changes is None:
-                await self.load()
-            elif not changes or await self._try(*changes, fence=fence):
+                if seen >= 0:
+                    changes = ops()
+            except KafkaError as error:
+                impossible = error
+            if changes:
+                if await self._try(*changes, fence=fence):
+                    return
+            elif (await self.load()).revision == seen:
+                # Impossible, or nothing to do, in what is certainly the newest state.
+                if impossible is not None:
+                    raise impossible
                 return
 
     async def _try(self, *ops: Op, fence: Check | None = None) -> bool:

@@ -12,9 +12,9 @@ import errno
 import logging
 import socket
 from collections import Counter as Tally
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ottla.net.connection import Answer, Connection
 from ottla.net.flow import ReceiveMemory
@@ -39,6 +39,7 @@ class Limits:
     receive_memory: int = 256 << 20
     max_connections: int = 2**31 - 1
     max_connections_per_ip: int = 2**31 - 1
+    per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     idle_seconds: float = 600.0
     send_buffer: int = -1
     receive_buffer: int = -1
@@ -70,7 +71,7 @@ class Listeners:
         self.accepted = 0
         self.bytes_in = 0  # of connections that are gone; see totals()
         self.bytes_out = 0
-        self._limits = limits
+        self.limits = limits  # may be replaced: the limits on connections are dynamic
         self._per_ip: Tally[str] = Tally()
         self._sockets: list[tuple[socket.socket, str]] = []
         self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="disk-read")
@@ -84,8 +85,8 @@ class Listeners:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if self._limits.receive_buffer > 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._limits.receive_buffer)
+            if self.limits.receive_buffer > 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer)
             sock.setblocking(False)
             sock.bind(address)
         except OSError:
@@ -97,7 +98,7 @@ class Listeners:
     def open(self) -> None:
         """Begin to accept on everything that was bound."""
         for sock, name in self._sockets:
-            sock.listen(max(self._limits.backlog, 128))
+            sock.listen(max(self.limits.backlog, 128))
             self.loop.add_reader(sock.fileno(), self._on_acceptable, sock, name)
 
     def _on_acceptable(self, sock: socket.socket, name: str) -> None:
@@ -123,8 +124,10 @@ class Listeners:
             self.loop.add_reader(sock.fileno(), self._on_acceptable, sock, name)
 
     def _accept(self, client: socket.socket, ip: str, port: int, name: str) -> None:
-        full = len(self.connections) >= self._limits.max_connections
-        if full or self._per_ip[ip] >= self._limits.max_connections_per_ip:
+        limits = self.limits
+        full = len(self.connections) >= limits.max_connections
+        allowed = limits.per_ip_overrides.get(ip, limits.max_connections_per_ip)
+        if full or self._per_ip[ip] >= allowed:
             self.complaints.warning(
                 "refused %s: %s is reached",
                 ip,
@@ -135,8 +138,8 @@ class Listeners:
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self._limits.send_buffer > 0:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._limits.send_buffer)
+        if self.limits.send_buffer > 0:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer)
         self.accepted += 1
         self._per_ip[ip] += 1
         peer = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
@@ -165,9 +168,9 @@ class Listeners:
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL, self._sweep)
         self.memory.relieve(self.connections)
-        if self._limits.idle_seconds <= 0:
+        if self.limits.idle_seconds <= 0:
             return
-        oldest = self.loop.time() - self._limits.idle_seconds
+        oldest = self.loop.time() - self.limits.idle_seconds
         for connection in [c for c in self.connections if c.last_active < oldest]:
             connection.close("idle for longer than connections.max.idle.ms")
 

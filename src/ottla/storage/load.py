@@ -392,8 +392,13 @@ def assemble(
         host=around.host,
         clock=around.clock,
     )
-    if created:
+    if created or not clean:
+        # Whoever made these files may have died before he could sync their names.
         log.mark_new()
+        prepared.small_files.unsynced.update(
+            f"{task.folder}/{name}"
+            for name in (paths.PARTITION_METADATA, paths.LEADER_EPOCH_CHECKPOINT)
+        )
     return log
 
 

@@ -45,5 +45,5 @@ def complete(line: str) -> list[str]:
 
 def test_commands_and_options_are_completed() -> None:
     assert complete("ottla pr") == ["produce"]
-    assert complete("ottla topic de") == ["describe", "delete"]
+    assert complete("ottla topic de") == ["delete", "describe"]
     assert complete("ottla consume --from") == ["--from-beginning"]

@@ -1,4 +1,4 @@
-"""What the broker asks of the allocator and the garbage collector.
+"""What the broker asks of its process: the allocator, the garbage collector, descriptors.
 
 glibc gives large freed blocks back to the kernel and asks for them again a moment later; with
 requests of a megabyte the page faults of that cost more than decoding them. Raising its three
@@ -7,12 +7,16 @@ process starts; `mallopt(3)` does it from within.
 
 The collector's full passes walk every object the process ever made. What exists when the broker
 has started lives until it ends, so it is frozen out of those passes.
+
+A connection is a descriptor, and so is a segment that is being read. The usual soft limit of 1,024
+is for programs that use select(2); the hard limit is what an administrator really allows.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import resource
 
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
@@ -43,3 +47,11 @@ def settle_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
+
+
+def raise_file_limit() -> int:
+    """Take as many descriptors as the hard limit allows; returns how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,0 +1,188 @@
+"""Run the integration suites of kafka-python and aiokafka against a broker (`make interop`).
+
+    python tests/conformance/upstream/run.py                          against Ottla
+    python tests/conformance/upstream/run.py --bootstrap HOST:PORT    against that broker
+    python tests/conformance/upstream/run.py --aiokafka FOLDER        with aiokafka's suite too
+
+kafka-python's source distribution holds its tests; it is downloaded at the version that is
+installed here. aiokafka's does not, so its suite runs when a checkout of the installed version is
+at hand. Nothing of either is copied into this project. What is left out is listed below, each
+with its reason; everything else has to pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from ottla.testing.process import running_broker
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent.parent
+
+GROUPS = "needs consumer groups"
+TRANSACTIONS = "needs transactions"
+ACLS = "needs an authorizer"
+SECURITY = "needs TLS or SASL"
+REPLICAS = "needs leader election, reassignment or moving between folders"
+QUORUM = "asks for the KRaft quorum, which is not what keeps our metadata"
+OLD = "needs a broker older than Kafka 4"
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Which tests of a project to run, and why the others are not."""
+
+    name: str
+    paths: tuple[str, ...]
+    left_out: dict[str, str]
+    """Parts of test ids, as for `pytest -k`, and the reason."""
+
+
+KAFKA_PYTHON = Suite(
+    name="kafka-python",
+    paths=(
+        "test/integration/test_admin_integration.py",
+        "test/integration/test_consumer_integration.py",
+        "test/integration/test_producer_integration.py",
+    ),
+    left_out={
+        "test_create_describe_delete_acls": ACLS,
+        "test_describe_group_exists": GROUPS,
+        "test_delete_groups": GROUPS,
+        "test_elect_leaders": REPLICAS,
+        "test_alter_replica_log_dirs": REPLICAS,
+        "test_alter_partition_reassignments": REPLICAS,
+        "test_list_partition_reassignments": REPLICAS,
+        "test_describe_metadata_quorum": QUORUM,
+        "test_kafka_consumer__offset_commit_resume": GROUPS,
+        "test_group": GROUPS,
+        "test_heartbeat_thread": GROUPS,
+        "test_transactional_producer": TRANSACTIONS,
+    },
+)
+
+AIOKAFKA = Suite(
+    name="aiokafka",
+    paths=(
+        "tests/test_admin.py",
+        "tests/test_client.py",
+        "tests/test_conn.py",
+        "tests/test_consumer.py",
+        "tests/test_producer.py",
+    ),
+    left_out={},
+)
+
+# kafka-python's source distribution leaves out the two helpers that start processes; a broker
+# that runs already needs only this much of them.
+SERVICE = '''\
+class ExternalService:
+    """A broker that somebody else started."""
+
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+    def open(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class SpawnedService:
+    """Never used: the broker runs already."""
+'''
+
+
+def download(project: str, folder: Path) -> Path:
+    """The source distribution of the installed version, unpacked."""
+    pip = [sys.executable, "-m", "pip"]
+    if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
+        own = ROOT / ".uv" / "bin" / "uv"
+        uv = shutil.which("uv") or (str(own) if own.exists() else None)
+        if uv is None:
+            sys.exit("neither pip nor uv is here to download with")
+        pip = [uv, "tool", "run", "pip"]
+    wanted = f"{project}=={version(project)}"
+    subprocess.run(
+        [*pip, "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(folder), wanted],
+        check=True,
+    )
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    (unpacked,) = (path for path in folder.iterdir() if path.is_dir())
+    return unpacked
+
+
+def run(suite: Suite, folder: Path, environment: dict[str, str], arguments: list[str]) -> int:
+    print(f"\n{suite.name} {version(suite.name)}; left out:")
+    for part, reason in suite.left_out.items():
+        print(f"  {part}: {reason}")
+    excluded = " and ".join(f"not {part}" for part in suite.left_out)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--timeout=120",
+        "--show-capture=no",
+        "--durations=0",
+        "--durations-min=5",
+        "-W",
+        "ignore",
+        *(["-k", excluded] if excluded else []),
+        *arguments,
+        *suite.paths,
+    ]
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, check=False
+    ).returncode
+
+
+def run_kafka_python(bootstrap: str, folder: Path, arguments: list[str]) -> int:
+    unpacked = download("kafka-python", folder)
+    (unpacked / "test" / "__init__.py").touch()
+    (unpacked / "test" / "service.py").write_text(SERVICE)
+    environment = {
+        "KAFKA_URI": f"kafka://{bootstrap}",
+        "KAFKA_VERSION": "4.2.0",
+        "KAFKA_ROOT": str(folder),
+    }
+    return run(KAFKA_PYTHON, unpacked, environment, arguments)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="run other projects' suites against a broker")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT")
+    parser.add_argument("--aiokafka", type=Path, metavar="FOLDER", help="a checkout of aiokafka")
+    parser.add_argument("pytest_arguments", nargs="*", help="passed on to pytest")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        bootstrap = options.bootstrap
+        if bootstrap is None:
+            broker = stack.enter_context(running_broker(folder / "broker"))
+            bootstrap = broker.bootstrap
+        downloads = folder / "kafka-python"
+        downloads.mkdir()
+        failed = run_kafka_python(bootstrap, downloads, options.pytest_arguments)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import pytest
+from click.testing import Result
+
+from ottla.cli.consume import (
+    choose,
+    copy,
+    json_line,
+    line_writer,
+    parse_partitions,
+    parse_time,
+    reader_is_gone,
+    starting_point,
+)
+from ottla.client.records import Record
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+
+Run = Callable[..., Result]
+
+
+def record(value: bytes | None = b"v", **fields: Any) -> Record[bytes, bytes]:
+    given: dict[str, Any] = {
+        "topic": "t",
+        "partition": 1,
+        "offset": 7,
+        "timestamp": 1_700_000_000_123,
+        "timestamp_type": "create",
+        "key": None,
+        "value": value,
+        **fields,
+    }
+    return Record(**given)
+
+
+FULL = record(key=b"k", headers=(("a", b"1"), ("b", None)))
+ALL = (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2))
+
+
+class FakeConsumer:
+    """Gives batches of records; None stands for a moment in which nothing is there."""
+
+    def __init__(self, *batches: list[Record[bytes, bytes]] | None) -> None:
+        self.batches = list(batches)
+        self.assigned: Any = None
+        self.subscribed: Any = None
+        self.options: dict[str, Any] = {}
+        self.at_end = False
+        self.closed = False
+
+    def __call__(self, bootstrap: str, **options: Any) -> FakeConsumer:
+        self.options = {"bootstrap": bootstrap, **options}
+        return self
+
+    def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
+        if topic != "t":
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}")
+        return ALL
+
+    def assign(self, partitions: Any, start: Any) -> None:
+        self.assigned = (list(partitions), start)
+
+    def subscribe(self, topic: str) -> None:
+        self.subscribed = topic
+
+    def take(self, most: int, timeout: float = 0.0) -> list[Record[bytes, bytes]]:
+        if not self.batches:
+            raise KeyboardInterrupt
+        if self.batches[0] is None:
+            if timeout:
+                self.batches.pop(0)
+            return []
+        batch = self.batches.pop(0) or []
+        if len(batch) > most:
+            self.batches.insert(0, batch[most:])
+        return batch[:most]
+
+    def end_check(self) -> Callable[[], bool]:
+        return lambda: self.at_end
+
+    def __enter__(self) -> FakeConsumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> FakeConsumer:
+    fake = FakeConsumer([record(b"a"), record(b"b")], None, [record(b"c")])
+    monkeypatch.setattr("ottla.client.consumer.Consumer", fake)
+    monkeypatch.setattr("ottla.cli.consume.connect", lambda bootstrap: None)
+    monkeypatch.setattr("ottla.cli.consume.quiet_client_log", lambda: None)
+    return fake
+
+
+# -- what is read
+
+
+def test_values_alone_until_ctrl_c_which_is_a_clean_end(ottla: Run, consumer: FakeConsumer) -> None:
+    result = ottla("consume", "t")
+    assert (result.exit_code, result.output) == (0, "a\nb\nc\n")
+    assert consumer.assigned == (list(ALL), "latest")
+    assert consumer.closed
+
+
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        (["--from-beginning"], "earliest"),
+        (["--offset", "earliest"], "earliest"),
+        (["--offset", "latest"], "latest"),
+        (["--offset", "0"], 0),
+        (["--offset", "42"], 42),
+        (["--offset", "-5"], -5),
+        (["--timestamp", "1700000000123"], datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)),
+        (["--timestamp", "2023-11-14T22:13:20Z"], datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)),
+    ],
+)
+def test_where_to_start(ottla: Run, consumer: FakeConsumer, options: list[str], start: Any) -> None:
+    assert ottla("consume", "t", *options).exit_code == 0
+    assert consumer.assigned == (list(ALL), start)
+
+
+def test_only_some_partitions(ottla: Run, consumer: FakeConsumer) -> None:
+    ottla("consume", "t", "--partitions", "2, 0,2")
+    assert consumer.assigned[0] == [ALL[0], ALL[2]]
+
+
+def test_a_group_subscribes(ottla: Run, consumer: FakeConsumer) -> None:
+    ottla("consume", "t", "--group", "g")
+    assert consumer.subscribed == "t"
+    assert consumer.assigned is None
+    assert consumer.options["group"] == "g"
+
+
+def test_max_stops_in_the_middle_of_a_batch(ottla: Run, consumer: FakeConsumer) -> None:
+    assert ottla("consume", "t", "--max", "1").output == "a\n"
+
+
+def test_exit_at_end(ottla: Run, consumer: FakeConsumer) -> None:
+    consumer.at_end = True
+    assert ottla("consume", "t", "--exit-at-end").output == "a\nb\n"
+
+
+def test_timeout_stops_when_nothing_comes(ottla: Run, consumer: FakeConsumer) -> None:
+    consumer.batches = [[record(b"a")], *[None] * 1_000_000]
+    assert ottla("consume", "t", "--timeout", "0.001").output == "a\n"
+
+
+def test_a_missing_topic_is_an_error_that_says_what_to_do(
+    ottla: Run, consumer: FakeConsumer
+) -> None:
+    result = ottla("consume", "nosuch")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: there is no topic 'nosuch'; create it with `ottla topic create nosuch`\n"
+    )
+
+
+def test_a_missing_partition_is_an_error(ottla: Run, consumer: FakeConsumer) -> None:
+    result = ottla("consume", "t", "--partitions", "5")
+    assert result.exit_code == 1
+    assert "there is no partition 5 of topic 't'; it has 0 to 2" in result.stderr
+    with pytest.raises(KafkaError, match="it has only partition 0"):
+        choose(ALL[:1], [1])
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--from-beginning", "--offset", "1"], "exclude each other"),
+        (["--offset", "1", "--timestamp", "1"], "exclude each other"),
+        (["--offset", "first"], "expected a number, -N for N before the end, earliest or latest"),
+        (["--timestamp", "yesterday"], "expected a time as 2026-05-01T12:00:00Z"),
+        (["--partitions", "0,x"], "expected numbers with commas, as 0,2"),
+        (["--partitions", ""], "expected numbers with commas"),
+        (["--json", "--format", "{key}"], "exclude each other"),
+        (["--json", "--key"], "exclude each other"),
+        (["--format", "{nosuch}"], "no field {nosuch}; there are {topic} {partition}"),
+        (["--format", "{"], "--format"),
+        (["--format", "{value.__class__}"], "no field {value.__class__}"),
+        (["--group", "g", "--offset", "1"], "a group decides by itself"),
+        (["--group", "g", "--partitions", "1"], "a group decides by itself"),
+        (["--max", "0"], "0 is not in the range"),
+    ],
+)
+def test_wrong_options_are_usage_errors(
+    ottla: Run, consumer: FakeConsumer, options: list[str], complaint: str
+) -> None:
+    result = ottla("consume", "t", *options)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert consumer.assigned is None
+
+
+def test_no_option_names_no_start() -> None:
+    assert starting_point(False, None, None) is None
+    assert parse_partitions("3,1") == [1, 3]
+    with pytest.raises(click.UsageError):
+        parse_time("")
+
+
+# -- what is printed
+
+
+@pytest.mark.parametrize(
+    ("key", "headers", "expected"),
+    [
+        (False, False, b"v\n"),
+        (True, False, b"k\tv\n"),
+        (False, True, b"a:1,b:~\tv\n"),
+        (True, True, b"a:1,b:~\tk\tv\n"),
+    ],
+)
+def test_lines_are_headers_key_and_value(key: bool, headers: bool, expected: bytes) -> None:
+    assert line_writer(False, None, key, headers, "~")(FULL) == expected
+
+
+def test_null_is_shown_as_asked_for() -> None:
+    assert line_writer(False, None, True, False, "null")(record(None)) == b"null\tnull\n"
+
+
+def test_bytes_are_printed_as_they_are() -> None:
+    odd = record(b"\xff\x00", key=b"\xfe")
+    assert line_writer(False, None, True, False, "null")(odd) == b"\xfe\t\xff\x00\n"
+    assert line_writer(False, "{key}={value}", False, False, "null")(odd) == b"\xfe=\xff\x00\n"
+
+
+def test_a_template_has_every_field() -> None:
+    template = r"{topic}-{partition}@{offset} {timestamp} {time}\t{key}={value} {headers}"
+    assert line_writer(False, template, False, False, "~")(FULL) == (
+        b"t-1@7 1700000000123 2023-11-14T22:13:20.123+00:00\tk=v a:1,b:~\n"
+    )
+
+
+def test_json_has_every_field() -> None:
+    assert json.loads(json_line(FULL)) == {
+        "topic": "t",
+        "partition": 1,
+        "offset": 7,
+        "timestamp": 1_700_000_000_123,
+        "timestamp_type": "create",
+        "key": "k",
+        "value": "v",
+        "headers": [["a", "1"], ["b", None]],
+    }
+
+
+def test_json_keeps_what_is_not_text_as_base64() -> None:
+    document = json.loads(json_line(record(b"\xff", headers=(("h", b"\xff"),))))
+    assert (document["value"], document["value_base64"]) == (None, "/w==")
+    assert document["headers"] == [["h", {"base64": "/w=="}]]
+    assert "key_base64" not in document
+
+
+def test_json_lines_are_lines_whatever_is_in_them() -> None:
+    assert json_line(record(b"a\nb")).count(b"\n") == 1
+
+
+# -- the flow
+
+
+class Watched(io.BytesIO):
+    """Remembers how much had been written at each flush."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed: list[int] = []
+
+    def flush(self) -> None:
+        self.flushed.append(len(self.getvalue()))
+
+
+def test_output_is_flushed_before_waiting_for_more() -> None:
+    consumer = FakeConsumer([record(b"a")], [record(b"b")], None, [record(b"c")])
+    output = Watched()
+    write = line_writer(False, None, False, False, "null")
+    copied = copy(consumer, output, write, most=3)  # type: ignore[arg-type]
+    assert copied == 3
+    assert output.flushed == [4, 6]
+
+
+def test_a_reader_that_is_gone_is_noticed_without_writing() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb") as output:
+        assert not reader_is_gone(output)
+        os.close(reader)
+        assert reader_is_gone(output)
+        consumer = FakeConsumer(*[None] * 5)
+        assert copy(consumer, output, lambda one: b"") == 0  # type: ignore[arg-type]
+    assert not reader_is_gone(io.BytesIO())
