@@ -125,7 +125,7 @@ def compare(chosen: argparse.Namespace) -> int:
                     samples.setdefault((key, side), []).append(value)
                     print(f"{head}  {key:18} {table.figure(value)}", flush=True)
 
-                session = Session(system, home / f"{side}-{turn}", sizes, chosen.rows, take)
+                session = Session(system, kafka, home / f"{side}-{turn}", sizes, chosen.rows, take)
                 session.run()
                 failures += session.failures
                 _remove(home / f"{side}-{turn}")

@@ -111,7 +111,7 @@ def _recreate(bootstrap: str) -> None:
 
 def _set_configs(bootstrap: str) -> None:
     """One topic config changed later, one taken back."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     changes = (
         (ConfigResource.Type.TOPIC, "grown", "retention.bytes", "123456789", AlterConfigOpType.SET),
         (ConfigResource.Type.TOPIC, "grown", "segment.ms", "1234567", AlterConfigOpType.SET),

@@ -16,6 +16,7 @@ ROWS: tuple[Row, ...] = (
     Row("produce-1k-16p", "produce 1 KB, acks=1, 16 partitions", _MB, _UP, 1.1),
     Row("consume-100b", "consume 100 B", _RECORDS, _UP, 0.95),
     Row("consume-1k", "consume 1 KB", _MB, _UP, 0.95),
+    Row("java-produce-100b", "produce 100 B with the Java client", _RECORDS, _UP, None),
     Row("requests-1", "one-record requests, one in flight", _REQUESTS, _UP, 1.5),
     Row("requests-64", "… on 64 connections", _REQUESTS, _UP, 1.0),
     Row("requests-64-raw", "… on 64 bare sockets (no client library)", _REQUESTS, _UP, None),
@@ -46,6 +47,7 @@ class Sizes:
     small_records: int
     large_records: int
     loss_records: int
+    java_records: int
     repeats: int
     request_seconds: float
     latency_seconds: float
@@ -62,6 +64,7 @@ FULL = Sizes(
     small_records=3_000_000,
     large_records=600_000,
     loss_records=2_000_000,
+    java_records=1_000_000,
     repeats=2,
     request_seconds=3.0,
     latency_seconds=15.0,
@@ -77,6 +80,7 @@ QUICK = Sizes(
     small_records=500_000,
     large_records=100_000,
     loss_records=300_000,
+    java_records=200_000,
     repeats=1,
     request_seconds=1.0,
     latency_seconds=4.0,

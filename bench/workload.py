@@ -110,24 +110,24 @@ def feed(producer: Producer, topic: str, partition: int, records: Sequence[Sampl
 
 
 def create(bootstrap: str, topics: Sequence[Topic]) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     wanted = [NewTopic(topic.name, topic.partitions, 1, config=topic.configs) for topic in topics]
     for done in admin.create_topics(wanted, request_timeout=PATIENCE).values():
         done.result(PATIENCE)
 
 
 def delete(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     admin.delete_topics([topic], operation_timeout=PATIENCE)[topic].result(PATIENCE)
 
 
 def grow(bootstrap: str, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(PATIENCE)
 
 
 def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     for done in admin.delete_records([TopicPartition(topic, partition, before)]).values():
         done.result(PATIENCE)
 

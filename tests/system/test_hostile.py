@@ -83,14 +83,16 @@ NONSENSE: dict[str, Callable[[int], bytes]] = {
 
 def test_nonsense_is_hung_up_on_and_mentioned_once(broker, strangers, neighbour, memory, quiet):
     friend = neighbour(broker)
-    for what, make in NONSENSE.items():
-        with memory(broker, grows_at_most=16 * MB), quiet(broker, lines=8):
-            for i in range(40):
-                connection = strangers()
-                connection.sendall(make(i))
-                assert closed(connection), what
-                connection.close()
-        friend.served(rounds=1)
+    # Some of these are of one kind to the broker (a length it does not accept), and share lines.
+    with quiet(broker, at_least=6, lines=8 * len(NONSENSE)):
+        for what, make in NONSENSE.items():
+            with memory(broker, grows_at_most=16 * MB):
+                for i in range(40):
+                    connection = strangers()
+                    connection.sendall(make(i))
+                    assert closed(connection), what
+                    connection.close()
+            friend.served(rounds=1)
 
 
 def test_half_frames_of_fifty_megabytes_from_five_hundred_clients(

@@ -43,6 +43,8 @@ FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "
 # Between two looks at whether anybody still reads our output.
 _LOOK = 0.5
 _BATCH = 500
+# A cluster that has just been started makes its offsets topic for the first group.
+_COORDINATOR_TIMEOUT = 15.0
 
 
 @click.command()
@@ -127,7 +129,9 @@ def consume(
         connect(bootstrap)
         from ottla.client.consumer import Consumer
 
-        options: dict[str, Any] = {} if group is None else {"group": group, "reset": "earliest"}
+        options: dict[str, Any] = {}
+        if group is not None:
+            options = {"group": group, "reset": "earliest", "timeout": _COORDINATOR_TIMEOUT}
         with Consumer(
             bootstrap,
             client_id="ottla-cli",
@@ -137,7 +141,7 @@ def consume(
         ) as consumer:
             try:
                 if group is not None:
-                    consumer.partitions(topic)
+                    check_group(consumer, group, consumer.partitions(topic)[0])
                     consumer.subscribe(topic)
                 else:
                     consumer.assign(
@@ -219,6 +223,19 @@ def choose(
                 + ("it has only partition 0" if last == 0 else f"it has 0 to {last}"),
             )
     return [by_number[number] for number in numbers]
+
+
+def check_group(consumer: Consumer[bytes, bytes], group: str, partition: TopicPartition) -> None:
+    """Complain when no broker takes care of groups; librdkafka would look for one for ever."""
+    try:
+        consumer.committed(partition)
+    except KafkaError as error:
+        if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+            raise
+        raise KafkaError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"no broker coordinates the group {group!r}; leave out --group to read on your own",
+        ) from None
 
 
 def copy(

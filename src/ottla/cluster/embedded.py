@@ -153,7 +153,7 @@ class EmbeddedStore:
         """
 
         def load() -> tuple[disk.Journal, disk.Contents, Lock]:
-            disk.make_folder(files, folder)
+            files.makedirs(folder)
             lock = files.lock(os.path.join(folder, ".lock"))
             try:
                 if not disk.exists(files, folder):

@@ -168,18 +168,6 @@ def exists(files: FileSystem, folder: str) -> bool:
     )
 
 
-def make_folder(files: FileSystem, folder: str) -> None:
-    """Create a folder, and make its name and every name above it that is new durable."""
-    missing = []
-    path = folder
-    while path and not files.is_dir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    files.makedirs(folder)
-    for path in missing:
-        files.sync_dir(os.path.dirname(path))
-
-
 def create(files: FileSystem, folder: str, initial: Mapping[str, bytes]) -> None:
     """A new store holding `initial`. All or nothing: `exists` is true only at the very end."""
     if files.is_dir(folder):
@@ -187,8 +175,7 @@ def create(files: FileSystem, folder: str, initial: Mapping[str, bytes]) -> None
             path = os.path.join(folder, name)
             if name.startswith("journal-") and files.size(path):
                 raise DamagedStore(path, "there is a journal but no snapshot beside it")
-    # A folder that is already there may still be one that a crash made: its name counts too.
-    files.sync_dir(os.path.dirname(folder))
+    _sync_names(files, folder)
     entries = {key: Entry(value, 0) for key, value in initial.items()}
     _create(files, folder, 0).close()
     _write_snapshot(files, folder, 0, int(bool(entries)), entries)
@@ -338,6 +325,20 @@ def _snapshot_path(folder: str, number: int) -> str:
 
 def _journal_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"journal-{number:020d}")
+
+
+def _sync_names(files: FileSystem, folder: str) -> None:
+    """Make the name of a folder durable, and the names of those it is in.
+
+    They may be new even if they were there before this process: an earlier one may have made them
+    and died, and the machine may still forget them.
+    """
+    while (parent := os.path.dirname(folder)) != folder:
+        try:
+            files.sync_dir(parent)
+        except PermissionError:
+            return  # a folder that may not be read was not made for us
+        folder = parent
 
 
 def _create(files: FileSystem, folder: str, number: int) -> File:

@@ -12,8 +12,9 @@ What `answer` may return
 It may raise `Hangup(reason)` to close the connection, as Kafka does with what it cannot parse.
 
 Back-pressure. A client that does not read its answers is not read from: above `OUT_LIMIT` bytes
-of unsent memory (file regions cost none), or `SLOT_LIMIT` unanswered requests, reading stops
-until half of it has gone. The bytes then wait in the kernel, and in the client.
+of unsent memory (file regions cost none), `PARTS_LIMIT` unsent parts of whatever kind, or
+`SLOT_LIMIT` unanswered requests, reading stops until half of it has gone. The requests then wait
+in the kernel, and in the client.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -41,7 +43,8 @@ Part = bytes | bytearray | memoryview | FileRegion
 Reply = list[Part] | None
 Answer = Callable[["Connection", memoryview], "Reply | Deferred[Reply]"]
 
-OUT_LIMIT = 4 << 20
+OUT_LIMIT = 1 << 18
+PARTS_LIMIT = 128
 SLOT_LIMIT = 256
 
 # Regions up to this size are read and sent together with what stands before them: one system call
@@ -52,6 +55,8 @@ SENDFILE_CHUNK = 1 << 20
 # at least this size, so a hole smaller than it is unusual.
 PROBE_STRIDE = 1 << 17
 IOV_LIMIT = 512
+
+_NUMBERS = re.compile(r"\d+")
 
 
 class Hangup(Exception):
@@ -84,7 +89,6 @@ class Connection:
         "_host",
         "_loading",
         "_out",
-        "_out_bytes",
         "_paused",
         "_reading",
         "_slots",
@@ -121,7 +125,6 @@ class Connection:
         self._slots: deque[Deferred[Reply]] = deque()  # in the order of their requests
         self._exclusive = 0
         self._out: deque[Part] = deque()
-        self._out_bytes = 0
         self._writing = False
         self._loading = False  # a region is being read into the page cache
         self._paused = False
@@ -264,10 +267,8 @@ class Connection:
         else:
             out.extend(parts)
             self._flush()
-        if out:
-            self._out_bytes = sum(len(part) for part in out if type(part) is not FileRegion)
-            if self._out_bytes > OUT_LIMIT:
-                self._paused = True
+        if out and (len(out) > PARTS_LIMIT or self._unsent() > OUT_LIMIT):
+            self._paused = True
 
     def _on_writable(self) -> None:
         self._flush()
@@ -278,8 +279,11 @@ class Connection:
 
     def _unpause(self) -> None:
         if self._paused and len(self._slots) <= SLOT_LIMIT // 2:
-            self._out_bytes = sum(len(part) for part in self._out if type(part) is not FileRegion)
-            self._paused = self._out_bytes > OUT_LIMIT // 2
+            self._paused = len(self._out) > PARTS_LIMIT // 2 or self._unsent() > OUT_LIMIT // 2
+
+    def _unsent(self) -> int:
+        """Bytes of memory that wait to be sent."""
+        return sum(len(part) for part in self._out if type(part) is not FileRegion)
 
     def _flush(self) -> None:
         """Write as much as the socket takes; arrange to be called again for the rest."""
@@ -386,8 +390,10 @@ class Connection:
     # ------------------------------------------------------------------ the end
 
     def _hang_up(self, reason: str) -> None:
+        # Reasons that differ only in their numbers and details are of one kind.
+        kind = _NUMBERS.sub("#", reason.partition(":")[0])
         self._host.complaints.warning(
-            "closed %s (client id %r): %s", self.peer, self.client[:100], reason
+            kind, "closed %s (client id %r): %s", self.peer, self.client[:100], reason
         )
         self.close(None)
 

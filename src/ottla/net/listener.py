@@ -110,6 +110,7 @@ class Listeners:
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     self.complaints.warning(
+                        "descriptors",
                         "cannot accept connections: %s; raise the limit on open files (ulimit -n)",
                         error.strerror,
                     )
@@ -129,6 +130,7 @@ class Listeners:
         allowed = limits.per_ip_overrides.get(ip, limits.max_connections_per_ip)
         if full or self._per_ip[ip] >= allowed:
             self.complaints.warning(
+                "connections",
                 "refused %s: %s is reached",
                 ip,
                 "max.connections" if full else "max.connections.per.ip",

@@ -57,9 +57,16 @@ def setup(
 
 
 class RateLimit:
-    """Lets `burst` lines through in any `interval`, counts the rest, and says how many it held."""
+    """Lets `burst` lines of each kind through in any `interval`, and says how many it held back.
 
-    __slots__ = ("_burst", "_clock", "_held", "_interval", "_left", "_logger", "_until")
+    A kind is a word of the caller's. A stranger may be able to make up new ones, so only the first
+    `KINDS` have a budget of their own; the others share one.
+    """
+
+    KINDS = 64
+    OTHER = "other"
+
+    __slots__ = ("_budgets", "_burst", "_clock", "_interval", "_logger")
 
     def __init__(
         self, logger: logging.Logger, clock: Clock, burst: int = 5, interval: float = 10.0
@@ -68,20 +75,34 @@ class RateLimit:
         self._clock = clock
         self._burst = burst
         self._interval = interval
-        self._left = burst
-        self._held = 0
-        self._until = 0.0
+        self._budgets: dict[str, _Budget] = {}
 
-    def warning(self, message: str, *args: object) -> None:
+    def warning(self, kind: str, message: str, *args: object) -> None:
+        budget = self._budgets.get(kind)
+        if budget is None:
+            if len(self._budgets) >= self.KINDS:
+                kind = self.OTHER
+            budget = self._budgets.setdefault(kind, _Budget())
         now = self._clock.monotonic()
-        if now >= self._until:
-            if self._held:
-                self._logger.warning("%d more lines like the one before were held back", self._held)
-            self._until = now + self._interval
-            self._left = self._burst
-            self._held = 0
-        if self._left:
-            self._left -= 1
+        if now >= budget.until:
+            if budget.held:
+                self._logger.warning("%d more lines of this kind were held back", budget.held)
+            budget.until = now + self._interval
+            budget.left = self._burst
+            budget.held = 0
+        if budget.left:
+            budget.left -= 1
             self._logger.warning(message, *args)
         else:
-            self._held += 1
+            budget.held += 1
+
+
+class _Budget:
+    """What one kind of line may still say in its interval."""
+
+    __slots__ = ("held", "left", "until")
+
+    def __init__(self) -> None:
+        self.until = 0.0
+        self.left = 0
+        self.held = 0

@@ -83,27 +83,29 @@ def refill_windows(states: ProducerStates, segments: Iterable[Segment]) -> None:
     end = states.end_offset
     if not epochs:
         return
-    before = [segment for segment in segments if segment.base_offset < end]
-    if not before or not before[-1].size:
-        return
-    segment = before[-1]
-    place = segment.locate(end)
-    stop = segment.size if place is None else place[0]
-    if stop == 0:
-        return
-    for _, header in walk(segment.file, _boundary(segment, stop), stop):
-        if epochs.get(header.producer_id) != header.producer_epoch or header.is_control:
-            continue
-        plain = header._replace(attributes=header.attributes & ~TRANSACTIONAL_FLAG)
-        states.update(plain, header.base_offset)
+    stretches: list[tuple[Segment, int, int]] = []
+    budget = _LOOK_BACK
+    for segment in reversed([each for each in segments if each.base_offset < end and each.size]):
+        place = segment.locate(end)
+        stop = segment.size if place is None else place[0]
+        start = _boundary(segment, stop, budget)
+        stretches.append((segment, start, stop))
+        budget -= stop - start
+        if budget <= 0:
+            break
+    for segment, start, stop in reversed(stretches):
+        for _, header in walk(segment.file, start, stop):
+            if epochs.get(header.producer_id) == header.producer_epoch and not header.is_control:
+                plain = header._replace(attributes=header.attributes & ~TRANSACTIONAL_FLAG)
+                states.update(plain, header.base_offset)
     states.end_offset = end
 
 
-def _boundary(segment: Segment, stop: int) -> int:
-    """A position where a batch begins, about `_LOOK_BACK` bytes before `stop`."""
-    if stop <= _LOOK_BACK:
+def _boundary(segment: Segment, stop: int, budget: int) -> int:
+    """A position where a batch begins, about `budget` bytes before `stop`."""
+    if stop <= budget:
         return 0
     index = segment.offset_index
-    offset = index.lookup_position(stop - _LOOK_BACK)
+    offset = index.lookup_position(stop - budget)
     position = index.last_position() if offset is None else index.lookup(offset)
     return position if position < stop else 0

@@ -143,6 +143,8 @@ def run(suite: Suite, folder: Path, environment: dict[str, str], arguments: list
         "--show-capture=no",
         "--durations=0",
         "--durations-min=5",
+        "-o",
+        "asyncio_mode=strict",
         "-W",
         "ignore",
         *(["-k", excluded] if excluded else []),
@@ -166,6 +168,14 @@ def run_kafka_python(bootstrap: str, folder: Path, arguments: list[str]) -> int:
     return run(KAFKA_PYTHON, unpacked, environment, arguments)
 
 
+def run_aiokafka(bootstrap: str, checkout: Path, folder: Path, arguments: list[str]) -> int:
+    # only the tests are copied: the installed aiokafka, with its C modules, is what runs
+    shutil.copytree(checkout / "tests", folder / "tests")
+    shutil.copy(HERE / "aiokafka_fixtures.py", folder / "tests" / "conftest.py")
+    environment = {"OTTLA_UPSTREAM_BOOTSTRAP": bootstrap}
+    return run(AIOKAFKA, folder, environment, arguments)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="run other projects' suites against a broker")
     parser.add_argument("--bootstrap", metavar="HOST:PORT")
@@ -176,12 +186,24 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         bootstrap = options.bootstrap
         if bootstrap is None:
-            broker = stack.enter_context(running_broker(folder / "broker"))
+            # what the suites take for granted: node 0, two partitions
+            settings = {"node.id": 0, "num.partitions": 2}
+            broker = stack.enter_context(running_broker(folder / "broker", settings=settings))
             bootstrap = broker.bootstrap
-        downloads = folder / "kafka-python"
-        downloads.mkdir()
-        failed = run_kafka_python(bootstrap, downloads, options.pytest_arguments)
+        more = options.pytest_arguments
+        failed = run_kafka_python(bootstrap, subfolder(folder, "kafka-python"), more)
+        if options.aiokafka is None:
+            print("\naiokafka: not run, its source distribution holds no tests; see --aiokafka")
+        else:
+            target = subfolder(folder, "aiokafka")
+            failed |= run_aiokafka(bootstrap, options.aiokafka, target, more)
     return 1 if failed else 0
+
+
+def subfolder(folder: Path, name: str) -> Path:
+    made = folder / name
+    made.mkdir()
+    return made
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ottla.cluster.embedded import EmbeddedStore
@@ -17,6 +17,7 @@ FOLDER = "/data/metadata"
 
 
 @settings(max_examples=80, deadline=None)
+@example(lives=[([], 2, True), ([1], 60, False), ([1], 60, False)])
 @given(
     lives=st.lists(
         st.tuples(

@@ -7,7 +7,7 @@ batch that was being written may be there too, whole.
 
 Three deaths: kill -9 (the page cache survives), a power cut under `flush.messages=1` (only what was
 synced survives, and any part of the rest), and kill -9 of an idempotent producer's broker, after
-which the producer sends again what it has no answer for.
+which the producer sends its last five batches again, having lost the answers.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Run:
     flushed: int = 0
     acknowledged: list[bytes] = field(default_factory=list)
     in_flight: list[bytes] = field(default_factory=list)
+    sent: list[tuple[int, list[bytes]]] = field(default_factory=list)
     epoch: int = 0
     count: int = 0
     sequence: int = 0
@@ -100,6 +101,7 @@ class Run:
     def append(self, log: Log, count: int, size: int) -> None:
         values = [b"%d:" % (self.count + index) + b"x" * size for index in range(count)]
         self.in_flight = values
+        self.sent.append((self.sequence, values))
         try:
             self.bench.append(
                 log,
@@ -112,6 +114,7 @@ class Run:
         except KafkaError as error:
             assert error.code is ErrorCode.RECORD_LIST_TOO_LARGE
             self.in_flight = []
+            self.sent.pop()
             return
         if self.always_flush:
             self.flush(log)
@@ -216,22 +219,23 @@ def test_a_power_cut_at_every_write_loses_nothing_flushed(
 def test_an_idempotent_producer_that_sends_again_after_a_kill_leaves_no_duplicate(
     script: list[tuple[str, int, int]], config: TopicConfig, seed: int
 ) -> None:
+    # Records that DeleteRecords took cannot be recognised again, so there is none of it here.
+    script = [step for step in script if step[0] != "delete"]
     for run in crashes(script, config, seed, idempotent=True):
         bench = run.bench.killed()
         log = check(run, bench)
-        if not run.in_flight:
-            continue
-        info = bench.append(
-            log,
-            *run.in_flight,
-            epoch=run.epoch,
-            producer_id=PRODUCER,
-            producer_epoch=0,
-            sequence=run.sequence,
-        )
-        assert info.base_offset == len(run.acknowledged)
+        for sequence, values in run.sent[-5:]:
+            info = bench.append(
+                log,
+                *values,
+                epoch=run.epoch,
+                producer_id=PRODUCER,
+                producer_epoch=0,
+                sequence=sequence,
+            )
+            assert info.base_offset == sequence
         values = [value for _, value in bench.contents(log)]
-        assert values == (run.acknowledged + run.in_flight)[log.log_start_offset :]
+        assert values == run.acknowledged + run.in_flight
 
 
 @common

@@ -55,6 +55,7 @@ class FakeConsumer:
         self.subscribed: Any = None
         self.options: dict[str, Any] = {}
         self.at_end = False
+        self.no_coordinator = False
         self.closed = False
 
     def __call__(self, bootstrap: str, **options: Any) -> FakeConsumer:
@@ -68,6 +69,11 @@ class FakeConsumer:
 
     def assign(self, partitions: Any, start: Any) -> None:
         self.assigned = (list(partitions), start)
+
+    def committed(self, partition: TopicPartition) -> dict[TopicPartition, None]:
+        if self.no_coordinator:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "timed out")
+        return {partition: None}
 
     def subscribe(self, topic: str) -> None:
         self.subscribed = topic
@@ -141,6 +147,13 @@ def test_a_group_subscribes(ottla: Run, consumer: FakeConsumer) -> None:
     assert consumer.subscribed == "t"
     assert consumer.assigned is None
     assert consumer.options["group"] == "g"
+
+
+def test_a_group_that_no_broker_coordinates_is_an_error(ottla: Run, consumer: FakeConsumer) -> None:
+    consumer.no_coordinator = True
+    result = ottla("consume", "t", "--group", "g")
+    assert (result.exit_code, consumer.subscribed) == (1, None)
+    assert "no broker coordinates the group 'g'; leave out --group" in result.stderr
 
 
 def test_max_stops_in_the_middle_of_a_batch(ottla: Run, consumer: FakeConsumer) -> None:

@@ -174,12 +174,14 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     clients: list[Any] = []
 
     def producer(config: dict[str, Any], logger: object = None) -> FakeProducer:
-        clients.append(FakeProducer(config))
-        return clients[-1]
+        fake = FakeProducer(config)
+        clients.append(fake)
+        return fake
 
     def consumer(config: dict[str, Any], logger: object = None) -> FakeConsumer:
-        clients.append(FakeConsumer(config))
-        return clients[-1]
+        fake = FakeConsumer(config)
+        clients.append(fake)
+        return fake
 
     monkeypatch.setattr(rd, "Producer", producer)
     monkeypatch.setattr(rd, "Consumer", consumer)

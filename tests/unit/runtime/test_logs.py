@@ -53,11 +53,26 @@ def test_a_flood_is_held_back_and_counted(caplog):
     clock = FakeClock()
     limit = logs.RateLimit(logging.getLogger("flood"), clock, burst=2, interval=10)
     for _ in range(50):
-        limit.warning("bad bytes from %s", "somewhere")
+        limit.warning("bytes", "bad bytes from %s", "somewhere")
     assert len(caplog.records) == 2
     clock.time += 11
-    limit.warning("bad bytes from %s", "elsewhere")
+    limit.warning("bytes", "bad bytes from %s", "elsewhere")
     assert [record.getMessage() for record in caplog.records[2:]] == [
-        "48 more lines like the one before were held back",
+        "48 more lines of this kind were held back",
         "bad bytes from elsewhere",
     ]
+
+
+def test_one_kind_of_line_does_not_silence_another(caplog):
+    limit = logs.RateLimit(logging.getLogger("flood"), FakeClock(), burst=1, interval=10)
+    for _ in range(10):
+        limit.warning("a", "first kind")
+    limit.warning("b", "second kind")
+    assert [record.getMessage() for record in caplog.records] == ["first kind", "second kind"]
+
+
+def test_kinds_without_an_end_share_one_budget(caplog):
+    limit = logs.RateLimit(logging.getLogger("flood"), FakeClock(), burst=1, interval=10)
+    for number in range(1000):
+        limit.warning(f"made up {number}", "line")
+    assert len(caplog.records) == limit.KINDS + 1

@@ -1,0 +1,590 @@
+"""The records of `__consumer_offsets`: Kafka's own formats, byte for byte.
+
+Every function that makes a record returns `(key, value)`, with None as value for a tombstone;
+`decode` gives back what a record says as one of the entries below, with None in place of what a
+tombstone deletes. A key begins with two bytes that tell the kinds of record apart, a value with two
+bytes that are its version. The versions written are those Kafka 4.2 writes; all that it reads are
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any
+
+from ottla.coordinator.group.members import CommittedOffset
+from ottla.coordinator.shard import Record
+from ottla.protocol.compiler import Codec, codec
+from ottla.protocol.messages.internal import consumer_group as wire
+from ottla.protocol.messages.internal.group_metadata import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+)
+from ottla.protocol.messages.internal.offset_commit import OffsetCommitKey, OffsetCommitValue
+from ottla.protocol.primitives import DecodeError
+
+Partitions = Mapping[bytes, frozenset[int]]
+"""Partition numbers by topic id."""
+
+# --- entries --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetEntry:
+    """Types 0 and 1: an offset was committed, or deleted."""
+
+    group_id: str
+    topic: str
+    partition: int
+    value: CommittedOffset | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSnapshot:
+    """A member of a classic group's generation."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """A classic group's generation, as it was when its leader had assigned the partitions."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    since_ms: int
+    members: tuple[MemberSnapshot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    """Type 2: a generation of a classic group, or its end."""
+
+    group_id: str
+    value: GroupSnapshot | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupEntry:
+    """Type 3: the epoch of a consumer group, or its end."""
+
+    group_id: str
+    epoch: int | None
+    metadata_hash: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerTopicsEntry:
+    """Type 4, written by Kafka up to 4.0: the subscribed topics. Only its tombstone is written."""
+
+    group_id: str
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicFacet:
+    """What a member that speaks the classic protocol brought into a consumer group."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMemberSnapshot:
+    """A member of a consumer group: who it is and what it wants."""
+
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    regex: str | None
+    rebalance_timeout_ms: int
+    server_assignor: str | None
+    classic: ClassicFacet | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMemberEntry:
+    """Type 5: a member of a consumer group, or its end."""
+
+    group_id: str
+    member_id: str
+    value: ConsumerMemberSnapshot | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEpochEntry:
+    """Type 6: the epoch of a consumer group's target assignment."""
+
+    group_id: str
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAssignmentEntry:
+    """Type 7: what a member shall own."""
+
+    group_id: str
+    member_id: str
+    value: Partitions | None
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentAssignment:
+    """What a member owns and what it has to give up; `state` is Kafka's number."""
+
+    member_epoch: int
+    previous_member_epoch: int
+    state: int
+    assigned: Partitions
+    pending_revocation: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentAssignmentEntry:
+    """Type 8: what a member owns."""
+
+    group_id: str
+    member_id: str
+    value: CurrentAssignment | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRegex:
+    """The topics that an expression matched, at which version of the metadata, and when."""
+
+    topics: frozenset[str]
+    version: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegexEntry:
+    """Type 16: a resolved regular expression."""
+
+    group_id: str
+    regex: str
+    value: ResolvedRegex | None
+
+
+Entry = (
+    OffsetEntry
+    | GroupEntry
+    | ConsumerGroupEntry
+    | ConsumerTopicsEntry
+    | ConsumerMemberEntry
+    | TargetEpochEntry
+    | TargetAssignmentEntry
+    | CurrentAssignmentEntry
+    | RegexEntry
+)
+
+# --- framing --------------------------------------------------------------------------------------
+
+_PREFIX = Struct(">h")
+_LEGACY_OFFSET = 0
+
+OFFSET_VERSION = 4
+OFFSET_WITH_EXPIRY_VERSION = 1
+GROUP_VERSION = 3
+CONSUMER_VERSION = 0
+
+
+def _key(message: Any) -> bytes:
+    parts: list[Any] = [_PREFIX.pack(message.__schema__.api_key)]
+    codec(type(message), 0).encode(message, parts)
+    return b"".join(parts)
+
+
+def _value(message: Any, version: int) -> bytes:
+    parts: list[Any] = [_PREFIX.pack(version)]
+    codec(type(message), version).encode(message, parts)
+    return b"".join(parts)
+
+
+# --- offsets --------------------------------------------------------------------------------------
+
+
+def offset(group_id: str, topic: str, partition: int, value: CommittedOffset) -> Record:
+    expires = value.expire_timestamp_ms >= 0
+    return (
+        _key(OffsetCommitKey(group=group_id, topic=topic, partition=partition)),
+        _value(
+            OffsetCommitValue(
+                offset=value.offset,
+                leader_epoch=value.leader_epoch,
+                metadata=value.metadata,
+                commit_timestamp=value.commit_timestamp_ms,
+                expire_timestamp=value.expire_timestamp_ms,
+                topic_id=value.topic_id,
+            ),
+            OFFSET_WITH_EXPIRY_VERSION if expires else OFFSET_VERSION,
+        ),
+    )
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> Record:
+    return _key(OffsetCommitKey(group=group_id, topic=topic, partition=partition)), None
+
+
+# --- classic groups -------------------------------------------------------------------------------
+
+
+def group(group_id: str, snapshot: GroupSnapshot) -> Record:
+    return (
+        _key(GroupMetadataKey(group=group_id)),
+        _value(
+            GroupMetadataValue(
+                protocol_type=snapshot.protocol_type,
+                generation=snapshot.generation,
+                protocol=snapshot.protocol,
+                leader=snapshot.leader,
+                current_state_timestamp=snapshot.since_ms,
+                members=[
+                    MemberMetadata(
+                        member_id=it.member_id,
+                        group_instance_id=it.instance_id,
+                        client_id=it.client_id,
+                        client_host=it.client_host,
+                        rebalance_timeout=it.rebalance_timeout_ms,
+                        session_timeout=it.session_timeout_ms,
+                        subscription=it.subscription,
+                        assignment=it.assignment,
+                    )
+                    for it in snapshot.members
+                ],
+            ),
+            GROUP_VERSION,
+        ),
+    )
+
+
+def group_tombstone(group_id: str) -> Record:
+    return _key(GroupMetadataKey(group=group_id)), None
+
+
+# --- consumer groups ------------------------------------------------------------------------------
+
+
+def consumer_group(group_id: str, epoch: int, metadata_hash: int) -> Record:
+    return (
+        _key(wire.ConsumerGroupMetadataKey(group_id=group_id)),
+        _value(
+            wire.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+            CONSUMER_VERSION,
+        ),
+    )
+
+
+def consumer_group_tombstone(group_id: str) -> Record:
+    return _key(wire.ConsumerGroupMetadataKey(group_id=group_id)), None
+
+
+def consumer_topics_tombstone(group_id: str) -> Record:
+    return _key(wire.ConsumerGroupPartitionMetadataKey(group_id=group_id)), None
+
+
+_NO_TAGS = b"\x00"
+_NULL_CLASSIC_FACET = b"\x01\x00\x01\x00"
+"""Tagged fields: one of them, tag 0, of one byte, null."""
+
+
+def consumer_member(group_id: str, member_id: str, member: ConsumerMemberSnapshot) -> Record:
+    facet = member.classic
+    value = _value(
+        wire.ConsumerGroupMemberMetadataValue(
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topics),
+            subscribed_topic_regex=member.regex,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            server_assignor=member.server_assignor,
+            classic_member_metadata=None
+            if facet is None
+            else wire.ClassicMemberMetadata(
+                session_timeout_ms=facet.session_timeout_ms,
+                supported_protocols=[
+                    wire.ClassicProtocol(name=name, metadata=metadata)
+                    for name, metadata in facet.protocols
+                ],
+            ),
+        ),
+        CONSUMER_VERSION,
+    )
+    if facet is None:
+        # Left out, the field would mean to Kafka an empty facet: a member of the classic protocol.
+        assert value.endswith(_NO_TAGS)
+        value = value[:-1] + _NULL_CLASSIC_FACET
+    return _key(wire.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)), value
+
+
+def _without_null_facet(value: bytes) -> bytes:
+    """The same value with the null left out, which is how the schema language says None.
+
+    A facet that is there ends otherwise: it has protocols, and the tags of the last of them and its
+    own make two zero bytes.
+    """
+    return value[:-4] + _NO_TAGS if value.endswith(_NULL_CLASSIC_FACET) else value
+
+
+def consumer_member_tombstone(group_id: str, member_id: str) -> Record:
+    return _key(wire.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)), None
+
+
+def target_epoch(group_id: str, epoch: int) -> Record:
+    return (
+        _key(wire.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)),
+        _value(
+            wire.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch),
+            CONSUMER_VERSION,
+        ),
+    )
+
+
+def target_epoch_tombstone(group_id: str) -> Record:
+    return _key(wire.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)), None
+
+
+def target_assignment(group_id: str, member_id: str, partitions: Partitions) -> Record:
+    return (
+        _key(wire.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)),
+        _value(
+            wire.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=_by_topic(partitions)),
+            CONSUMER_VERSION,
+        ),
+    )
+
+
+def target_assignment_tombstone(group_id: str, member_id: str) -> Record:
+    key = wire.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return _key(key), None
+
+
+def current_assignment(group_id: str, member_id: str, value: CurrentAssignment) -> Record:
+    return (
+        _key(wire.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)),
+        _value(
+            wire.ConsumerGroupCurrentMemberAssignmentValue(
+                member_epoch=value.member_epoch,
+                previous_member_epoch=value.previous_member_epoch,
+                state=value.state,
+                assigned_partitions=_by_topic(value.assigned),
+                partitions_pending_revocation=_by_topic(value.pending_revocation),
+            ),
+            CONSUMER_VERSION,
+        ),
+    )
+
+
+def current_assignment_tombstone(group_id: str, member_id: str) -> Record:
+    key = wire.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+    return _key(key), None
+
+
+def regex(group_id: str, expression: str, value: ResolvedRegex) -> Record:
+    key = wire.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression)
+    return _key(key), _value(
+        wire.ConsumerGroupRegularExpressionValue(
+            topics=sorted(value.topics), version=value.version, timestamp=value.timestamp_ms
+        ),
+        CONSUMER_VERSION,
+    )
+
+
+def regex_tombstone(group_id: str, expression: str) -> Record:
+    key = wire.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression)
+    return _key(key), None
+
+
+def _by_topic(partitions: Partitions) -> list[wire.TopicPartitions]:
+    return [
+        wire.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+        for topic_id, numbers in partitions.items()
+    ]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def decode(key: bytes, value: bytes | None) -> Entry | None:
+    """What a record says; None for a kind that nobody here reads. Raises DecodeError."""
+    view = memoryview(key)
+    if len(view) < 2:
+        raise DecodeError("a key without a type")
+    reader = _READERS.get(_PREFIX.unpack_from(view)[0])
+    if reader is None:
+        return None
+    key_class, value_class, entry = reader
+    decoded_key: Any
+    decoded_key, _ = codec(key_class, 0).decode(view, 2)
+    if value is None:
+        return entry(decoded_key, None)
+    if value_class is wire.ConsumerGroupMemberMetadataValue:
+        value = _without_null_facet(value)
+    content = memoryview(value)
+    if len(content) < 2:
+        raise DecodeError("a value without a version")
+    version = _PREFIX.unpack_from(content)[0]
+    try:
+        reading: Codec[Any] = codec(value_class, version)
+    except ValueError as error:
+        raise DecodeError(str(error)) from None
+    decoded, _ = reading.decode(content, 2)
+    return entry(decoded_key, decoded)
+
+
+def _offset_entry(key: OffsetCommitKey, it: OffsetCommitValue | None) -> OffsetEntry:
+    if it is None:
+        return OffsetEntry(key.group, key.topic, key.partition, None)
+    value = CommittedOffset(
+        it.offset,
+        it.leader_epoch,
+        it.metadata,
+        it.commit_timestamp,
+        it.expire_timestamp,
+        it.topic_id,
+    )
+    return OffsetEntry(key.group, key.topic, key.partition, value)
+
+
+def _group_entry(key: GroupMetadataKey, it: GroupMetadataValue | None) -> GroupEntry:
+    if it is None:
+        return GroupEntry(key.group, None)
+    members = tuple(
+        MemberSnapshot(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            # Version 0 has none; then as now the session's length serves.
+            member.rebalance_timeout or member.session_timeout,
+            member.session_timeout,
+            member.subscription,
+            member.assignment,
+        )
+        for member in it.members
+    )
+    return GroupEntry(
+        key.group,
+        GroupSnapshot(
+            it.protocol_type,
+            it.generation,
+            it.protocol,
+            it.leader,
+            it.current_state_timestamp,
+            members,
+        ),
+    )
+
+
+def _consumer_member_entry(
+    key: wire.ConsumerGroupMemberMetadataKey, it: wire.ConsumerGroupMemberMetadataValue | None
+) -> ConsumerMemberEntry:
+    if it is None:
+        return ConsumerMemberEntry(key.group_id, key.member_id, None)
+    facet = it.classic_member_metadata
+    value = ConsumerMemberSnapshot(
+        it.instance_id,
+        it.rack_id,
+        it.client_id,
+        it.client_host,
+        tuple(it.subscribed_topic_names),
+        it.subscribed_topic_regex,
+        it.rebalance_timeout_ms,
+        it.server_assignor,
+        None
+        if facet is None
+        else ClassicFacet(
+            facet.session_timeout_ms,
+            tuple((protocol.name, protocol.metadata) for protocol in facet.supported_protocols),
+        ),
+    )
+    return ConsumerMemberEntry(key.group_id, key.member_id, value)
+
+
+def _current_assignment_entry(
+    key: wire.ConsumerGroupCurrentMemberAssignmentKey,
+    it: wire.ConsumerGroupCurrentMemberAssignmentValue | None,
+) -> CurrentAssignmentEntry:
+    if it is None:
+        return CurrentAssignmentEntry(key.group_id, key.member_id, None)
+    value = CurrentAssignment(
+        it.member_epoch,
+        it.previous_member_epoch,
+        it.state,
+        _to_partitions(it.assigned_partitions),
+        _to_partitions(it.partitions_pending_revocation),
+    )
+    return CurrentAssignmentEntry(key.group_id, key.member_id, value)
+
+
+def _to_partitions(topics: Iterable[wire.TopicPartitions]) -> Partitions:
+    return {topic.topic_id: frozenset(topic.partitions) for topic in topics}
+
+
+_Reader = tuple[type, type, Callable[[Any, Any], Entry]]
+_READERS: dict[int, _Reader] = {
+    _LEGACY_OFFSET: (OffsetCommitKey, OffsetCommitValue, _offset_entry),
+    1: (OffsetCommitKey, OffsetCommitValue, _offset_entry),
+    2: (GroupMetadataKey, GroupMetadataValue, _group_entry),
+    3: (
+        wire.ConsumerGroupMetadataKey,
+        wire.ConsumerGroupMetadataValue,
+        lambda key, it: (
+            ConsumerGroupEntry(key.group_id, None)
+            if it is None
+            else ConsumerGroupEntry(key.group_id, it.epoch, it.metadata_hash)
+        ),
+    ),
+    4: (
+        wire.ConsumerGroupPartitionMetadataKey,
+        wire.ConsumerGroupPartitionMetadataValue,
+        lambda key, it: ConsumerTopicsEntry(key.group_id, it is not None),
+    ),
+    5: (
+        wire.ConsumerGroupMemberMetadataKey,
+        wire.ConsumerGroupMemberMetadataValue,
+        _consumer_member_entry,
+    ),
+    6: (
+        wire.ConsumerGroupTargetAssignmentMetadataKey,
+        wire.ConsumerGroupTargetAssignmentMetadataValue,
+        lambda key, it: TargetEpochEntry(key.group_id, it and it.assignment_epoch),
+    ),
+    7: (
+        wire.ConsumerGroupTargetAssignmentMemberKey,
+        wire.ConsumerGroupTargetAssignmentMemberValue,
+        lambda key, it: TargetAssignmentEntry(
+            key.group_id, key.member_id, it and _to_partitions(it.topic_partitions)
+        ),
+    ),
+    8: (
+        wire.ConsumerGroupCurrentMemberAssignmentKey,
+        wire.ConsumerGroupCurrentMemberAssignmentValue,
+        _current_assignment_entry,
+    ),
+    16: (
+        wire.ConsumerGroupRegularExpressionKey,
+        wire.ConsumerGroupRegularExpressionValue,
+        lambda key, it: RegexEntry(
+            key.group_id,
+            key.regular_expression,
+            it and ResolvedRegex(frozenset(it.topics), it.version, it.timestamp),
+        ),
+    ),
+}

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.registry import Registry
+from ottla.cluster.store import Check, Delete, Loss, Term, holder_key
+from ottla.config.setting import ConfigError
+from ottla.controller.service import (
+    ConfigChange,
+    Controller,
+    ResourceKind,
+)
+from ottla.controller.topics import DeleteTopic, GrowTopic, NewTopic, TopicDefaults
+from ottla.errors import ErrorCode, KafkaError
+from ottla.testing.files import MemoryFileSystem
+
+
+def nothing_wrong(config: Mapping[str, str]) -> None:
+    pass
+
+
+class Node:
+    """A broker as far as the controller is concerned."""
+
+    def __init__(
+        self, store: EmbeddedStore, broker_id: int, registry: Registry | None = None
+    ) -> None:
+        self.registry = registry or Registry(store)
+        self.controller = Controller(
+            self.registry,
+            broker_id,
+            defaults=lambda: TopicDefaults(2, 1),
+            check_topic_config=nothing_wrong,
+            dice=Random(broker_id),
+        )
+        self.id = broker_id
+        self.running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.registry.load()
+        await self.registry.register_broker(self.id, [])
+        self.running = asyncio.ensure_future(self.controller.run())
+
+    async def stop(self) -> None:
+        if self.running is not None:
+            self.running.cancel()
+            await asyncio.gather(self.running, return_exceptions=True)
+
+
+@pytest.fixture
+def files() -> MemoryFileSystem:
+    return MemoryFileSystem()
+
+
+@pytest.fixture
+async def store(files: MemoryFileSystem) -> AsyncIterator[EmbeddedStore]:
+    store = await EmbeddedStore.open(files, "/data/metadata")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def node(store: EmbeddedStore) -> AsyncIterator[Node]:
+    node = Node(store, 1)
+    await node.start()
+    await asyncio.wait_for(node.controller.wait_elected(), 10)
+    yield node
+    await node.stop()
+
+
+async def test_a_topic_is_created_grown_and_deleted(node: Node) -> None:
+    (created,) = await node.controller.create_topics([NewTopic("t", 3, config={"a": "1"})])
+    assert created.error is None
+    assert node.registry.image.topics["t"] == created.topic
+    (grown,) = await node.controller.create_partitions([GrowTopic("t", 5)])
+    assert grown.error is None
+    assert len(node.registry.image.topics["t"].partitions) == 5
+    (deleted,) = await node.controller.delete_topics([DeleteTopic("t")])
+    assert deleted.error is None
+    assert deleted.id == created.topic.id if created.topic else False
+    assert node.registry.image.topics == {}
+
+
+async def test_good_and_bad_topics_of_a_request_go_their_own_ways(node: Node) -> None:
+    outcomes = await node.controller.create_topics(
+        [NewTopic("a"), NewTopic("."), NewTopic("b"), NewTopic("a", 5)]
+    )
+    assert {outcome.name: outcome.error is None for outcome in outcomes} == {
+        "a": False, ".": False, "b": True,
+    }  # fmt: skip
+    assert sorted(node.registry.image.topics) == ["b"]
+    assert len(node.registry.image.topics["b"].partitions) == 2, "the default"
+    deletions = await node.controller.delete_topics([DeleteTopic("nope"), DeleteTopic("b")])
+    assert [deletion.error is None for deletion in deletions] == [False, True]
+    assert node.registry.image.topics == {}
+
+
+async def test_validating_only_changes_nothing(node: Node) -> None:
+    await node.controller.create_topics([NewTopic("t")])
+    before = node.registry.image
+    controller = node.controller
+    (created,) = await controller.create_topics([NewTopic("u", 3)], validate_only=True)
+    assert created.topic is not None
+    assert len(created.topic.partitions) == 3
+    (grown,) = await controller.create_partitions([GrowTopic("t", 9)], validate_only=True)
+    assert len(grown.partitions) == 7
+    change = ConfigChange(ResourceKind.TOPIC, "t", lambda old: {"a": "1"})
+    assert (await controller.alter_configs([change], validate_only=True))[0].error is None
+    await node.registry.load()
+    assert node.registry.image == before
+
+
+async def test_settings_are_edited_from_what_is_in_force(node: Node) -> None:
+    await node.controller.create_topics([NewTopic("t", config={"a": "1"})])
+
+    def add(name: str, value: str) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+        return lambda old: {**old, name: value}
+
+    outcomes = await node.controller.alter_configs(
+        [
+            ConfigChange(ResourceKind.TOPIC, "t", add("b", "2")),
+            ConfigChange(ResourceKind.BROKER, "", add("c", "3")),
+            ConfigChange(ResourceKind.BROKER, "", add("d", "4")),
+            ConfigChange(ResourceKind.BROKER, "1", add("e", "5")),
+        ]
+    )
+    assert [outcome.error for outcome in outcomes] == [None] * 4
+    assert node.registry.image.topics["t"].config == {"a": "1", "b": "2"}
+    assert node.registry.image.broker_configs == {"": {"c": "3", "d": "4"}, "1": {"e": "5"}}
+
+
+async def test_what_does_not_exist_has_no_settings(node: Node) -> None:
+    def keep(old: Mapping[str, str]) -> Mapping[str, str]:
+        assert old == {}
+        return {"a": "1"}
+
+    def refuse(old: Mapping[str, str]) -> Mapping[str, str]:
+        raise ConfigError("a", "bad value")
+
+    outcomes = await node.controller.alter_configs(
+        [
+            ConfigChange(ResourceKind.TOPIC, "nope", keep),
+            ConfigChange(ResourceKind.BROKER, "9", keep),
+            ConfigChange(ResourceKind.BROKER, "x", keep),
+            ConfigChange(ResourceKind.BROKER, "01", keep),
+            ConfigChange(ResourceKind.TOPIC, "nope", refuse),
+            ConfigChange(ResourceKind.BROKER, "1", keep),
+        ]
+    )
+    errors = [outcome.error for outcome in outcomes]
+    assert [error and (error.code, error.message) for error in errors] == [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'nope' does not exist."),
+        (ErrorCode.BROKER_ID_NOT_REGISTERED, "No node with id 9 found."),
+        (ErrorCode.INVALID_REQUEST, "Invalid broker name x"),
+        (ErrorCode.INVALID_REQUEST, "Invalid broker name 01"),
+        (ErrorCode.INVALID_CONFIG, "bad value"),
+        None,
+    ]  # fmt: skip
+    assert node.registry.image.broker_configs == {"1": {"a": "1"}}
+
+
+async def test_concurrent_creations_of_colliding_names_do_not_both_succeed(node: Node) -> None:
+    names = ["a.b", "a_b", "a.b"]
+    outcomes = await asyncio.gather(
+        *(node.controller.create_topics([NewTopic(name)]) for name in names)
+    )
+    assert [outcome.error is None for (outcome,) in outcomes] == [True, False, False]
+    assert sorted(node.registry.image.topics) == ["a.b"]
+
+
+async def test_only_the_elected_broker_decides(store: EmbeddedStore, node: Node) -> None:
+    other = Node(store, 2)
+    await other.start()
+    assert node.controller.active
+    assert not other.controller.active
+    assert (node.controller.epoch, other.controller.epoch) == (1, -1)
+    for attempt in (
+        other.controller.create_topics([NewTopic("t")]),
+        other.controller.delete_topics([]),
+        other.controller.create_partitions([]),
+        other.controller.alter_configs([]),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            await attempt
+        assert caught.value.code is ErrorCode.NOT_CONTROLLER
+    await node.controller.create_topics([NewTopic("t")])
+    await node.stop()
+    await asyncio.wait_for(other.controller.wait_elected(), 10)
+    assert not node.controller.active
+    assert other.controller.epoch == 2
+    (created,) = await other.controller.create_topics([NewTopic("t")])
+    assert created.error is not None
+    assert created.error.code is ErrorCode.TOPIC_ALREADY_EXISTS, "it knows what the first one did"
+    await other.stop()
+
+
+@dataclass
+class UnawareTerm:
+    """A term whose holder does not hear of its end."""
+
+    epoch: int
+    fence: Check
+    lost: Loss = field(default_factory=Loss)
+
+    async def release(self) -> None:
+        pass
+
+
+class UnawareRegistry(Registry):
+    async def campaign(self, broker_id: int) -> Term:
+        term = await super().campaign(broker_id)
+        return UnawareTerm(term.epoch, term.fence)
+
+
+async def test_a_deposed_controller_that_does_not_know_it_yet_changes_nothing(
+    store: EmbeddedStore,
+) -> None:
+    old, new = Node(store, 1, UnawareRegistry(store)), Node(store, 2)
+    await old.start()
+    await asyncio.wait_for(old.controller.wait_elected(), 10)
+    await new.start()
+    assert (await old.controller.create_topics([NewTopic("t")]))[0].error is None
+    key = holder_key("controller")
+    await store.commit(Delete(key, (await store.read(key)).entries[key].version))
+    await asyncio.wait_for(new.controller.wait_elected(), 10)
+    before = await new.registry.load()
+    assert old.controller.active, "as far as it knows"
+    change = ConfigChange(ResourceKind.TOPIC, "t", lambda old: {"a": "1"})
+    for attempt in (
+        old.controller.create_topics([NewTopic("late")]),
+        old.controller.delete_topics([DeleteTopic("t")]),
+        old.controller.create_partitions([GrowTopic("t", 9)]),
+        old.controller.alter_configs([change]),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            await attempt
+        assert caught.value.code is ErrorCode.NOT_CONTROLLER
+    assert await new.registry.load() == before
+    await old.stop()
+    await new.stop()
+
+
+async def test_a_topic_that_came_to_exist_behind_its_back_is_reported(
+    store: EmbeddedStore, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = node.registry.create_topics
+
+    async def raced(topics: list[object], **options: object) -> object:
+        rival = Registry(store)
+        await rival.load()
+        (topic,) = topics
+        await rival.create_topics([topic])  # type: ignore[list-item]
+        return await original(topics, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(node.registry, "create_topics", raced)
+    (outcome,) = await node.controller.create_topics([NewTopic("t")])
+    assert outcome.error is not None
+    assert outcome.error.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+async def test_a_store_that_fails_is_a_storage_error(files: MemoryFileSystem, node: Node) -> None:
+    files.fail("*/journal-*", errno.ENOSPC, operations=["append"], times=1)
+    with pytest.raises(KafkaError) as caught:
+        await node.controller.create_topics([NewTopic("t")])
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    (outcome,) = await node.controller.create_topics([NewTopic("t")])
+    assert outcome.error is None
+
+
+async def test_the_office_ends_with_the_store(store: EmbeddedStore) -> None:
+    node = Node(store, 1)
+    await node.start()
+    await node.controller.wait_elected()
+    await store.close()
+    assert node.running is not None
+    await asyncio.wait_for(node.running, 10)
+    assert not node.controller.active
