@@ -81,17 +81,17 @@ NONSENSE: dict[str, Callable[[int], bytes]] = {
 }
 
 
-def test_nonsense_is_hung_up_on_and_mentioned_once(broker, strangers, neighbour, memory, quiet):
+def test_nonsense_is_hung_up_on_and_mentioned_now_and_then(
+    broker, strangers, neighbour, memory, quiet
+):
     friend = neighbour(broker)
-    # Some of these are of one kind to the broker (a length it does not accept), and share lines.
-    with quiet(broker, at_least=6, lines=8 * len(NONSENSE)):
+    with memory(broker, grows_at_most=16 * MB), quiet(broker, lines=60, at_least=5):
         for what, make in NONSENSE.items():
-            with memory(broker, grows_at_most=16 * MB):
-                for i in range(40):
-                    connection = strangers()
-                    connection.sendall(make(i))
-                    assert closed(connection), what
-                    connection.close()
+            for i in range(40):
+                connection = strangers()
+                connection.sendall(make(i))
+                assert closed(connection), what
+                connection.close()
             friend.served(rounds=1)
 
 
@@ -233,3 +233,12 @@ def test_a_small_batch_that_would_unpack_to_a_gigabyte(
             assert written.error_code != 0, topic
             assert written.base_offset == -1
         friend.served()
+
+
+def test_a_thousand_partitions_are_made_without_stopping_everybody_else(
+    broker, neighbour, wire, raw
+):
+    friend = neighbour(broker)
+    before = friend.rounds
+    raw.create_topic(wire(broker.bootstrap, timeout=60), "wide", 1_000)
+    assert friend.rounds >= before + 3

@@ -176,6 +176,7 @@ class Broker:
             metrics=self.metrics,
             table=table,
         )
+        stack.callback(replicas.stop_making)
         replicas.apply(_everything(registry.image))
         registry.subscribe(self._on_image)
         dispatcher = Dispatcher(table, services)

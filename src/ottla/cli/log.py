@@ -1,4 +1,4 @@
-"""`ottla log`: segments, indexes and snapshots, read offline."""
+"""`ottla log`: segments, indexes and snapshots, read and repaired offline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Cells = Callable[[dict[str, object]], Sequence[object]]
 
 @click.group()
 def log() -> None:
-    """Look into segment files, without a broker."""
+    """Look into and repair segment files, without a broker."""
 
 
 @log.command()
@@ -74,10 +74,43 @@ def dump(paths: tuple[str, ...], records: bool, verify: bool, as_json: bool) -> 
                 _show(path, list(decode.rows(path, records=records)))
     except decode.UnknownFileError as error:
         raise click.ClickException(str(error)) from None
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
     if damaged:
         raise click.ClickException(f"{count(damaged, 'file')} of {len(files)} damaged")
+
+
+@log.command()
+@click.argument("folder", metavar="FOLDER", type=click.Path())
+@click.option("--yes", "accept", is_flag=True, help="Accept the loss and do it.")
+@click.option(
+    "--truncate",
+    is_flag=True,
+    help="End the log at the first damage, instead of keeping what is readable behind it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def repair(folder: str, accept: bool, truncate: bool, as_json: bool) -> None:
+    """Cut what is damaged out of a partition's log, accepting the loss.
+
+    FOLDER is the folder of one partition, as the broker names it when it refuses a damaged log.
+    Without --yes this only shows what would be lost. What is readable keeps its offsets; consumers
+    skip the gap. The broker must be stopped.
+
+    \b
+    JSON: {"folder", "damaged", "repaired", "bytes", "records" (at most; null when unknown),
+           "losses": [{"file", "position", "bytes", "first_offset",
+                       "end_offset" (null when the log ends there), "problem"}]}
+    """
+    from ottla.cli import repair as mending
+    from ottla.cli.output import show_json
+
+    outcome = mending.examine(folder, truncate=truncate, accept=accept)
+    if as_json:
+        show_json(outcome.document())
+    else:
+        mending.show(outcome, truncate=truncate)
 
 
 def _verify(path: str, as_json: bool) -> bool:

@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, Entry] = {
     "topic": Entry("ottla.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "produce": Entry("ottla.cli.produce:produce", "Send lines of standard input to a topic."),
     "consume": Entry("ottla.cli.consume:consume", "Print the records of a topic."),
-    "log": Entry("ottla.cli.log:log", "Look into segment files, without a broker."),
+    "log": Entry("ottla.cli.log:log", "Look into and repair segment files, without a broker."),
     "completion": Entry("ottla.cli.completion:completion", "Print a shell's completion script."),
 }
 

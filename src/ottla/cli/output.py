@@ -68,7 +68,11 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str |
     from rich.text import Text
 
     table = Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False
+        box=box.SIMPLE_HEAD,
+        title=Text(title) if title else None,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
     )
     for number, column in enumerate(columns):
         table.add_column(

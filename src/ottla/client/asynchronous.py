@@ -134,6 +134,10 @@ class AsyncProducer(Writer[K, V]):
         )
         return await future
 
+    async def partitions(self, topic: str, *, timeout: float = 30.0) -> int:
+        """As `Producer.partitions`."""
+        return await asyncio.to_thread(self._outbox.partition_count, topic, timeout)
+
     async def flush(self, timeout: float | None = None) -> None:
         """As `Producer.flush`; all futures of records sent before have settled."""
         await asyncio.to_thread(self._flush, timeout)

@@ -60,6 +60,7 @@ class Outbox:
         self._offered = 0
         self._settled = 0
         self._unobserved: list[KafkaError] = []
+        self._reporting: set[int] = set()  # threads that are inside somebody's callback
         self._counts: dict[str, tuple[int, float]] = {}
         self._stopping = False
         self._asleep = False
@@ -177,6 +178,8 @@ class Outbox:
 
     def flush(self, timeout: float | None) -> int:
         """Send what lingers and wait for every report; how many are still out at the deadline."""
+        if threading.get_ident() in self._reporting:
+            raise RuntimeError("flush() or close() inside a delivery callback would never end")
         deadline = None if timeout is None else time.monotonic() + timeout
         while len(self):
             left = _SLICE
@@ -206,9 +209,17 @@ class Outbox:
             thread.join()
         return abandoned
 
+    def finish(self) -> None:
+        """Close a producer that was forgotten; there is nobody to tell but the log."""
+        self.close()
+        if failures := self.take_unobserved():
+            LOGGER.error("%d records were not delivered; the first: %s", len(failures), failures[0])
+
     # -- reports
 
     def _report(self, sink: Sink, error: rd.KafkaError | None, message: rd.Message) -> None:
+        thread = threading.get_ident()
+        self._reporting.add(thread)
         try:
             if error is None:
                 offset = message.offset()
@@ -226,6 +237,7 @@ class Outbox:
         except Exception:
             LOGGER.exception("a delivery callback failed")
         finally:
+            self._reporting.discard(thread)
             with self._lock:
                 self._settled += 1
 

@@ -171,7 +171,7 @@ class Writer(Generic[K, V]):
             "sticky.partitioning.linger.ms": 0,
         }
         self._outbox = Outbox(librdkafka_config(own, options.get("config"), _RESERVED))
-        self._finalizer = weakref.finalize(self, Outbox.close, self._outbox)
+        self._finalizer = weakref.finalize(self, Outbox.finish, self._outbox)
 
     def __len__(self) -> int:
         """Records sent whose fate is not known yet."""

@@ -211,8 +211,12 @@ def recover(files: FileSystem, folder: str) -> tuple[Journal, Contents]:
                     path, f"the frame at byte {good} is damaged, and a later file exists"
                 )
             _cut(files, path, good)
-    _remove_unused(files, folder, start, contents.sequence)
     journal = files.open(_journal_path(folder, live))
+    # What was just read may exist in the page cache only: a process that is killed has its writes
+    # done for it, but not its syncs. It becomes durable before anybody builds on it.
+    journal.sync()
+    files.sync_dir(folder)
+    _remove_unused(files, folder, start, contents.sequence)
     return Journal(files, folder, journal, start, contents.sequence), contents
 
 

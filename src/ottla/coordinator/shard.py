@@ -60,6 +60,20 @@ Answer = tuple[Parked, Any]
 After = Callable[[KafkaError | None, Now], "Result | None"]
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something too long for the event loop: run in a thread, its outcome comes back as a command.
+
+    A second piece of work with the key of one that is still under way is dropped.
+    """
+
+    key: Hashable
+    function: Callable[[], Any]
+    """Run in a thread: must not touch the shard."""
+    command: Callable[[Any, Exception | None], Any]
+    """Makes the command from the function's result, or from what it raised."""
+
+
 @dataclass(slots=True)
 class Result:
     """What a command leads to."""
@@ -67,12 +81,16 @@ class Result:
     reply: Any = None
     """The answer to the command itself, a KafkaError, or a `Parked`."""
     records: Sequence[Record] = ()
-    """Appended as one batch, all or nothing."""
+    """Appended as one batch, all or nothing, unless `atomic` is False."""
     answers: Sequence[Answer] = ()
     """Answers to earlier commands; given only when the records have been appended."""
     after: After | None = None
     """Called once the records have been replayed (None), or could not be appended (the error; the
     reply is then the error, unless `after` returns a Result, whose reply and answers count)."""
+    work: Sequence[Work] = ()
+    """Begun when the records have been appended."""
+    atomic: bool = True
+    """False: the records are independent of one another and may go into several batches."""
 
 
 class Shard(Protocol):

@@ -234,7 +234,7 @@ def _read_partition(
     )
     offset = wanted.offset
     if wanted.last_fetched_epoch >= 0:
-        epoch, end = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
+        epoch, end = partition.epoch_end_offset(wanted.last_fetched_epoch)
         if end < 0:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if epoch < wanted.last_fetched_epoch or end < offset:

@@ -8,7 +8,8 @@ Behaviour  Every address is the one advertised for the listener the request came
            the client a retry.
            A partition whose disk has failed is shown without a leader, its replica as offline.
 Odd        Version 0 asks for all topics with an empty list, later ones with null.
-           Versions 10 and 11 have topic ids in their schema but must not use them.
+           Versions 10 and 11 have topic ids in their schema but must not use them. Where an id
+           is given it decides, whatever the name: Java sends an empty one beside it.
            DescribeCluster asked for controllers answers MISMATCHED_ENDPOINT_TYPE, as a broker's
            listener does in Kafka.
 See        KIP-4, KIP-430, KIP-516, KIP-700, KIP-919, KIP-966
@@ -78,7 +79,9 @@ def metadata(
     missing = {
         topic.name
         for topic in wanted or []
-        if topic.name is not None and topic.name not in services.image.topics
+        if topic.topic_id == ZERO_TOPIC_ID
+        and topic.name is not None
+        and topic.name not in services.image.topics
     }
     if missing and body.allow_auto_topic_creation and services.config.auto_create_topics_enable:
         return _create_and_answer(request, services, missing)
@@ -111,7 +114,7 @@ def _answers(
     answers: list[MetadataResponseTopic] = []
     for topic in wanted:
         name = topic.name
-        if name is None:
+        if name is None or topic.topic_id != ZERO_TOPIC_ID:
             known = image.topic_names.get(TopicId(topic.topic_id))
             if known is None:
                 answers.append(

@@ -104,8 +104,7 @@ def _look_up(
         answer.leader_epoch = partition.leader_epoch
     elif part.timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = log.log_start_offset
-        epoch = log.epoch_for(log.log_start_offset)
-        answer.leader_epoch = NO_LEADER_EPOCH if epoch is None else epoch
+        answer.leader_epoch = partition.start_epoch()
     elif part.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         answer.leader_epoch = NO_LEADER_EPOCH
     else:
@@ -155,7 +154,7 @@ def offset_for_leader_epoch(
             try:
                 partition = services.replicas.by_name(topic.topic, part.partition)
                 partition.check_epoch(part.current_leader_epoch)
-                epoch, end = partition.log.epoch_end_offset(part.leader_epoch)
+                epoch, end = partition.epoch_end_offset(part.leader_epoch)
                 result.leader_epoch = epoch
                 result.end_offset = end
             except KafkaError as error:

@@ -61,10 +61,12 @@ class Partition:
         self._waiting: deque[tuple[int, Deferred[None]]] = deque()
 
     def lead(self, state: PartitionState) -> None:
-        """Become (or stay) leader under `state`."""
+        """Become (or stay) leader under `state`.
+
+        The log notes a new epoch with the first record under it, not now: a broker that starts
+        with thousands of partitions would write as many files. Until then the epoch is ours.
+        """
         self.state = state
-        if state.leader_epoch != self.log.latest_epoch:
-            self.log.assign_epoch(state.leader_epoch, self.log.log_end_offset)
         self.leader_epoch = state.leader_epoch
 
     # ------------------------------------------------------------------ writing
@@ -135,6 +137,20 @@ class Partition:
             # Between the mark and the end there is nothing to see yet, but it is no error.
             offset = self.high_watermark
         return self.log.read(offset, max_bytes, upper=upper, min_one=min_one)
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch up to the given one, and where it ends; (-1, -1) if unknown."""
+        if epoch == self.leader_epoch:
+            return epoch, self.log.log_end_offset
+        return self.log.epoch_end_offset(epoch)
+
+    def start_epoch(self) -> int:
+        """The leader epoch at the log's start; that of this leader while the log is empty."""
+        epoch = self.log.epoch_for(self.log.log_start_offset)
+        if epoch is not None:
+            return epoch
+        empty = self.log.log_start_offset == self.log.log_end_offset
+        return self.leader_epoch if empty else NO_LEADER_EPOCH
 
     def check_epoch(self, epoch: int) -> None:
         """Fence a client that knows another leader than us (KIP-320)."""

@@ -3,10 +3,15 @@
 It follows the cluster image: `apply` is called with every change of it and creates, changes and
 removes partitions accordingly. Requests look partitions up here and nowhere else, so that
 "unknown", "not mine" and "its disk has failed" are told apart in one place.
+
+The files of a new partition are made when it is first asked for, or else one after the other when
+the loop has nothing better to do: a topic of two thousand partitions is ready at once, and its ten
+thousand files hold up nobody.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
@@ -20,6 +25,8 @@ from ottla.replication.partition import Durability, Partition
 from ottla.storage.directory import LogDirectories
 
 logger = logging.getLogger(__name__)
+
+MAKE_PAUSE = 0.0005
 
 
 class Replicas:
@@ -40,6 +47,9 @@ class Replicas:
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
         self._following = False  # after the first image: what is new in the next ones is new
+        # New partitions without files yet.
+        self._waiting: dict[TopicPartition, bool] = {}
+        self._maker: asyncio.Handle | None = None
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self._by_name.values():
@@ -50,7 +60,7 @@ class Replicas:
         try:
             return self._by_name[topic][index]
         except KeyError:
-            raise self._absent(self._image.topics.get(topic), index, False) from None
+            return self._make_or_raise(self._image.topics.get(topic), index, False)
 
     def by_id(self, topic_id: bytes, index: int) -> Partition:
         try:
@@ -58,11 +68,20 @@ class Replicas:
         except KeyError:
             name = self._image.topic_names.get(TopicId(topic_id))
             topic = None if name is None else self._image.topics.get(name)
-            raise self._absent(topic, index, True) from None
+            return self._make_or_raise(topic, index, True)
 
     def offline(self, topic: str, index: int) -> str | None:
         """Why a partition of ours cannot be served, if so."""
         return self._logs.offline_partitions.get(TopicPartition(topic, index))
+
+    def _make_or_raise(self, topic: Topic | None, index: int, by_id: bool) -> Partition:
+        if topic is not None and self._waiting:
+            tp = TopicPartition(topic.name, index)
+            if tp in self._waiting:
+                made = self._make(topic, tp, is_new=self._waiting.pop(tp))
+                if made is not None:
+                    return made
+        raise self._absent(topic, index, by_id)
 
     def _absent(self, topic: Topic | None, index: int, by_id: bool) -> KafkaError:
         if topic is None:
@@ -107,27 +126,60 @@ class Replicas:
             if self._node_id not in state.replicas:
                 continue
             partition = partitions.get(index)
-            new = self._following and index >= known
-            if partition is None:
-                tp = TopicPartition(topic.name, index)
-                if tp in self._logs.offline_partitions:
-                    continue
-                try:
-                    log = self._logs.create(tp, topic.id, config, is_new=new)
-                except KafkaError as error:
-                    self._logs.offline_partitions[tp] = error.message or str(error)
-                    logger.error("%s cannot be opened: %s", tp, error.message or error)
-                    continue
-                partition = Partition(tp, topic.id, log, state, self._durability)
-                partitions[index] = partition
-            else:
+            if partition is not None:
                 partition.log.config = config
-            if state.leader == self._node_id:
-                partition.lead(state)
+                if state.leader == self._node_id:
+                    partition.lead(state)
+                continue
+            tp = TopicPartition(topic.name, index)
+            is_new = self._following and index >= known
+            if tp in self._logs.logs:
+                self._make(topic, tp, is_new=False)
+            elif tp not in self._logs.offline_partitions:
+                self._waiting[tp] = is_new
+        if self._waiting and self._maker is None:
+            self._maker = asyncio.get_running_loop().call_soon(self._make_next)
+
+    def _make(self, topic: Topic, tp: TopicPartition, *, is_new: bool) -> Partition | None:
+        """The partition over its log, which is created if there is none. None: it is offline."""
+        try:
+            log = self._logs.create(tp, topic.id, self._config_of(topic), is_new=is_new)
+        except KafkaError as error:
+            self._logs.offline_partitions[tp] = error.message or str(error)
+            logger.error("%s cannot be opened: %s", tp, error.message or error)
+            return None
+        state = topic.partitions[tp.partition]
+        partition = Partition(tp, topic.id, log, state, self._durability)
+        if state.leader == self._node_id:
+            partition.lead(state)
+        self._by_name[topic.name][tp.partition] = partition
+        return partition
+
+    def _make_next(self) -> None:
+        """Make one partition's files, then let everybody else have a turn."""
+        self._maker = None
+        for tp in self._waiting:
+            is_new = self._waiting.pop(tp)
+            topic = self._image.topics.get(tp.topic)
+            if topic is not None:
+                self._make(topic, tp, is_new=is_new)
+            break
+        if self._waiting:
+            # A timer, not call_soon: the loop looks at its sockets in between.
+            loop = asyncio.get_running_loop()
+            self._maker = loop.call_later(MAKE_PAUSE, self._make_next)
+
+    def stop_making(self) -> None:
+        """The broker ends: what has no files yet gets them at the next start."""
+        if self._maker is not None:
+            self._maker.cancel()
+            self._maker = None
 
     def _remove(self, topic: Topic) -> None:
         partitions = self._by_name.pop(topic.name, {})
         self._by_id.pop(topic.id, None)
+        for index in range(len(topic.partitions)):
+            self._waiting.pop(TopicPartition(topic.name, index), None)
         for partition in partitions.values():
             self._logs.delete(partition.id)
             partition.retire()

@@ -343,7 +343,7 @@ class LogDirectories:
         log.mark_new()
         folder.partitions.add(partition)
         self.logs[partition] = log
-        self.group_commit.request(log)
+        # Not flushed: a power cut may take an empty folder, and the next start makes it again.
         return log
 
     def delete(self, partition: TopicPartition) -> None:

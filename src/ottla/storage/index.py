@@ -126,7 +126,9 @@ class OffsetIndex:
         """Bring a rolled segment's index into memory: it is the active one (again)."""
         if self._relative is not None:
             return
-        data = self._fs.read_bytes(self.path)[: self.entries * OFFSET_ENTRY.size]
+        data = b""
+        if self.entries:
+            data = self._fs.read_bytes(self.path)[: self.entries * OFFSET_ENTRY.size]
         both = big_endian(array("i", data))
         self._relative = both[0::2]
         self._positions = both[1::2]
@@ -145,6 +147,7 @@ class OffsetIndex:
     def seal(self) -> None:
         """Write everything and let go of the memory."""
         self.write_out()
+        ensure_exists(self._fs, self.path)
         self._relative = None
         self._positions = array("i")
         self._written = 0
@@ -241,7 +244,9 @@ class TimeIndex:
         """Bring a rolled segment's index into memory: it is the active one (again)."""
         if self._timestamps is not None:
             return
-        data = self._fs.read_bytes(self.path)[: self.entries * TIME_ENTRY.size]
+        data = b""
+        if self.entries:
+            data = self._fs.read_bytes(self.path)[: self.entries * TIME_ENTRY.size]
         timestamps, relative = array("q"), array("i")
         for timestamp, offset in TIME_ENTRY.iter_unpack(data):
             timestamps.append(timestamp)
@@ -262,6 +267,7 @@ class TimeIndex:
         """Write everything and let go of the memory."""
         self.last()
         self.write_out()
+        ensure_exists(self._fs, self.path)
         self._timestamps = None
         self._relative = array("i")
         self._written = 0
@@ -322,6 +328,12 @@ def big_endian(numbers: array[int]) -> array[int]:
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers
+
+
+def ensure_exists(fs: FileSystem, path: str) -> None:
+    """An index without entries is an empty file, not a missing one."""
+    if not fs.exists(path):
+        fs.open(path, create=True).close()
 
 
 def _append(fs: FileSystem, path: str, data: bytes | array[int], *, at: int) -> None:

@@ -43,6 +43,8 @@ from ottla.storage.snapshots import ProducerSnapshots
 from ottla.storage.txn_index import TransactionIndex, TxnIndexError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ottla.config.topic import TopicConfig
     from ottla.runtime.clock import Clock
     from ottla.runtime.files import FileSystem
@@ -72,6 +74,8 @@ class Survey:
     folder: str
     segments: tuple[SegmentFiles, ...]
     said: tuple[str, ...]
+    index_faults: Mapping[int, Sequence[str]]
+    """What is wrong with which segment's indexes."""
 
 
 def survey(fs: FileSystem, folder: str) -> Survey:
@@ -90,9 +94,10 @@ def survey(fs: FileSystem, folder: str) -> Survey:
         elif suffix in _INDEX_SUFFIXES:
             indexes.setdefault(base_offset, []).append(suffix)
     segments: list[SegmentFiles] = []
+    faults: dict[int, list[str]] = {}
     for base_offset in logs:
         present = indexes.pop(base_offset, [])
-        segments.append(_look(fs, folder, base_offset, present, said))
+        segments.append(_look(fs, folder, base_offset, present, faults))
     for base_offset, suffixes in sorted(indexes.items()):
         said.append(
             f"{folder}/{paths.log_name(base_offset)} is missing, only its index is there: the "
@@ -100,11 +105,15 @@ def survey(fs: FileSystem, folder: str) -> Survey:
         )
         for suffix in suffixes:
             fs.remove(f"{folder}/{base_offset:020d}{suffix}")
-    return Survey(folder, tuple(segments), tuple(said))
+    return Survey(folder, tuple(segments), tuple(said), faults)
 
 
 def _look(
-    fs: FileSystem, folder: str, base_offset: int, present: list[str], said: list[str]
+    fs: FileSystem,
+    folder: str,
+    base_offset: int,
+    present: list[str],
+    all_faults: dict[int, list[str]],
 ) -> SegmentFiles:
     stem = f"{folder}/{base_offset:020d}"
     size = fs.size(stem + paths.LOG_SUFFIX)
@@ -113,7 +122,8 @@ def _look(
     for suffix in (paths.INDEX_SUFFIX, paths.TIME_INDEX_SUFFIX):
         path = stem + suffix
         if suffix not in present:
-            faults.append(f"{path} is missing")
+            if size:
+                faults.append(f"{path} is missing")
             continue
         if suffix == paths.INDEX_SUFFIX:
             fault = offset_index_fault(fs, path, size)
@@ -130,7 +140,7 @@ def _look(
             faults.append(str(error))
     if not faults:
         return SegmentFiles(base_offset, size, entries, times, scan=False)
-    said.extend(f"{fault}; it is rebuilt from the log" for fault in faults)
+    all_faults[base_offset] = faults
     return SegmentFiles(base_offset, size, 0, 0, scan=True)
 
 
@@ -293,6 +303,10 @@ def prepare(
         now_ms=now_ms,
         producer_expiration_ms=producer_expiration_ms,
     )
+    for base_offset, faults in found.index_faults.items():
+        # After an unclean stop the indexes of unflushed segments are expected to be unfinished.
+        if clean or task.covers_flushed(base_offset):
+            said.extend(f"{fault}; it is rebuilt from the log" for fault in faults)
     topic_id = read_topic_id(fs, folder, said)
     return Prepared(task, topic_id, epochs, small_files, tuple(said), recovery_point)
 
@@ -365,7 +379,7 @@ def assemble(
             time_entries=None,
             now_ms=now_ms,
         )
-        first.create_files()
+        first.create_file()
         opened.append(first)
         recovered.producers.reset(start)
     segments = Segments(around.files, task.folder, opened, config, around.clock, around.dice)

@@ -82,6 +82,11 @@ class RecoveryTask:
     now_ms: int
     producer_expiration_ms: int
 
+    def covers_flushed(self, base_offset: int) -> bool:
+        """Whether a segment lies wholly below the recovery point."""
+        later = (each.base_offset for each in self.segments if each.base_offset > base_offset)
+        return next(later, self.recovery_point + 1) <= self.recovery_point
+
     @property
     def bytes_to_scan(self) -> int:
         return sum(segment.size for segment in self.segments if segment.scan)

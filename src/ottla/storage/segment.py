@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ottla.model.ids import NO_TIMESTAMP
 from ottla.storage import paths
-from ottla.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+from ottla.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, ensure_exists
 from ottla.storage.scan import find, walk
 from ottla.storage.txn_index import TransactionIndex
 
@@ -169,24 +169,21 @@ class Segment:
             file = self._file = self._files.open(self)
         return file
 
-    def create_files(self) -> None:
-        """Make the empty files of a new segment, as Kafka does at once for all but the
-        transaction index."""
-        fs = self._files.fs
-        for path in (self.path, self.offset_index.path, self.time_index.path):
-            file = fs.open(path, create=True)
-            try:
-                if file.size():
-                    file.truncate(0)
-            finally:
-                file.close()
+    def create_file(self) -> None:
+        """Make the empty `.log` of a new segment. The indexes' files come with their first entries
+        or when the segment is closed: a new partition is one file, not three."""
+        file = self._files.fs.open(self.path, create=True)
+        try:
+            if file.size():
+                file.truncate(0)
+        finally:
+            file.close()
 
     def file_paths(self) -> list[str]:
-        """The segment's files; the transaction index only if it exists."""
-        named = [self.path, self.offset_index.path, self.time_index.path]
-        if self.txn_index.exists():
-            named.append(self.txn_index.path)
-        return named
+        """The segment's files, the `.log` first; indexes only if they exist."""
+        fs = self._files.fs
+        indexes = (self.offset_index.path, self.time_index.path, self.txn_index.path)
+        return [self.path, *(path for path in indexes if fs.exists(path))]
 
     # --- being the active one -----------------------------------------------------------------
 
@@ -302,11 +299,13 @@ class Segment:
         timestamp of all, which is what retention will go by. Says whether there was anything."""
         timestamp, offset = self.latest()
         self.time_index.maybe_append(timestamp, offset)
-        if not self.time_index.pending and not self.offset_index.pending:
-            return False
+        changed = bool(self.time_index.pending or self.offset_index.pending)
         self.time_index.write_out()
         self.offset_index.write_out()
-        return True
+        if self.size:
+            for index in (self.time_index, self.offset_index):
+                ensure_exists(self._files.fs, index.path)
+        return changed
 
     # --- looking up ---------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class Segments:
             time_entries=None,
             now_ms=self._clock.now_ms(),
         )
-        segment.create_files()
+        segment.create_file()
         self._list.append(segment)
         self.bases.append(base_offset)
         self.active = segment

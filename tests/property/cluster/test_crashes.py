@@ -109,11 +109,15 @@ async def live(files: MemoryFileSystem, history: list[list[list[Op]]], limit: in
 async def found(files: MemoryFileSystem) -> Snapshot:
     store = await EmbeddedStore.open(files, FOLDER)
     snapshot = await store.read("")
+    # What was read must not be forgotten, even if the next thing that happens is a power cut.
+    later = await EmbeddedStore.open(files.power_lost(), FOLDER)
+    assert (await later.read("")).entries == snapshot.entries
+    await later.close()
     # It must also be usable: a write after recovery must survive the next recovery.
     if "after" not in snapshot.entries:
         await store.commit(Create("after", b""))
     await store.close()
-    store = await EmbeddedStore.open(files, FOLDER)
+    store = await EmbeddedStore.open(files.power_lost(), FOLDER)
     again = await store.read("")
     await store.close()
     assert again.entries == {**snapshot.entries, "after": Entry(b"", 0)}

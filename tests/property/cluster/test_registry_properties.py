@@ -18,6 +18,7 @@ FOLDER = "/data/metadata"
 
 @settings(max_examples=80, deadline=None)
 @example(lives=[([], 2, True), ([1], 60, False), ([1], 60, False)])
+@example(lives=[([1, 1], 20, True), ([1], 60, False), ([1], 60, False)])
 @given(
     lives=st.lists(
         st.tuples(

@@ -39,8 +39,9 @@ def test_on_a_terminal_rich_draws_the_table(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    show_table(COLUMNS, [("[red]a", 1)], title="title")
+    show_table(COLUMNS, [("[red]a", 1)], title="[blue]title")
     text = terminal.getvalue()
+    assert "[blue]title" in text
     assert "\x1b[" in text
     assert "─" in text
     assert "[red]a" in text  # data is never taken for markup

@@ -83,6 +83,21 @@ def test_a_callback_that_fails_is_logged_and_stops_nothing(
     assert "a delivery callback failed" in caplog.text
 
 
+def test_a_callback_that_flushes_is_refused_instead_of_hanging(made: list[Any]) -> None:
+    refusals: list[BaseException] = []
+
+    def flush(*_: object) -> None:
+        try:
+            producer.flush()
+        except RuntimeError as error:
+            refusals.append(error)
+
+    with ottla.Producer() as producer:
+        producer.post("t", "a", on_delivery=flush)
+    [refusal] = refusals
+    assert "inside a delivery callback" in str(refusal)
+
+
 def test_flush_raises_the_failures_that_nobody_was_told_about_and_only_once(
     made: list[Any],
 ) -> None:
@@ -140,6 +155,18 @@ def test_a_forgotten_producer_delivers_before_it_goes(made: list[Any]) -> None:
     del producer
     gc.collect()
     assert future.result(0).offset == 7
+
+
+def test_a_forgotten_producer_logs_what_it_could_not_deliver(
+    made: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = ottla.Producer()
+    producer.post("t", "v")
+    made[0].decide(TOO_LARGE)
+    with caplog.at_level(logging.ERROR, "ottla.client"):
+        del producer
+        gc.collect()
+    assert "1 records were not delivered; the first: MESSAGE_TOO_LARGE" in caplog.text
 
 
 def test_a_full_buffer_makes_send_wait_until_there_is_room(made: list[Any]) -> None:

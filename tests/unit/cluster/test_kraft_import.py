@@ -105,6 +105,8 @@ def test_snapshots_and_the_log_before_them_say_the_same(dropped: int) -> None:
 def test_segments_before_the_snapshot_are_not_needed() -> None:
     files = recorded("killed")
     whole = read_kafka_metadata(files, "/kafka")
+    files.write_atomic(LOG, b"damaged, but nobody needs it")
+    assert read_kafka_metadata(files, "/kafka") == whole
     files.remove(LOG)
     assert read_kafka_metadata(files, "/kafka") == whole
     for name in files.listdir(f"/kafka/{FOLDER}"):
@@ -211,6 +213,13 @@ def test_zeros_after_the_last_batch_are_skipped() -> None:
     whole = read_kafka_metadata(files, "/kafka")
     files.write_atomic(LOG, files.read_bytes(LOG) + bytes(500))
     assert read_kafka_metadata(files, "/kafka") == whole
+
+
+def test_anything_else_after_the_last_batch_is_refused() -> None:
+    files = recorded("stopped")
+    files.write_atomic(LOG, files.read_bytes(LOG) + bytes(100) + b"what is this?")
+    with pytest.raises(ImportRefused, match=LOG):
+        read_kafka_metadata(files, "/kafka")
 
 
 def test_a_last_batch_that_was_not_filled_is_skipped() -> None:
@@ -384,6 +393,26 @@ def test_a_change_to_something_that_never_was_is_refused() -> None:
 def test_a_gap_between_partitions_is_refused() -> None:
     with pytest.raises(ImportRefused, match="gaps"):
         replayed([topic_record(), partition_record(b"\x07", number=1)])
+
+
+def test_producer_ids_never_go_back() -> None:
+    taken = [frame(15, bytes(12) + number.to_bytes(8, "big") + b"\x00") for number in (3000, 2000)]
+    assert replayed(taken).next_producer_id == 3000
+
+
+def test_records_that_a_snapshot_covers_are_not_replayed_again() -> None:
+    files = MemoryFileSystem()
+    files.makedirs(f"/kafka/{FOLDER}")
+    files.write_atomic("/kafka/meta.properties", b"version=1\ncluster.id=c\nnode.id=7\n")
+    snapshot = build_batch([(0, None, topic_record(), ())])
+    footer = build_batch([(0, b"\x00\x00\x00\x04", b"", ())], control=True)
+    name = f"{2:020d}-{1:010d}.checkpoint"
+    files.write_atomic(f"/kafka/{FOLDER}/{name}", snapshot + footer)
+    # Records 0 and 1 created and lost another topic; of this batch only the last one is news.
+    values = [b"not even", b"a record", partition_record(b"\x07")]
+    files.write_atomic(LOG, build_batch([(0, None, value, ()) for value in values]))
+    (topic,) = read_kafka_metadata(files, "/kafka").topics
+    assert len(topic.partitions) == 1
 
 
 def test_settings_of_a_removed_topic_go_with_it() -> None:

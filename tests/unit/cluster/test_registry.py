@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from itertools import pairwise
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from ottla.cluster import layout
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.registry import Fenced, ImageChange, Registry
-from ottla.cluster.store import Check, Create, Set
+from ottla.cluster.store import Create, Set, Snapshot
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker, Endpoint
 from ottla.model.ids import TopicId, topic_id_text
@@ -317,21 +317,42 @@ async def test_producer_id_blocks_never_overlap_between_brokers(store: EmbeddedS
     assert min(ids) == 0
 
 
-async def test_a_cancelled_registration_leaves_no_broker_behind(store: EmbeddedStore) -> None:
-    registry = Registry(store)
-    for steps in range(8):
-        registering = asyncio.ensure_future(registry.register_broker(1, []))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        won = registering.done()
-        registering.cancel()
-        results = await asyncio.gather(registering, return_exceptions=True)
-        if won:
-            assert not isinstance(results[0], BaseException)
-            await results[0].session.release()
-        await store.commit(Create(f"barrier/{steps}", b""))
-        await store.commit(Check(f"barrier/{steps}", 0))
-        assert not (await store.read("brokers/ids")).entries
+class StallingStore:
+    """A store whose reads do not return while a certain key is there."""
+
+    def __init__(self, store: EmbeddedStore, key: str) -> None:
+        self._store = store
+        self._key = key
+        self.commit = store.commit
+        self.watch = store.watch
+        self.join = store.join
+        self.campaign = store.campaign
+        self.close = store.close
+
+    async def read(self, prefix: str) -> Snapshot:
+        if (await self._store.read(self._key)).entries:
+            await asyncio.Event().wait()
+        return await self._store.read(prefix)
+
+
+@pytest.mark.parametrize(
+    ("key", "attempt"),
+    [
+        ("brokers/ids/1", lambda registry: registry.register_broker(1, [])),
+        ("controller/holder", lambda registry: registry.campaign(1)),
+    ],
+)
+async def test_whoever_is_cancelled_in_the_last_step_keeps_nothing(
+    store: EmbeddedStore, key: str, attempt: Callable[[Registry], Coroutine[None, None, object]]
+) -> None:
+    watch = store.watch(key)
+    joining = asyncio.ensure_future(attempt(Registry(StallingStore(store, key))))
+    while not (await store.read(key)).entries:
+        await asyncio.wait_for(anext(watch), 10)
+    assert not joining.done()
+    joining.cancel()
+    while (await store.read(key)).entries:
+        await asyncio.wait_for(anext(watch), 10)
 
 
 async def test_unreadable_metadata_is_said_so(registry: Registry, store: EmbeddedStore) -> None:

@@ -102,6 +102,14 @@ async def test_good_and_bad_topics_of_a_request_go_their_own_ways(node: Node) ->
     assert node.registry.image.topics == {}
 
 
+async def test_plans_are_made_on_the_newest_state(store: EmbeddedStore, node: Node) -> None:
+    # Nobody follows the store for this node; it must look for itself.
+    await Registry(store).register_broker(2, [])
+    (outcome,) = await node.controller.create_topics([NewTopic("t", 1, replication_factor=2)])
+    assert outcome.error is None
+    assert {*node.registry.image.topics["t"].partitions[0].replicas} == {1, 2}
+
+
 async def test_validating_only_changes_nothing(node: Node) -> None:
     await node.controller.create_topics([NewTopic("t")])
     before = node.registry.image

@@ -362,6 +362,15 @@ def test_new_partitions_have_as_many_replicas_as_the_old() -> None:
     )
 
 
+def test_the_limit_is_one_for_all_topics_of_a_request() -> None:
+    wishes = [GrowTopic("three", 9_003), GrowTopic("a.b", 1_002)]
+    outcomes = plan_growth(wishes, IMAGE, dice=Random(0))
+    assert [verdict(outcome.error) for outcome in outcomes] == [
+        None,
+        (ErrorCode.UNKNOWN_SERVER_ERROR, None),
+    ]
+
+
 def test_a_topic_named_twice_does_not_grow_and_others_do() -> None:
     wishes = [GrowTopic("three", 4), GrowTopic("a.b", 3), GrowTopic("three", 5)]
     outcomes = plan_growth(wishes, IMAGE, dice=Random(0))

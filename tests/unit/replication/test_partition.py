@@ -139,6 +139,15 @@ async def test_a_new_leader_epoch_begins_at_the_end_of_the_log():
     led, _ = partition()
     append(led, b"a")
     led.lead(PartitionState(1, 3, 1, (1,), (1,)))
+    assert led.epoch_end_offset(3) == (3, 1)
     append(led, b"b")
-    assert led.log.epoch_end_offset(0) == (0, 1)
-    assert led.log.epoch_end_offset(3) == (3, 2)
+    assert led.epoch_end_offset(0) == (0, 1)
+    assert led.epoch_end_offset(3) == (3, 2)
+
+
+async def test_the_epoch_of_an_empty_log_is_its_leaders():
+    led, _ = partition(epoch=4)
+    assert led.start_epoch() == 4
+    assert led.epoch_end_offset(4) == (4, 0)
+    append(led, b"a")
+    assert led.start_epoch() == 4

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ottla.coordinator.shard import Record
 from ottla.errors import ErrorCode, KafkaError
@@ -21,6 +21,14 @@ CONSUMER_PROTOCOL = "consumer"
 
 NO_EPOCH = -1
 """In place of a generation or member epoch: a commit from outside of any generation."""
+
+
+class Timer(NamedTuple):
+    """A deadline of a group or of one of its members: its name, and the command when it comes."""
+
+    kind: str
+    group_id: str
+    member_id: str = ""
 
 
 class GroupType(Enum):

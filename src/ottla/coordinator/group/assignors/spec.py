@@ -57,17 +57,15 @@ def racks_matter(
 ) -> bool:
     """Whether who gets which partition makes a difference to where it is read from.
 
-    Not when no member says where it is, and not when every partition has a replica in every
-    rack that has members: then any assignment is as near as any other.
+    Not when no member says where it is, and not when all partitions have replicas in the same of
+    the racks that have members: then any assignment is as near as any other.
     """
     inhabited = {it.rack for it in subscribers.values() if it.rack}
     if not inhabited:
         return False
-    return any(
-        not inhabited.isdisjoint(racks) and not inhabited <= racks
-        for topic in topics.values()
-        for racks in topic.racks
-    )
+    nearby = (racks & inhabited for topic in topics.values() for racks in topic.racks)
+    first = next(nearby, None)
+    return any(it != first for it in nearby)
 
 
 def crowds(

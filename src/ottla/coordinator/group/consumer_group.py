@@ -1,0 +1,472 @@
+"""The state of a consumer group: members, epochs, who shall own what and who does (KIP-848).
+
+Three epochs tell how far things have come. The *group epoch* grows when something happens that
+calls for a new assignment: a member comes, goes or changes its mind, a subscribed topic changes.
+The *target epoch* is the group epoch for which an assignor has shared out the partitions. A
+*member's epoch* is the target it has reached, and it reaches one only after it has given up what
+the target does not give it. So each moves towards its target on its own, nobody waits for all,
+and a partition is given to its next owner when the previous one has let go of it.
+
+State changes only in `apply`, entry by entry; `consumer` decides, and never touches it. What
+is asked often (who holds a partition, which topics are subscribed) is kept up to date there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from ottla.coordinator.group import journal
+from ottla.coordinator.group.assignors import NO_PARTITIONS, Partitions
+from ottla.coordinator.group.journal import (
+    ClassicFacet,
+    ConsumerGroupEntry,
+    ConsumerMemberEntry,
+    ConsumerMemberSnapshot,
+    ConsumerTopicsEntry,
+    CurrentAssignment,
+    CurrentAssignmentEntry,
+    RegexEntry,
+    ResolvedRegex,
+    TargetAssignmentEntry,
+    TargetEpochEntry,
+)
+from ottla.coordinator.group.members import CONSUMER_PROTOCOL, ExpiryBase, GroupType
+from ottla.coordinator.shard import Record
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicId
+
+LEFT_EPOCH = -1
+"""The epoch a member sends to leave."""
+AWAY_EPOCH = -2
+"""The epoch a static member sends to leave for a while, and has until it is back."""
+MEMBER_EPOCH_COMMITS = 9
+"""The version of OffsetCommit that first carries a member epoch."""
+
+ConsumerEntry = (
+    ConsumerGroupEntry
+    | ConsumerTopicsEntry
+    | ConsumerMemberEntry
+    | TargetEpochEntry
+    | TargetAssignmentEntry
+    | CurrentAssignmentEntry
+    | RegexEntry
+)
+
+
+class MemberState(IntEnum):
+    """How far a member is on its way to its target; the numbers are those of the records."""
+
+    STABLE = 0
+    """It has what it may have at its epoch."""
+    UNREVOKED = 1
+    """It has to give up partitions first, and has not said that it did."""
+    UNRELEASED = 2
+    """It waits for partitions that others have not given up yet."""
+    UNKNOWN = 127
+    """A newer coordinator has written something that this one does not know."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> MemberState:
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMember:
+    """One member: who it is, what it wants, and what it has."""
+
+    id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    regex: str | None = ""
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic: ClassicFacet | None = None
+    """Set while it speaks the classic protocol."""
+
+    epoch: int = 0
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = NO_PARTITIONS
+    revoking: Partitions = NO_PARTITIONS
+    """What it has been told to give up; nobody else may have it yet."""
+
+    def has_reached(self, target_epoch: int) -> bool:
+        return self.epoch == target_epoch and self.state is MemberState.STABLE
+
+    def about(self) -> ConsumerMemberSnapshot:
+        """Who it is and what it wants, as the journal keeps it."""
+        return ConsumerMemberSnapshot(
+            self.instance_id,
+            self.rack_id,
+            self.client_id,
+            self.client_host,
+            tuple(sorted(self.topics)),
+            self.regex,
+            self.rebalance_timeout_ms,
+            self.server_assignor,
+            self.classic,
+        )
+
+    def holdings(self) -> CurrentAssignment:
+        """What it has, as the journal keeps it."""
+        return CurrentAssignment(
+            self.epoch, self.previous_epoch, self.state, self.assigned, self.revoking
+        )
+
+    def told(self, about: ConsumerMemberSnapshot) -> ConsumerMember:
+        return replace(
+            self,
+            instance_id=about.instance_id,
+            rack_id=about.rack_id,
+            client_id=about.client_id,
+            client_host=about.client_host,
+            topics=frozenset(about.topics),
+            regex=about.regex,
+            rebalance_timeout_ms=about.rebalance_timeout_ms,
+            server_assignor=about.server_assignor,
+            classic=about.classic,
+        )
+
+    def holding(self, it: CurrentAssignment) -> ConsumerMember:
+        return replace(
+            self,
+            epoch=it.member_epoch,
+            previous_epoch=it.previous_member_epoch,
+            state=MemberState(it.state),
+            assigned=it.assigned,
+            revoking=it.pending_revocation,
+        )
+
+
+_GONE = CurrentAssignment(LEFT_EPOCH, LEFT_EPOCH, MemberState.STABLE, {}, {})
+
+
+class ConsumerGroup:
+    """One group; a `members.Group`."""
+
+    type = GroupType.CONSUMER
+    protocol_type = CONSUMER_PROTOCOL
+
+    def __init__(self, group_id: str) -> None:
+        # from the journal
+        self.id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.target_epoch = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.targets: dict[str, Partitions] = {}
+        self.resolved: dict[str, ResolvedRegex] = {}
+        self.has_topics_record = False
+        # derived from that
+        self.static: dict[str, str] = {}
+        self.owners: dict[TopicId, dict[int, str]] = {}
+        self.assignors: Counter[str] = Counter()
+        self.regexes: Counter[str] = Counter()
+        self.classic_protocols: Counter[str] = Counter()
+        self.classic_members = 0
+        self._names: Counter[str] = Counter()
+        # soft: the image for which the metadata hash was last compared, and at which epoch. A
+        # comparison whose record could not be written does not count: the epoch is behind then.
+        self.compared_image: object = None
+        self.compared_epoch = 0
+        self.resolving = False
+
+    def __repr__(self) -> str:
+        return f"<ConsumerGroup {self.id!r} epoch {self.epoch} of {len(self.members)} members>"
+
+    # ------------------------------------------------------------------ what others ask
+
+    @property
+    def state_name(self) -> str:
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.target_epoch:
+            return "Assigning"
+        if all(it.has_reached(self.target_epoch) for it in self.members.values()):
+            return "Stable"
+        return "Reconciling"
+
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def has_member(self, member_id: str) -> bool:
+        return member_id in self.members
+
+    def member(self, member_id: str) -> ConsumerMember:
+        """UNKNOWN_MEMBER_ID unless there is one."""
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"Member {member_id} is not a member of group {self.id}.",
+            )
+        return member
+
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+        member_id = self.static.get(instance_id) if instance_id is not None else None
+        return None if member_id is None else self.members[member_id]
+
+    def owner(self, topic: TopicId, partition: int) -> str | None:
+        """Who has the partition, or has still to give it up."""
+        held = self.owners.get(topic)
+        return None if held is None else held.get(partition)
+
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """The names a member subscribes to, those that its pattern has found among them."""
+        resolved = self.resolved.get(member.regex) if member.regex else None
+        if resolved is None:
+            return member.topics
+        return member.topics | resolved.topics if member.topics else resolved.topics
+
+    def subscribed_topics(
+        self,
+        *,
+        without: Iterable[ConsumerMember] = (),
+        plus: ConsumerMember | None = None,
+        resolved: Mapping[str, ResolvedRegex] | None = None,
+    ) -> set[str]:
+        """All names the group subscribes to, or would if some members were not or one was there."""
+        leaving: Counter[str] = Counter()
+        for member in without:
+            leaving.update(member.topics)
+        names = {name for name, count in self._names.items() if count > leaving[name]}
+        if plus is not None:
+            names |= plus.topics
+        for it in (self.resolved if resolved is None else resolved).values():
+            names |= it.topics
+        return names
+
+    def is_subscribed(self, topic: str) -> bool:
+        return topic in self._names or any(topic in it.topics for it in self.resolved.values())
+
+    def check_offset_commit(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        *,
+        api_version: int,
+        transactional: bool = False,
+    ) -> None:
+        # An administrator, or a consumer that assigns its partitions itself.
+        if epoch < 0 and not self.members:
+            return
+        # A transaction of a producer that knows no group epochs: it is fenced by its own.
+        if transactional and epoch == -1 and not member_id and instance_id is None:
+            return
+        member = self.member(member_id)
+        if not transactional and member.classic is None and api_version < MEMBER_EPOCH_COMMITS:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "OffsetCommit version 9 or above must be used by members using the modern group "
+                "protocol",
+            )
+        self._check_epoch(member, epoch)
+
+    def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
+        if member_id is None and epoch < 0:
+            return
+        self._check_epoch(self.member(member_id or ""), epoch)
+
+    def _check_epoch(self, member: ConsumerMember, epoch: int) -> None:
+        if epoch == member.epoch:
+            return
+        if member.classic is not None:
+            raise KafkaError(
+                ErrorCode.ILLEGAL_GENERATION,
+                f"The received generation id {epoch} does not match the expected member epoch "
+                f"{member.epoch}.",
+            )
+        raise KafkaError(
+            ErrorCode.STALE_MEMBER_EPOCH,
+            f"The received member epoch {epoch} does not match the expected member epoch "
+            f"{member.epoch}.",
+        )
+
+    def check_offset_delete(self) -> None:
+        """Always allowed; the offsets of subscribed topics are kept all the same."""
+
+    def check_delete(self) -> None:
+        if self.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+
+    def expiry_base(self) -> ExpiryBase | None:
+        return lambda offset: offset.commit_timestamp_ms
+
+    def should_expire(self) -> bool:
+        return not self.members
+
+    def tombstones(self) -> list[Record]:
+        return [encode(it) for it in self.end()]
+
+    def end(self) -> Iterator[ConsumerEntry]:
+        """The entries that make the group gone, in the order in which they make sense."""
+        for member_id in self.members:
+            yield CurrentAssignmentEntry(self.id, member_id, None)
+        for member_id in self.targets:
+            yield TargetAssignmentEntry(self.id, member_id, None)
+        yield TargetEpochEntry(self.id, None)
+        for member_id in self.members:
+            yield ConsumerMemberEntry(self.id, member_id, None)
+        for regex in self.resolved:
+            yield RegexEntry(self.id, regex, None)
+        if self.has_topics_record:
+            yield ConsumerTopicsEntry(self.id, present=False)
+        yield ConsumerGroupEntry(self.id, None)
+
+    # ------------------------------------------------------------------ what changes it
+
+    def apply(self, entry: ConsumerEntry) -> None:
+        """Replay one entry. Deleting what is not there is nothing: compaction may have been."""
+        match entry:
+            case CurrentAssignmentEntry(_, member_id, None):
+                if member_id in self.members:
+                    self._put(self.members[member_id].holding(_GONE))
+            case CurrentAssignmentEntry(_, member_id, CurrentAssignment() as value):
+                self._put(self.members.get(member_id, ConsumerMember(member_id)).holding(value))
+            case TargetAssignmentEntry(_, member_id, None):
+                self.targets.pop(member_id, None)
+            case TargetAssignmentEntry(_, member_id, partitions):
+                self.targets[member_id] = partitions
+            case ConsumerMemberEntry(_, member_id, None):
+                if member_id in self.members:
+                    self._remove(self.members[member_id])
+            case ConsumerMemberEntry(_, member_id, ConsumerMemberSnapshot() as about):
+                self._put(self.members.get(member_id, ConsumerMember(member_id)).told(about))
+            case ConsumerGroupEntry(_, epoch, metadata_hash):
+                self.epoch = epoch or 0
+                self.metadata_hash = metadata_hash
+            case TargetEpochEntry(_, epoch):
+                self.target_epoch = LEFT_EPOCH if epoch is None else epoch
+            case RegexEntry(_, regex, None):
+                self.resolved.pop(regex, None)
+            case RegexEntry(_, regex, ResolvedRegex() as resolved):
+                self.resolved[regex] = resolved
+            case ConsumerTopicsEntry(_, present):
+                self.has_topics_record = present
+
+    def _put(self, member: ConsumerMember) -> None:
+        old = self.members.get(member.id)
+        self.members[member.id] = member
+        if old is not None:
+            self._unindex(old, member)
+        self._index(member, old)
+
+    def _remove(self, member: ConsumerMember) -> None:
+        del self.members[member.id]
+        self._unindex(member, None)
+
+    def _unindex(self, member: ConsumerMember, new: ConsumerMember | None) -> None:
+        if new is None or new.assigned is not member.assigned or new.revoking is not member.revoking:
+            for topic, partition in _each(member):
+                held = self.owners.get(topic)
+                # Not when another has it by now: of a compacted log the later record counts.
+                if held is not None and held.get(partition) == member.id:
+                    del held[partition]
+                    if not held:
+                        del self.owners[topic]
+        if new is not None and new.topics is member.topics and new.classic is member.classic:
+            return
+        _uncount(self._names, member.topics)
+        if member.regex:
+            _uncount(self.regexes, (member.regex,))
+        if member.server_assignor is not None:
+            _uncount(self.assignors, (member.server_assignor,))
+        if member.classic is not None:
+            self.classic_members -= 1
+            _uncount(self.classic_protocols, (name for name, _ in member.classic.protocols))
+        instance = member.instance_id
+        if instance is not None and self.static.get(instance) == member.id:
+            del self.static[instance]
+
+    def _index(self, member: ConsumerMember, old: ConsumerMember | None) -> None:
+        if old is None or old.assigned is not member.assigned or old.revoking is not member.revoking:
+            for topic, partition in _each(member):
+                self.owners.setdefault(topic, {})[partition] = member.id
+        if old is not None and old.topics is member.topics and old.classic is member.classic:
+            return
+        self._names.update(member.topics)
+        if member.regex:
+            self.regexes[member.regex] += 1
+        if member.server_assignor is not None:
+            self.assignors[member.server_assignor] += 1
+        if member.classic is not None:
+            self.classic_members += 1
+            self.classic_protocols.update(name for name, _ in member.classic.protocols)
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.id
+
+    # ------------------------------------------------------------------ what must hold
+
+    def validate(self) -> None:
+        owners: dict[tuple[TopicId, int], str] = {}
+        for member in self.members.values():
+            for one in _each(member):
+                assert one not in owners, f"{one} is with {owners[one]} and with {member.id}"
+                owners[one] = member.id
+            assert member.epoch <= max(self.epoch, 0), f"{member} is ahead of the group"
+            assert bool(member.revoking) == (member.state is MemberState.UNREVOKED), member
+        indexed = {(t, p): it for t, held in self.owners.items() for p, it in held.items()}
+        assert indexed == owners, "the index of owners is wrong"
+        assert self.target_epoch <= self.epoch
+        assert self.targets.keys() <= self.members.keys(), "a target for nobody"
+        shared_out = Counter((t, p) for it in self.targets.values() for t in it for p in it[t])
+        assert not shared_out or max(shared_out.values()) == 1, "two members shall own a partition"
+        members = self.members.values()
+        assert self.static == {m.instance_id: m.id for m in members if m.instance_id is not None}
+        assert self._names == Counter(name for it in members for name in it.topics)
+        assert self.regexes == Counter(it.regex for it in members if it.regex)
+        assert self.resolved.keys() <= self.regexes.keys(), "a pattern that nobody subscribes to"
+        assert self.classic_members == sum(it.classic is not None for it in members)
+
+
+def _each(member: ConsumerMember) -> Iterator[tuple[TopicId, int]]:
+    for held in (member.assigned, member.revoking):
+        for topic, partitions in held.items():
+            for partition in partitions:
+                yield topic, partition
+
+
+def _uncount(counts: Counter[str], names: Iterable[str]) -> None:
+    for name in names:
+        counts[name] -= 1
+        if not counts[name]:
+            del counts[name]
+
+
+def encode(entry: ConsumerEntry) -> Record:
+    """The record that says the same."""
+    group_id = entry.group_id
+    match entry:
+        case ConsumerGroupEntry(_, None):
+            return journal.consumer_group_tombstone(group_id)
+        case ConsumerGroupEntry(_, int() as epoch, metadata_hash):
+            return journal.consumer_group(group_id, epoch, metadata_hash)
+        case ConsumerMemberEntry(_, member_id, None):
+            return journal.consumer_member_tombstone(group_id, member_id)
+        case ConsumerMemberEntry(_, member_id, ConsumerMemberSnapshot() as about):
+            return journal.consumer_member(group_id, member_id, about)
+        case TargetEpochEntry(_, None):
+            return journal.target_epoch_tombstone(group_id)
+        case TargetEpochEntry(_, int() as epoch):
+            return journal.target_epoch(group_id, epoch)
+        case TargetAssignmentEntry(_, member_id, None):
+            return journal.target_assignment_tombstone(group_id, member_id)
+        case TargetAssignmentEntry(_, member_id, partitions):
+            return journal.target_assignment(group_id, member_id, partitions)
+        case CurrentAssignmentEntry(_, member_id, None):
+            return journal.current_assignment_tombstone(group_id, member_id)
+        case CurrentAssignmentEntry(_, member_id, CurrentAssignment() as holdings):
+            return journal.current_assignment(group_id, member_id, holdings)
+        case RegexEntry(_, regex, None):
+            return journal.regex_tombstone(group_id, regex)
+        case RegexEntry(_, regex, ResolvedRegex() as resolved):
+            return journal.regex(group_id, regex, resolved)
+        case _:
+            return journal.consumer_topics_tombstone(group_id)
