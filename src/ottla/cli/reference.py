@@ -1,11 +1,13 @@
-"""docs/reference/cli.md, made from the commands themselves.
+"""The generated pages of docs/reference: all of them, and cli.md from the commands themselves.
 
-`python -m ottla.cli.reference` prints it; a test compares the file with `render()`.
+`make docs` runs `python -m ottla.cli.reference docs/reference`, which writes every page; without a
+folder the page about the commands is printed. Tests compare the files with what is rendered now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
@@ -15,7 +17,7 @@ _WIDTH = 96
 _INTRODUCTION = """\
 # Commands
 
-<!-- Made by `python -m ottla.cli.reference > docs/reference/cli.md`; a test compares. -->
+<!-- Made by `make docs` from the commands' own help; a test compares. -->
 
 Every command explains itself with `--help`; this page is that, in one place.
 
@@ -59,5 +61,31 @@ def _walk(context: click.Context) -> Iterator[click.Context]:
                 )
 
 
+def pages() -> dict[str, str]:
+    """Every generated page by its file's name."""
+    from ottla.broker.reference import render_metrics, render_protocol
+    from ottla.config.reference import render as render_config
+
+    return {
+        "cli.md": render(),
+        "config.md": render_config(),
+        "metrics.md": render_metrics(),
+        "protocol-support.md": render_protocol(),
+    }
+
+
+@click.command()
+@click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
+def main(folder: Path | None) -> None:
+    """Write the generated pages into FOLDER; without one, print the page about the commands."""
+    if folder is None:
+        click.echo(render(), nl=False)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (folder / name).write_text(text, encoding="utf-8")
+        click.echo(f"wrote {folder / name}")
+
+
 if __name__ == "__main__":
-    click.echo(render(), nl=False)
+    main()

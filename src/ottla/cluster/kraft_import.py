@@ -18,6 +18,7 @@ its next start; here it is skipped. Damage anywhere else is an error that names 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -116,7 +117,7 @@ async def open_store(
     if not EmbeddedStore.exists(files, folder):
         found = find_kafka_metadata(files, log_dirs)
         if found is not None:
-            imported = read_kafka_metadata(files, found)
+            imported = await asyncio.to_thread(read_kafka_metadata, files, found)
     store = await EmbeddedStore.open(
         files, folder, initial=imported.contents() if imported is not None else None
     )

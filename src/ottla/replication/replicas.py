@@ -179,7 +179,13 @@ class Replicas:
         partitions = self._by_name.pop(topic.name, {})
         self._by_id.pop(topic.id, None)
         for index in range(len(topic.partitions)):
-            self._waiting.pop(TopicPartition(topic.name, index), None)
+            tp = TopicPartition(topic.name, index)
+            self._waiting.pop(tp, None)
+            if tp in self._logs.offline_partitions:
+                # Not deleted: whoever deletes a topic because of its damage may yet want the data.
+                logger.warning(
+                    "%s was offline; its data was kept in %s", tp, self._logs.set_aside(tp)
+                )
         for partition in partitions.values():
             self._logs.delete(partition.id)
             partition.retire()

@@ -260,6 +260,8 @@ class LogDirectories:
         await self._schedule.stop()
         for log in self.logs.values():
             log.close()
+            if log.is_pristine:
+                continue  # a power cut may take an empty folder: the next start makes it again
             if log.unflushed_messages > 0:
                 self.group_commit.wait_flushed(log, log.log_end_offset)
             else:
@@ -354,9 +356,7 @@ class LogDirectories:
             return
         folder = self._folder_of(log)
         folder.partitions.discard(partition)
-        target = (
-            f"{folder.path}/{paths.delete_dir(partition, f'{self._dice.getrandbits(128):032x}')}"
-        )
+        target = f"{folder.path}/{paths.delete_dir(partition, self._unique())}"
         delay_ms = log.config.file_delete_delay_ms
         try:
             self._fs.rename(log.folder, target)
@@ -365,19 +365,24 @@ class LogDirectories:
         log.deleted(target)
         self._schedule.remove_later([target], delay_ms)
 
-    def set_aside(self, partition: TopicPartition) -> str:
-        """Rename a log that belongs to no topic out of the way (`-stray`, as Kafka does); its data
-        stays on the disk. Returns where."""
-        log = self.logs.pop(partition)
-        folder = self._folder_of(log)
-        folder.partitions.discard(partition)
-        unique = f"{self._dice.getrandbits(128):032x}"
-        target = f"{folder.path}/{paths.stray_dir(partition, unique)}"
+    def set_aside(self, partition: TopicPartition) -> str | None:
+        """Rename a log that no topic claims out of the way (`-stray`, as Kafka does), usable or
+        damaged. Its data stays on the disk; returns where, or None while its folder is offline."""
+        folder = next((it for it in self._online() if partition in it.partitions), None)
+        if folder is None:
+            return None
+        path = f"{folder.path}/{paths.partition_dir(partition)}"
+        target = f"{folder.path}/{paths.stray_dir(partition, self._unique())}"
         try:
-            self._fs.rename(log.folder, target)
+            self._fs.rename(path, target)
         except OSError as error:
-            raise log.storage_failed(error, f"setting {partition} aside") from None
-        log.deleted(target)
+            self._folder_failed(folder, describe(error, f"setting {partition} aside", path))
+            return None
+        folder.partitions.discard(partition)
+        self.offline_partitions.pop(partition, None)
+        log = self.logs.pop(partition, None)
+        if log is not None:
+            log.deleted(target)
         return target
 
     def logs_in(self, folder: str) -> list[Log]:
@@ -482,6 +487,9 @@ class LogDirectories:
             self._release_locks()
             reasons = "; ".join(folder.failure or "" for folder in self._folders.values())
             raise StorageUnavailable(f"no data folder can be used: {reasons}")
+
+    def _unique(self) -> str:
+        return f"{self._dice.getrandbits(128):032x}"
 
     def _new_directory_id(self) -> str:
         raw = bytearray(self._dice.randbytes(16))

@@ -184,6 +184,11 @@ class Log:
         return self._segments.bases[0]
 
     @property
+    def is_pristine(self) -> bool:
+        """Whether the log has never held a record."""
+        return self.log_end_offset == 0
+
+    @property
     def config(self) -> TopicConfig:
         """The topic's settings; assign to change them while the log is in use."""
         return self._segments.config

@@ -327,18 +327,20 @@ class ConsumerGroup:
         match entry:
             case CurrentAssignmentEntry(_, member_id, None):
                 if member_id in self.members:
-                    self._put(self.members[member_id].holding(_GONE))
+                    self._hand_over(member_id, _GONE)
             case CurrentAssignmentEntry(_, member_id, CurrentAssignment() as value):
-                self._put(self.members.get(member_id, ConsumerMember(member_id)).holding(value))
+                self._hand_over(member_id, value)
             case TargetAssignmentEntry(_, member_id, None):
                 self.targets.pop(member_id, None)
             case TargetAssignmentEntry(_, member_id, partitions):
                 self.targets[member_id] = partitions
             case ConsumerMemberEntry(_, member_id, None):
-                if member_id in self.members:
-                    self._remove(self.members[member_id])
+                member = self.members.pop(member_id, None)
+                if member is not None:
+                    self._forget_wishes(member)
+                    self._forget_holdings(member)
             case ConsumerMemberEntry(_, member_id, ConsumerMemberSnapshot() as about):
-                self._put(self.members.get(member_id, ConsumerMember(member_id)).told(about))
+                self._introduce(member_id, about)
             case ConsumerGroupEntry(_, epoch, metadata_hash):
                 self.epoch = epoch or 0
                 self.metadata_hash = metadata_hash
@@ -351,28 +353,24 @@ class ConsumerGroup:
             case ConsumerTopicsEntry(_, present):
                 self.has_topics_record = present
 
-    def _put(self, member: ConsumerMember) -> None:
-        old = self.members.get(member.id)
-        self.members[member.id] = member
+    def _introduce(self, member_id: str, about: ConsumerMemberSnapshot) -> None:
+        old = self.members.get(member_id)
         if old is not None:
-            self._unindex(old, member)
-        self._index(member, old)
+            self._forget_wishes(old)
+        member = (old or ConsumerMember(member_id)).told(about)
+        self.members[member_id] = member
+        self._names.update(member.topics)
+        if member.regex:
+            self.regexes[member.regex] += 1
+        if member.server_assignor is not None:
+            self.assignors[member.server_assignor] += 1
+        if member.classic is not None:
+            self.classic_members += 1
+            self.classic_protocols.update(name for name, _ in member.classic.protocols)
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member_id
 
-    def _remove(self, member: ConsumerMember) -> None:
-        del self.members[member.id]
-        self._unindex(member, None)
-
-    def _unindex(self, member: ConsumerMember, new: ConsumerMember | None) -> None:
-        if new is None or new.assigned is not member.assigned or new.revoking is not member.revoking:
-            for topic, partition in _each(member):
-                held = self.owners.get(topic)
-                # Not when another has it by now: of a compacted log the later record counts.
-                if held is not None and held.get(partition) == member.id:
-                    del held[partition]
-                    if not held:
-                        del self.owners[topic]
-        if new is not None and new.topics is member.topics and new.classic is member.classic:
-            return
+    def _forget_wishes(self, member: ConsumerMember) -> None:
         _uncount(self._names, member.topics)
         if member.regex:
             _uncount(self.regexes, (member.regex,))
@@ -385,22 +383,23 @@ class ConsumerGroup:
         if instance is not None and self.static.get(instance) == member.id:
             del self.static[instance]
 
-    def _index(self, member: ConsumerMember, old: ConsumerMember | None) -> None:
-        if old is None or old.assigned is not member.assigned or old.revoking is not member.revoking:
-            for topic, partition in _each(member):
-                self.owners.setdefault(topic, {})[partition] = member.id
-        if old is not None and old.topics is member.topics and old.classic is member.classic:
-            return
-        self._names.update(member.topics)
-        if member.regex:
-            self.regexes[member.regex] += 1
-        if member.server_assignor is not None:
-            self.assignors[member.server_assignor] += 1
-        if member.classic is not None:
-            self.classic_members += 1
-            self.classic_protocols.update(name for name, _ in member.classic.protocols)
-        if member.instance_id is not None:
-            self.static[member.instance_id] = member.id
+    def _hand_over(self, member_id: str, holdings: CurrentAssignment) -> None:
+        old = self.members.get(member_id)
+        if old is not None:
+            self._forget_holdings(old)
+        member = (old or ConsumerMember(member_id)).holding(holdings)
+        self.members[member_id] = member
+        for topic, partition in _each(member):
+            self.owners.setdefault(topic, {})[partition] = member_id
+
+    def _forget_holdings(self, member: ConsumerMember) -> None:
+        for topic, partition in _each(member):
+            held = self.owners.get(topic)
+            # Not when another has it by now: in a compacted log the later record counts.
+            if held is not None and held.get(partition) == member.id:
+                del held[partition]
+                if not held:
+                    del self.owners[topic]
 
     # ------------------------------------------------------------------ what must hold
 

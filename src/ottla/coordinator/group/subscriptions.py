@@ -1,0 +1,117 @@
+"""What groups can subscribe to: topics as assignors see them, and a hash to notice changes by.
+
+A group's journal keeps one number for the state of all topics it subscribes to (which exist, with
+which id, how many partitions, replicas in which racks). When the number for the current image is
+another one, the group needs a new assignment. It is ours to choose: a group taken over from Apache
+Kafka, which hashes otherwise, is assigned once more, to the same members.
+
+One `SubscribableTopics` serves all shards of a broker. An image shares what has not changed with
+the one before, so what was worked out for a topic holds as long as the topic is the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from ottla.coordinator.group.assignors import AssignableTopic
+from ottla.model.ids import TopicId
+from ottla.model.image import ClusterImage
+from ottla.model.topic import Topic
+
+NOTHING_SUBSCRIBED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A topic, and what follows from it."""
+
+    topic: Topic
+    assignable: AssignableTopic
+    digest: bytes
+
+
+class SubscribableTopics:
+    """The topics of the newest image."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self.image = image
+        # The revision that last brought topics into being: older matches of patterns are stale.
+        self.newest_topic_revision = image.revision
+        self._racks = _racks(image)
+        self._described: dict[str, _Described] = {}
+        self._ids: dict[frozenset[str], frozenset[TopicId]] = {}
+
+    def look(self, image: ClusterImage) -> None:
+        """Go on with a newer image."""
+        if image is self.image:
+            return
+        if image.topics is not self.image.topics:
+            if image.topic_names.keys() - self.image.topic_names.keys():
+                self.newest_topic_revision = image.revision
+            for name in self._described.keys() - image.topics.keys():
+                del self._described[name]
+            self._ids.clear()
+        if image.brokers is not self.image.brokers:
+            racks = _racks(image)
+            if racks != self._racks:
+                self._racks = racks
+                self._described.clear()
+        self.image = image
+
+    def names(self) -> tuple[str, ...]:
+        """Every topic; a pattern is matched against these."""
+        return tuple(self.image.topics)
+
+    def name(self, topic_id: TopicId) -> str | None:
+        return self.image.topic_names.get(topic_id)
+
+    def ids(self, names: frozenset[str]) -> frozenset[TopicId]:
+        """The ids of those that exist."""
+        ids = self._ids.get(names)
+        if ids is None:
+            topics = self.image.topics
+            ids = frozenset(topics[name].id for name in names if name in topics)
+            self._ids[names] = ids
+        return ids
+
+    def assignable(self, ids: Iterable[TopicId]) -> dict[TopicId, AssignableTopic]:
+        """What an assignor has to know about topics that exist."""
+        names = self.image.topic_names
+        return {it: self._describe(self.image.topics[names[it]]).assignable for it in ids}
+
+    def hash(self, names: Iterable[str]) -> int:
+        """The number that stands for the state of these topics."""
+        topics = self.image.topics
+        digests = [self._describe(topics[name]).digest for name in sorted(names) if name in topics]
+        if not digests:
+            return NOTHING_SUBSCRIBED
+        digest = blake2b(b"".join(digests), digest_size=8).digest()
+        return int.from_bytes(digest, "big", signed=True)
+
+    def _describe(self, topic: Topic) -> _Described:
+        known = self._described.get(topic.name)
+        if known is not None and known.topic is topic:
+            return known
+        racks: tuple[frozenset[str], ...] = ()
+        if self._racks:
+            racks = tuple(
+                frozenset(self._racks[it] for it in partition.replicas if it in self._racks)
+                for partition in topic.partitions
+            )
+            if not any(racks):
+                racks = ()
+        assignable = AssignableTopic(len(topic.partitions), racks)
+        digest = blake2b(topic.id, digest_size=16)
+        digest.update(topic.name.encode())
+        digest.update(len(topic.partitions).to_bytes(4, "big"))
+        for index, there in enumerate(racks):
+            digest.update(f"\0{index}\0{chr(0).join(sorted(there))}".encode())
+        described = _Described(topic, assignable, digest.digest())
+        self._described[topic.name] = described
+        return described
+
+
+def _racks(image: ClusterImage) -> Mapping[int, str]:
+    return {broker.id: broker.rack for broker in image.brokers.values() if broker.rack}

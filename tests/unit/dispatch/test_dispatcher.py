@@ -1,0 +1,393 @@
+"""The dispatcher with a table of made-up handlers, over real codecs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ottla.dispatch.context import Request, Services
+from ottla.dispatch.dispatcher import Dispatcher
+from ottla.dispatch.table import Table, handles
+from ottla.errors import ErrorCode, KafkaError
+from ottla.handlers.api_versions import api_versions
+from ottla.net.connection import Connection, Hangup, Reply
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.compiler import codec
+from ottla.protocol.header import parse_response_header, request_header
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from ottla.runtime.metrics import Counter, Histogram, Metrics
+from ottla.runtime.waiters import Deferred
+
+KEY = ApiKey.INIT_PRODUCER_ID
+FIRST_FLEXIBLE = 2
+
+Handled = Callable[[Request[Any], Services], Any]
+
+
+class Bench:
+    """A dispatcher that knows ApiVersions and one other API, answered by `handler`."""
+
+    def __init__(self, handler: Handled, *, answers_failures: bool = True) -> None:
+        def failed(request: Request[Any], error: KafkaError) -> InitProducerIdResponse:
+            return InitProducerIdResponse(error_code=error.code, producer_epoch=-1)
+
+        mark = handles(KEY, versions=range(6), failure=failed if answers_failures else None)
+        table = Table([mark(handler), api_versions])
+        self.metrics = Metrics()
+        self.services = cast("Services", SimpleNamespace(metrics=self.metrics, table=table))
+        self.connection = cast(
+            "Connection", SimpleNamespace(client="", peer="10.0.0.1:5000", listener="PLAINTEXT")
+        )
+        self.dispatcher = Dispatcher(table, self.services)
+
+    def send(
+        self, version: int = 0, *, correlation_id: int = 7, extra: bytes = b"", **fields: Any
+    ) -> Reply | Deferred[Reply]:
+        values = {"transactional_id": None, "transaction_timeout_ms": 60_000, **fields}
+        parts: list[Any] = []
+        codec(InitProducerIdRequest, version).encode(InitProducerIdRequest(**values), parts)
+        head = request_header(KEY, version, correlation_id, "tester")
+        return self.send_frame(head + b"".join(parts) + extra)
+
+    def send_frame(self, frame: bytes) -> Reply | Deferred[Reply]:
+        return self.dispatcher.answer(self.connection, memoryview(bytearray(frame)))
+
+    def counted(self, name: str, api: str = "InitProducerId") -> int:
+        for family in self.metrics.families():
+            if family.name == name:
+                instrument = family.series[("api", api),]
+                assert isinstance(instrument, Counter | Histogram)
+                return instrument.value if isinstance(instrument, Counter) else instrument.count
+        return 0
+
+
+def read(
+    reply: object,
+    version: int = 0,
+    *,
+    correlation_id: int = 7,
+    key: ApiKey = KEY,
+    kind: type[Any] = InitProducerIdResponse,
+) -> Any:
+    """The response in a reply, after a look at its length and header."""
+    assert isinstance(reply, list)
+    frame = b"".join(bytes(part) for part in reply)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    body = memoryview(frame)[4:]
+    found, position = parse_response_header(body, key, version)
+    assert found == correlation_id
+    message, end = codec(kind, version).decode(body, position)
+    assert end == len(body)
+    return message
+
+
+def well(producer_id: int = 42) -> InitProducerIdResponse:
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def deferred(reply: object) -> Deferred[Reply]:
+    assert isinstance(reply, Deferred)
+    return reply
+
+
+# -- answers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_straight_answer_is_encoded_in_the_version_of_its_request(version: int) -> None:
+    seen: list[Request[InitProducerIdRequest]] = []
+
+    def handler(request: Request[Any], services: Services) -> InitProducerIdResponse:
+        assert services is bench.services
+        seen.append(request)
+        return well()
+
+    bench = Bench(handler)
+    reply = bench.send(version, transactional_id="t", correlation_id=123)
+    assert read(reply, version, correlation_id=123).producer_id == 42
+    [request] = seen
+    assert (request.api_version, request.client_id, request.listener) == (
+        version,
+        "tester",
+        "PLAINTEXT",
+    )
+    assert (request.body.transactional_id, request.body.transaction_timeout_ms) == ("t", 60_000)
+    assert bench.connection.client == "tester"
+    assert bench.counted("ottla_requests_total") == 1
+    assert bench.counted("ottla_request_seconds") == 1
+    assert bench.counted("ottla_request_failures_total") == 0
+
+
+def test_no_answer_is_sent_where_none_is_wanted() -> None:
+    bench = Bench(lambda request, services: None)
+    assert bench.send() is None
+    assert bench.counted("ottla_request_seconds") == 1
+
+
+def test_a_deferred_answer_is_encoded_in_the_call_that_resolves_it() -> None:
+    later: Deferred[InitProducerIdResponse] = Deferred()
+    bench = Bench(lambda request, services: later)
+    reply = deferred(bench.send(FIRST_FLEXIBLE))
+    assert not reply.done
+    assert not reply.exclusive
+    assert bench.counted("ottla_request_seconds") == 0
+    later.resolve(well(9))
+    assert reply.done
+    assert read(reply.result(), FIRST_FLEXIBLE).producer_id == 9
+    assert bench.counted("ottla_request_seconds") == 1
+
+
+def test_a_deferred_answer_that_is_there_already_is_no_different() -> None:
+    later: Deferred[InitProducerIdResponse] = Deferred()
+    later.resolve(well(9))
+    reply = deferred(Bench(lambda request, services: later).send())
+    assert read(reply.result()).producer_id == 9
+
+
+def test_a_deferred_answer_may_be_none() -> None:
+    later: Deferred[None] = Deferred()
+    reply = deferred(Bench(lambda request, services: later).send())
+    later.resolve(None)
+    assert reply.done
+    assert reply.result() is None
+
+
+def test_an_exclusive_deferred_stays_exclusive() -> None:
+    later: Deferred[InitProducerIdResponse] = Deferred(exclusive=True)
+    assert deferred(Bench(lambda request, services: later).send()).exclusive
+
+
+def test_whoever_works_on_an_abandoned_answer_is_told() -> None:
+    stopped: list[bool] = []
+    later: Deferred[InitProducerIdResponse] = Deferred()
+    later.on_abandon = lambda: stopped.append(True)
+    deferred(Bench(lambda request, services: later).send()).abandon()
+    assert stopped == [True]
+
+
+async def test_a_coroutine_holds_back_the_next_request_and_its_result_is_encoded() -> None:
+    go = asyncio.Event()
+
+    async def handler(request: Request[Any], services: Services) -> InitProducerIdResponse:
+        await go.wait()
+        return well(5)
+
+    bench = Bench(handler)
+    reply = deferred(bench.send(4))
+    assert reply.exclusive
+    assert not reply.done
+    go.set()
+    assert read(await reply, 4).producer_id == 5
+    assert bench.counted("ottla_request_seconds") == 1
+
+
+async def test_closing_waits_for_coroutines() -> None:
+    go = asyncio.Event()
+
+    async def handler(request: Request[Any], services: Services) -> InitProducerIdResponse:
+        await go.wait()
+        return well()
+
+    bench = Bench(handler)
+    reply = deferred(bench.send())
+    closing = asyncio.create_task(bench.dispatcher.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    go.set()
+    await closing
+    assert reply.done
+
+
+async def test_closing_with_nothing_at_work_returns_at_once() -> None:
+    await Bench(lambda request, services: well()).dispatcher.close()
+
+
+# -- failures ----------------------------------------------------------------------------------
+
+
+def failing(how: str, error: Exception) -> Handled:
+    """A handler that fails at once, by its Deferred, or in its coroutine."""
+
+    def straight(request: Request[Any], services: Services) -> Any:
+        raise error
+
+    def by_deferred(request: Request[Any], services: Services) -> Any:
+        later: Deferred[InitProducerIdResponse] = Deferred()
+        later.fail(error)
+        return later
+
+    async def by_coroutine(request: Request[Any], services: Services) -> Any:
+        raise error
+
+    return {"straight": straight, "deferred": by_deferred, "coroutine": by_coroutine}[how]
+
+
+HOWS = pytest.mark.parametrize("how", ["straight", "deferred", "coroutine"])
+
+
+async def outcome(bench: Bench) -> Reply:
+    reply = bench.send()
+    return await reply if isinstance(reply, Deferred) else reply
+
+
+@HOWS
+async def test_an_error_of_the_whole_request_becomes_the_response_for_it(how: str) -> None:
+    bench = Bench(failing(how, KafkaError(ErrorCode.INVALID_REQUEST)))
+    assert read(await outcome(bench)).error_code == ErrorCode.INVALID_REQUEST
+    assert bench.counted("ottla_request_failures_total") == 1
+    assert bench.counted("ottla_request_seconds") == 1
+
+
+@HOWS
+async def test_without_a_response_for_failures_the_connection_is_closed(how: str) -> None:
+    error = KafkaError(ErrorCode.INVALID_REQUEST, "so it is")
+    bench = Bench(failing(how, error), answers_failures=False)
+    with pytest.raises(Hangup, match=r"InitProducerId failed: .*so it is"):
+        await outcome(bench)
+    assert bench.counted("ottla_request_failures_total") == 1
+
+
+@HOWS
+async def test_a_bug_is_logged_once_with_its_traceback_and_answered(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(failing(how, ZeroDivisionError("oops")))
+    assert read(await outcome(bench)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    [line] = caplog.records
+    assert line.levelno == logging.ERROR
+    assert line.getMessage() == "InitProducerId v0 from 10.0.0.1:5000 (client id 'tester') failed"
+    assert line.exc_info is not None
+    assert line.exc_info[0] is ZeroDivisionError
+
+
+@HOWS
+async def test_a_bug_without_a_response_for_it_closes_the_connection(how: str) -> None:
+    bench = Bench(failing(how, ZeroDivisionError("oops")), answers_failures=False)
+    with pytest.raises(Hangup) as hangup:
+        await outcome(bench)
+    assert "oops" not in str(hangup.value), "what went wrong inside is for the log alone"
+
+
+@HOWS
+async def test_a_handler_may_close_the_connection_itself(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(failing(how, Hangup("enough")))
+    with pytest.raises(Hangup, match="enough"):
+        await outcome(bench)
+    assert not caplog.records
+
+
+@HOWS
+async def test_a_response_that_cannot_be_encoded_closes_the_connection_and_is_logged(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    impossible = InitProducerIdResponse(producer_epoch=1 << 20)
+
+    async def by_coroutine(request: Request[Any], services: Services) -> Any:
+        return impossible
+
+    def plain(request: Request[Any], services: Services) -> Any:
+        if how == "straight":
+            return impossible
+        later: Deferred[InitProducerIdResponse] = Deferred()
+        later.resolve(impossible)
+        return later
+
+    bench = Bench(by_coroutine if how == "coroutine" else plain)
+    with pytest.raises(Hangup, match="internal error"):
+        await outcome(bench)
+    assert [line.getMessage() for line in caplog.records] == ["a InitProducerId v0 response"]
+
+
+# -- what cannot be understood -----------------------------------------------------------------
+
+
+def never(request: Request[Any], services: Services) -> Any:
+    raise AssertionError("the handler must not be reached")
+
+
+@pytest.mark.parametrize("key", [0, 999, -1])
+def test_an_api_that_is_not_served_closes_the_connection(key: int) -> None:
+    with pytest.raises(Hangup, match=f"API key {key} "):
+        Bench(never).send_frame(request_header(key, 3, 1, "tester"))
+
+
+@pytest.mark.parametrize("version", [6, 99, -1])
+def test_a_version_out_of_range_closes_the_connection(version: int) -> None:
+    frame = request_header(KEY, version, 1, "tester") + bytes(40)
+    with pytest.raises(Hangup, match=f"InitProducerId v{version} is outside the versions 0 to 5"):
+        Bench(never).send_frame(frame)
+
+
+@pytest.mark.parametrize("frame", [b"", b"\0", bytes([0, KEY, 0, 0, 0, 0]), b"\0" * 9])
+def test_a_frame_that_is_too_short_for_a_header_closes_the_connection(frame: bytes) -> None:
+    with pytest.raises(Hangup, match="not a request header"):
+        Bench(never).send_frame(frame)
+
+
+def test_a_client_id_that_is_not_text_closes_the_connection() -> None:
+    head = bytearray(request_header(KEY, 0, 1, "abc"))
+    head[-3:] = b"\xff\xfe\xfd"
+    with pytest.raises(Hangup, match="not a request header"):
+        Bench(never).send_frame(bytes(head))
+
+
+@pytest.mark.parametrize("version", [0, FIRST_FLEXIBLE])
+@pytest.mark.parametrize("body", [b"", b"\x7f", b"\x7f\xff" * 3, b"\x7e" * 30])
+def test_a_body_of_garbage_closes_the_connection(version: int, body: bytes) -> None:
+    bench = Bench(never)
+    frame = request_header(KEY, version, 1, "tester") + body
+    with pytest.raises(Hangup, match=f"malformed InitProducerId v{version}: "):
+        bench.send_frame(frame)
+    assert bench.counted("ottla_requests_total") == 0, "what was not understood is not counted"
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_bytes_behind_the_body_are_ignored_as_kafka_does(version: int) -> None:
+    bench = Bench(lambda request, services: well())
+    assert read(bench.send(version, extra=b"more than was asked"), version).producer_id == 42
+
+
+# -- ApiVersions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frame", [b"", b"\xff" * 50])
+def test_api_versions_of_the_future_is_answered_in_the_oldest_form(frame: bytes) -> None:
+    bench = Bench(never)
+    reply = bench.send_frame(request_header(ApiKey.API_VERSIONS, 99, 5, "newer") + frame)
+    answer = read(reply, 0, correlation_id=5, key=ApiKey.API_VERSIONS, kind=ApiVersionsResponse)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    [served] = answer.api_keys
+    assert (served.api_key, served.min_version, served.max_version) == (18, 0, 4)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_lists_the_table_behind_the_old_header(version: int) -> None:
+    body = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+    parts: list[Any] = []
+    codec(ApiVersionsRequest, version).encode(body, parts)
+    head = request_header(ApiKey.API_VERSIONS, version, 5, None)
+    reply = Bench(never).send_frame(head + b"".join(parts))
+    answer = read(
+        reply, version, correlation_id=5, key=ApiKey.API_VERSIONS, kind=ApiVersionsResponse
+    )
+    assert [(it.api_key, it.min_version, it.max_version) for it in answer.api_keys] == [
+        (18, 0, 4),
+        (22, 0, 5),
+    ]
+
+
+def test_two_handlers_of_one_api_are_a_mistake() -> None:
+    def first(request: Request[Any], services: Services) -> None: ...
+    def second(request: Request[Any], services: Services) -> None: ...
+
+    mark = handles(KEY, versions=range(6))
+    with pytest.raises(ValueError, match="INIT_PRODUCER_ID has two handlers"):
+        Table([mark(first), mark(second)])

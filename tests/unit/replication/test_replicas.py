@@ -1,0 +1,153 @@
+"""Replicas: the partition table follows the image, and tells absent partitions apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from ottla.cluster.registry import ImageChange
+from ottla.config.broker import BrokerConfig
+from ottla.config.topic import TopicConfig
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.model.image import ClusterImage
+from ottla.model.topic import PartitionState, Topic
+from ottla.records.builder import build_batch
+from ottla.replication.replicas import Replicas
+from ottla.runtime.workers import Workers
+from ottla.storage.directory import LogDirectories
+from ottla.testing.clock import ManualClock
+from ottla.testing.files import MemoryFileSystem
+
+OURS = PartitionState(1, 0, 0, (1,), (1,))
+THEIRS = PartitionState(2, 0, 0, (2,), (2,))
+
+
+def topic(name: str, *states: PartitionState, number: int = 1, **config: str) -> Topic:
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    return Topic(name, TopicId(bytes([number]) * 16), states, settings)
+
+
+class Table:
+    """A partition table on a disk in memory, and the image it follows."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.fs = MemoryFileSystem()
+        self.logs = LogDirectories(self.fs, ["/data"], clock=ManualClock(), workers=workers)
+        self.logs.open_folders()
+        self.image = ClusterImage()
+        self.replicas = Replicas(
+            1,
+            self.logs,
+            self.logs.group_commit,
+            lambda it: TopicConfig.resolve(it.config, BrokerConfig()),
+        )
+
+    def show(self, *topics: Topic) -> None:
+        new = replace(
+            self.image,
+            topics={it.name: it for it in topics},
+            topic_names={it.id: it.name for it in topics},
+        )
+        changed = frozenset(self.image.topics) | frozenset(new.topics)
+        self.replicas.apply(ImageChange(self.image, new, changed))
+        self.image = new
+
+    def code(self, name: str, index: int) -> ErrorCode:
+        with pytest.raises(KafkaError) as caught:
+            self.replicas.by_name(name, index)
+        return caught.value.code
+
+
+@pytest.fixture
+async def table() -> AsyncIterator[Table]:
+    workers = Workers()
+    made = Table(workers)
+    made.show()
+    yield made
+    made.replicas.stop_making()
+    workers.close()
+
+
+async def test_a_new_partition_is_there_when_asked_for_by_name_or_id(table: Table):
+    table.show(topic("t", OURS, OURS))
+    first = table.replicas.by_name("t", 0)
+    assert first.id == TopicPartition("t", 0)
+    assert table.replicas.by_id(bytes([1]) * 16, 0) is first
+
+
+async def test_partitions_nobody_asks_for_get_their_files_by_and_by(table: Table):
+    table.show(topic("t", *[OURS] * 20))
+    assert not table.logs.logs
+    async with asyncio.timeout(10):
+        while len(table.logs.logs) < 20:
+            await asyncio.sleep(0.001)
+    assert table.fs.is_dir("/data/t-19")
+
+
+async def test_absent_partitions_are_told_apart(table: Table):
+    table.show(topic("t", OURS, THEIRS))
+    assert table.code("nope", 0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert table.code("t", 2) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert table.code("t", -1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert table.code("t", 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    with pytest.raises(KafkaError) as unknown:
+        table.replicas.by_id(bytes(16), 0)
+    assert unknown.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_a_topic_that_is_made_anew_starts_empty(table: Table):
+    table.show(topic("t", OURS, number=1))
+    before = table.replicas.by_name("t", 0)
+    before.append(memoryview(bytearray(build_batch([(0, None, b"x", ())]))), 0)
+    table.show(topic("t", OURS, number=2))
+    after = table.replicas.by_name("t", 0)
+    assert after is not before
+    assert after.log.log_end_offset == 0
+    with pytest.raises(KafkaError):
+        table.replicas.by_id(bytes([1]) * 16, 0)
+
+
+async def test_deletion_wakes_those_who_wait_for_records(table: Table):
+    table.show(topic("t", OURS))
+    woken: list[bool] = []
+
+    class Reader:
+        def hurry(self) -> None:
+            woken.append(True)
+
+    table.replicas.by_name("t", 0).readable.waiters.add(Reader())  # type: ignore[arg-type]
+    table.show()
+    assert woken == [True]
+    assert table.code("t", 0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_settings_of_a_topic_reach_its_logs_at_once(table: Table):
+    table.show(topic("t", OURS))
+    log = table.replicas.by_name("t", 0).log
+    table.show(topic("t", OURS, retention_ms="1234"))
+    assert log.config.retention_ms == 1234
+
+
+async def test_a_growing_topic_keeps_its_partitions(table: Table):
+    table.show(topic("t", OURS))
+    first = table.replicas.by_name("t", 0)
+    table.show(topic("t", OURS, OURS))
+    assert table.replicas.by_name("t", 0) is first
+    assert table.replicas.by_name("t", 1).log.log_end_offset == 0
+
+
+async def test_partitions_of_a_failed_disk_say_so_and_can_still_be_deleted(table: Table):
+    table.show(topic("t", OURS))
+    table.replicas.by_name("t", 0)
+    table.logs.offline_partitions[TopicPartition("t", 0)] = "damaged"
+    table.logs.logs.pop(TopicPartition("t", 0))
+    table.replicas.take_offline([TopicPartition("t", 0)])
+    assert table.code("t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
+    table.show()
+    assert [name for name in table.fs.listdir("/data") if name.endswith("-stray")]
+    table.show(topic("t", OURS, number=3))
+    assert table.replicas.by_name("t", 0).log.log_end_offset == 0
