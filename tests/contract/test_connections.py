@@ -266,6 +266,43 @@ def test_more_connections_than_allowed_are_refused(loop):
     run(loop, echo, scenario, Limits(max_connections_per_ip=1))
 
 
+def test_a_flood_of_small_requests_leaves_others_their_turn(loop):
+    order: list[bytes] = []
+
+    def answer(connection: Connection, request: memoryview) -> Reply:
+        order.append(bytes(request))
+        return [frame(b"")]
+
+    async def scenario(listeners, connect):
+        flood, polite = await connect(), await connect()
+        flood.send(*[b"f"] * 20_000)
+        polite.send(b"p")
+        for _ in range(20_000):
+            await flood.receive()
+        await polite.receive()
+        assert order.count(b"f") == 20_000
+        assert order.index(b"p") < 19_000
+
+    run(loop, answer, scenario)
+
+
+def test_a_bug_in_answering_closes_that_connection_and_no_other(loop, caplog):
+    def answer(connection: Connection, request: memoryview) -> Reply:
+        if request == b"trigger":
+            raise RuntimeError("a bug")
+        return [frame(bytes(request))]
+
+    async def scenario(listeners, connect):
+        unlucky, other = await connect(), await connect()
+        unlucky.send(b"trigger", b"after")
+        assert await unlucky.closed()
+        other.send(b"fine")
+        assert await other.receive() == b"fine"
+
+    run(loop, answer, scenario)
+    assert "a bug" in caplog.text
+
+
 def test_closing_the_connection_abandons_what_is_waited_for(loop):
     abandoned: list[bool] = []
 

@@ -237,12 +237,3 @@ def test_a_small_batch_that_would_unpack_to_a_gigabyte(
             assert written.error_code != 0, topic
             assert written.base_offset == -1
         friend.served()
-
-
-def test_a_thousand_partitions_are_made_without_stopping_everybody_else(
-    broker, neighbour, wire, raw
-):
-    friend = neighbour(broker)
-    before = friend.rounds
-    raw.create_topic(wire(broker.bootstrap, timeout=60), "wide", 1_000)
-    assert friend.rounds >= before + 3

@@ -225,19 +225,11 @@ class Broker:
         )
         path = os.path.join(home, METADATA_FOLDER)
         try:
-            store, imported = await open_store(self._fs, path, folders)
+            store, _ = await open_store(self._fs, path, folders)
         except BlockingIOError:
             raise StartFailed(f"the metadata in {path} is in use by another process") from None
         except OSError as error:
             raise StartFailed(f"the metadata in {path} cannot be opened: {error}") from None
-        if imported is not None:
-            logger.info(
-                "took over the data of Apache Kafka node %d: %d topics",
-                imported.node_id,
-                len(imported.topics),
-            )
-            for what, count in imported.left_out.items():
-                logger.warning("not taken over from Apache Kafka: %d %s", count, what)
         return store
 
     def _identify(self, logs: LogDirectories, registry: Registry) -> None:

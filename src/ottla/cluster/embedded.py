@@ -243,8 +243,11 @@ class EmbeddedStore:
             await self._submit(_Request(_future(), leaving=session))
 
     def _give_back(self, session: EmbeddedSession) -> None:
+        """Release what nobody waits for any more; nobody waits for this either."""
         if self._ended is None:
-            self._enqueue(_Request(_future(), leaving=session))
+            done = _future()
+            done.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._enqueue(_Request(done, leaving=session))
 
     def _enqueue(self, request: _Request) -> None:
         self._queue.append(request)

@@ -116,8 +116,7 @@ async def delete_topics(
     if not services.config.delete_topic_enable:
         if request.api_version < KNOWS_DELETION_DISABLED:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                "This version cannot be told that topic deletion is disabled.",
+                ErrorCode.INVALID_REQUEST, "This version does not support topic deletion."
             )
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
     wishes = (

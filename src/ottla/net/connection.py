@@ -46,6 +46,8 @@ Answer = Callable[["Connection", memoryview], "Reply | Deferred[Reply]"]
 OUT_LIMIT = 1 << 18
 PARTS_LIMIT = 128
 SLOT_LIMIT = 256
+# Requests of one connection that are answered before the others have their turn.
+TURN_LIMIT = 256
 
 # Regions up to this size are read and sent together with what stands before them: one system call
 # for the answer. Larger ones go by sendfile.
@@ -81,7 +83,6 @@ class Connection:
     """See the module's description. `listener` is the name of the listener it came in on."""
 
     __slots__ = (
-        "__weakref__",
         "_backlog",
         "_exclusive",
         "_fd",
@@ -101,8 +102,7 @@ class Connection:
         "peer",
         "received_bytes",
         "sent_bytes",
-        "state",
-    )  # fmt: skip
+    )
 
     def __init__(self, host: Host, sock: socket.socket, peer: str, listener: str) -> None:
         # for the life of the connection
@@ -112,7 +112,6 @@ class Connection:
         self.peer = peer
         self.listener = listener
         self.client = ""  # the client id of its last request, for the log
-        self.state: object = None  # what the layer above remembers of this connection
         self.received_bytes = 0
         self.sent_bytes = 0
         self.last_active = host.loop.time()
@@ -168,17 +167,17 @@ class Connection:
         self._serve()
 
     def _serve(self) -> None:
-        """Answer every whole frame there is, as far as back-pressure allows."""
+        """Answer the whole frames there are, as far as back-pressure and fairness allow."""
         frames = self._frames
         answer = self._host.answer
-        self._backlog = False
+        self._backlog = True
         try:
-            while True:
+            for _ in range(TURN_LIMIT):
                 if self._exclusive or self._paused:
-                    self._backlog = True
                     break
                 frame = frames.next_frame()
                 if frame is None:
+                    self._backlog = False
                     break
                 reply = answer(self, frame)
                 if type(reply) is list and not self._slots:
@@ -187,11 +186,16 @@ class Connection:
                     self._enqueue(reply)
                 if self._fd < 0:
                     return
-        except FrameError as error:
+            else:
+                self._host.loop.call_soon(self._resume)
+        except (FrameError, Hangup) as error:
             self._hang_up(str(error))
             return
-        except Hangup as error:
-            self._hang_up(str(error))
+        except Exception:
+            # A bug of ours. The bytes in the shared buffer must not outlive this call, and a
+            # connection that is out of step cannot be saved.
+            logger.exception("closed %s: answering it failed", self.peer)
+            self.close(None)
             return
         if frames.settle():
             self._starving = False

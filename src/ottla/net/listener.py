@@ -23,7 +23,7 @@ from ottla.runtime.logs import RateLimit
 
 logger = logging.getLogger(__name__)
 
-SCRATCH_SIZE = 1 << 20
+SCRATCH_SIZE = 1 << 18
 ACCEPT_BURST = 64
 # When descriptors run out the listening socket stays readable: look away for this long.
 ACCEPT_PAUSE = 1.0

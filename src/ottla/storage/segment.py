@@ -63,9 +63,9 @@ class OpenFiles:
             self._shrink_to(len(self._ring) // 2)
             file = self.fs.open(segment.path)
         if not segment.pooled:
+            self._shrink_to(self.limit - 1)
             segment.pooled = True
             self._ring.append(segment)
-        self._shrink_to(self.limit)
         return file
 
     def _shrink_to(self, count: int) -> None:

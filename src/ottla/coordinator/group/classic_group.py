@@ -240,9 +240,8 @@ class ClassicGroup:
         `instead` puts other protocols in place of those of one member.
         """
         offers = [
-            instead[1] if instead is not None and member.member_id == instead[0] else it.protocols
-            for member in self.members.values()
-            for it in (member,)
+            instead[1] if instead is not None and it.member_id == instead[0] else it.protocols
+            for it in self.members.values()
         ]
         common = set.intersection(*({name for name, _ in offer} for offer in offers))
         votes: Counter[str] = Counter()

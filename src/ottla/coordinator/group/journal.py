@@ -16,6 +16,7 @@ from typing import Any
 
 from ottla.coordinator.group.members import CommittedOffset
 from ottla.coordinator.shard import Record
+from ottla.model.ids import TopicId
 from ottla.protocol.compiler import Codec, codec
 from ottla.protocol.messages.internal import consumer_group as wire
 from ottla.protocol.messages.internal.group_metadata import (
@@ -26,7 +27,7 @@ from ottla.protocol.messages.internal.group_metadata import (
 from ottla.protocol.messages.internal.offset_commit import OffsetCommitKey, OffsetCommitValue
 from ottla.protocol.primitives import DecodeError
 
-Partitions = Mapping[bytes, frozenset[int]]
+Partitions = Mapping[TopicId, frozenset[int]]
 """Partition numbers by topic id."""
 
 # --- entries --------------------------------------------------------------------------------------
@@ -534,7 +535,7 @@ def _current_assignment_entry(
 
 
 def _to_partitions(topics: Iterable[wire.TopicPartitions]) -> Partitions:
-    return {topic.topic_id: frozenset(topic.partitions) for topic in topics}
+    return {TopicId(topic.topic_id): frozenset(topic.partitions) for topic in topics}
 
 
 _Reader = tuple[type, type, Callable[[Any, Any], Entry]]

@@ -8,13 +8,15 @@ offsets, listing, deletion and expiry are written once over it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from ottla.coordinator.shard import Record
+from ottla.config.broker import BrokerConfig
+from ottla.coordinator.shard import Deadlines, Record
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID
+from ottla.model.image import ClusterImage
 
 CONSUMER_PROTOCOL = "consumer"
 """The protocol type of groups whose members are consumers (and not, say, Connect workers)."""
@@ -132,6 +134,20 @@ class Group(Protocol):
     def validate(self) -> None:
         """Assert the invariants; for tests, after every step."""
         ...
+
+
+@dataclass(slots=True)
+class ShardState:
+    """What the machines of one shard share; each has its own part of it."""
+
+    config: Callable[[], BrokerConfig]
+    """The settings now in force."""
+    new_id: Callable[[], str]
+    """A random uuid, as text."""
+    image: ClusterImage = field(default_factory=ClusterImage)
+    """The newest state of the cluster."""
+    groups: dict[str, Group] = field(default_factory=dict)
+    deadlines: Deadlines[Timer] = field(default_factory=Deadlines)
 
 
 def check_group_id(group_id: str, *, empty_allowed: bool = False) -> None:

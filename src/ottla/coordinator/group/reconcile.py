@@ -93,8 +93,7 @@ def _advance(
             if free:
                 gained[topic] = free
     if revoking and _still_owns(owned, revoking):
-        epoch = target_epoch if member.state is MemberState.UNKNOWN else member.epoch
-        return _changed(member, MemberState.UNREVOKED, epoch, kept, revoking)
+        return _changed(member, MemberState.UNREVOKED, member.epoch, kept, revoking)
     for topic, partitions in gained.items():
         kept[topic] = kept.get(topic, NONE) | partitions
     state = MemberState.UNRELEASED if waiting else MemberState.STABLE

@@ -85,6 +85,14 @@ def write_assignment(partitions: Mapping[str, list[int]], version: int) -> bytes
 
 def read_assignment(data: bytes) -> dict[str, list[int]]:
     """The partitions of an assignment, by topic name. Raises DecodeError."""
+    return {it.topic: it.partitions for it in _decode_assignment(data).assigned_partitions}
+
+
+def read_assignment_user_data(data: bytes) -> bytes | None:
+    """What the assigning client added for its own kind. Raises DecodeError."""
+    return _decode_assignment(data).user_data
+
+
+def _decode_assignment(data: bytes) -> ConsumerProtocolAssignment:
     version = min(read_version(data), NEWEST)
-    it, _ = codec(ConsumerProtocolAssignment, version).decode(memoryview(data), 2)
-    return {assigned.topic: assigned.partitions for assigned in it.assigned_partitions}
+    return codec(ConsumerProtocolAssignment, version).decode(memoryview(data), 2)[0]
