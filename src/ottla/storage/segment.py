@@ -163,10 +163,12 @@ class Segment:
     @property
     def file(self) -> File:
         """The open `.log`."""
-        self.used = True
         file = self._file
         if file is None:
             file = self._file = self._files.open(self)
+            self.used = False  # one use is no use: a reader passing by must not push out the busy
+        else:
+            self.used = True
         return file
 
     def create_file(self) -> None:

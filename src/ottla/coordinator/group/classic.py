@@ -129,7 +129,8 @@ class ClassicMachine:
     def _turn_away(self, group: ClassicGroup, command: Join, now: Now) -> Result:
         out = _Outcome()
         self._forget(group, command.member_id)
-        self._complete_join_if_all(group, out, now)
+        if group.initial_delay is None:
+            self._complete_join_if_all(group, out, now)
         return out.result(Joined("", ErrorCode.GROUP_MAX_SIZE_REACHED))
 
     def _join_without_id(self, group: ClassicGroup, command: Join, now: Now) -> Result:
@@ -187,6 +188,12 @@ class ClassicMachine:
         # It joins the rebalance, or wants one: it offers something else, or it leads and sees that
         # the topics have changed.
         parked = Parked()
+        out = _Outcome()
+        if member.awaiting_join is not None:
+            # The client gave up on its first request; should it still be there, it may try again.
+            out.answers.append(
+                (member.awaiting_join, Joined(member_id, ErrorCode.REBALANCE_IN_PROGRESS))
+            )
         group.update(
             member,
             command.protocols,
@@ -194,7 +201,6 @@ class ClassicMachine:
             command.session_timeout_ms,
             parked,
         )
-        out = _Outcome()
         self._rebalance(group, out, now, f"member {member_id} joins again", command.reason)
         return out.result(parked)
 

@@ -1,9 +1,9 @@
 """What can be asked of a group, and what comes back: the vocabulary between handlers and machines.
 
-One class per request, in the machines' words and free of wire versions: where a version of a request
-changes what is to be done, the handler turns it into a flag. Every command names its groups, which
-is how the service finds the shard. What fails as a whole is a raised KafkaError; JoinGroup's replies
-carry their error, because they tell the member its id with it.
+One class per request, in the machines' words and free of wire versions: where a version of a
+request changes what is to be done, the handler turns it into a flag. Every command names its group,
+which is how the service finds the shard. What fails as a whole is a raised KafkaError; JoinGroup's
+replies carry their error, because they tell the member its id with it.
 """
 
 from __future__ import annotations

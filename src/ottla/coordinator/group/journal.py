@@ -423,7 +423,7 @@ def _by_topic(partitions: Partitions) -> list[wire.TopicPartitions]:
 
 
 def decode(key: bytes, value: bytes | None) -> Entry | None:
-    """What a record says; None for a kind that nobody here reads. Raises DecodeError."""
+    """What a record says; None for a kind that nobody here reads. ValueError if it is damaged."""
     view = memoryview(key)
     if len(view) < 2:
         raise DecodeError("a key without a type")

@@ -1,0 +1,281 @@
+"""Committed offsets: commit, fetch, delete, expire, and those of open transactions.
+
+The offsets are kept per group, topic and partition, each with the position of its record in the
+log. An offset committed in a transaction is pending until the transaction ends; then it counts,
+unless a later record has committed the same partition since (compaction may reorder the two).
+
+Who may commit or read is for the group to say (`members.Group`). A commit of nobody's, to a group
+that does not exist, makes a simple group: one without members that keeps offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ottla.coordinator.group import journal
+from ottla.coordinator.group.classic_group import ClassicGroup
+from ottla.coordinator.group.commands import (
+    CommitOffsets,
+    DeleteOffsets,
+    FetchedPartition,
+    FetchedTopic,
+    FetchOffsets,
+    ForgetTopicIds,
+    ForgetTopics,
+    PartitionCommit,
+)
+from ottla.coordinator.group.expiry import expired
+from ottla.coordinator.group.journal import OffsetEntry
+from ottla.coordinator.group.members import CommittedOffset, Group, ShardState
+from ottla.coordinator.shard import Now, Record, Result
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_PRODUCER_ID, ZERO_TOPIC_ID
+
+GROUP_ID_NOT_FOUND_SINCE = 9
+"""The version of OffsetCommit from which a client is told that there is no such group."""
+
+Place = tuple[str, str, int]
+"""Group, topic, partition."""
+
+
+class _Stored(NamedTuple):
+    committed: CommittedOffset
+    position: int  # of its record in the log
+
+
+class OffsetMachine:
+    """The committed offsets of a shard."""
+
+    def __init__(self, state: ShardState) -> None:
+        self._state = state
+        self._stored: dict[str, dict[str, dict[int, _Stored]]] = {}
+        self._pending: dict[int, dict[Place, _Stored]] = {}  # by producer id
+
+    def __len__(self) -> int:
+        return sum(
+            len(partitions) for topics in self._stored.values() for partitions in topics.values()
+        )
+
+    # ------------------------------------------------------------------ commit
+
+    def commit(self, command: CommitOffsets, now: Now) -> Result:
+        group = self._state.groups.get(command.group_id)
+        if group is None:
+            if command.epoch >= 0:
+                old = command.api_version < GROUP_ID_NOT_FOUND_SINCE
+                raise KafkaError(
+                    ErrorCode.ILLEGAL_GENERATION if old else ErrorCode.GROUP_ID_NOT_FOUND
+                )
+        else:
+            group.check_offset_commit(
+                command.member_id,
+                command.instance_id,
+                command.epoch,
+                api_version=command.api_version,
+            )
+        limit = self._state.config().offset_metadata_max_bytes
+        expires = -1 if command.retention_ms < 0 else now.wall_ms + command.retention_ms
+        codes = []
+        records = []
+        for it in command.partitions:
+            metadata = it.metadata or ""
+            if len(metadata) > limit:
+                codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                continue
+            codes.append(ErrorCode.NONE)
+            records.append(_record(command.group_id, it, metadata, now.wall_ms, expires))
+        return Result(codes, records)
+
+    # ------------------------------------------------------------------ fetch
+
+    def fetch(self, command: FetchOffsets, now: Now) -> Result:
+        group = self._state.groups.get(command.group_id)
+        if group is not None:
+            group.check_offset_fetch(command.member_id, command.epoch)
+        stored = {} if group is None else self._stored.get(command.group_id, {})
+        unstable = self._pending_places(command.group_id) if command.require_stable else set()
+        reply = []
+        if command.topics is None:
+            for topic, known in stored.items():
+                answers = [
+                    _fetched(partition, it, (topic, partition) in unstable)
+                    for partition, it in known.items()
+                ]
+                reply.append(FetchedTopic(topic, answers))
+            return Result(reply)
+        for topic, partitions, topic_id in command.topics:
+            known = stored.get(topic, {})
+            answers = []
+            for partition in partitions:
+                it = known.get(partition)
+                if it is not None and _of_another_topic(it.committed.topic_id, topic_id):
+                    it = None
+                answers.append(_fetched(partition, it, (topic, partition) in unstable))
+            reply.append(FetchedTopic(topic, answers))
+        return Result(reply)
+
+    # ------------------------------------------------------------------ delete, expire
+
+    def delete(self, command: DeleteOffsets, now: Now) -> Result:
+        group = self._state.groups.get(command.group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {command.group_id} not found.")
+        group.check_offset_delete()
+        pending = self._pending_places(group.id)
+        codes = []
+        records = []
+        for topic, partition in command.partitions:
+            if group.is_subscribed(topic):
+                codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+                continue
+            codes.append(ErrorCode.NONE)
+            known = partition in self._stored.get(group.id, {}).get(topic, {})
+            if known or (topic, partition) in pending:
+                records.append(journal.offset_tombstone(group.id, topic, partition))
+        return Result(codes, records)
+
+    def tombstones(self, group_id: str) -> list[Record]:
+        """The end of everything a group has committed."""
+        places = dict.fromkeys(
+            (topic, partition)
+            for topic, partitions in self._stored.get(group_id, {}).items()
+            for partition in partitions
+        )
+        places.update(dict.fromkeys(self._pending_places(group_id)))
+        return [journal.offset_tombstone(group_id, topic, part) for topic, part in places]
+
+    def forget_topics(self, command: ForgetTopics, now: Now) -> Result:
+        places = [place for place, _ in self._all() if place[1] in command.topics]
+        return Result(records=_tombstones(places), atomic=False)
+
+    def forget_topic_ids(self, command: ForgetTopicIds, now: Now) -> Result:
+        places = [place for place, it in self._all() if it.committed.topic_id in command.topic_ids]
+        return Result(records=_tombstones(places), atomic=False)
+
+    def topic_ids(self) -> set[bytes]:
+        """The topics, as far as known by id, of which there are offsets."""
+        return {it.committed.topic_id for _, it in self._all()} - {ZERO_TOPIC_ID}
+
+    def expire(self, now: Now) -> Result:
+        """Offsets past their retention, and the groups that have become empty of everything."""
+        retention_ms = self._state.config().offsets_retention_minutes * 60_000
+        records: list[Record] = []
+        for group in self._state.groups.values():
+            gone, all_gone = self._expired(group, now, retention_ms)
+            records += [journal.offset_tombstone(group.id, topic, part) for topic, part in gone]
+            if all_gone and group.is_empty() and group.should_expire():
+                records += group.tombstones()
+        return Result(records=records, atomic=False)
+
+    def _expired(
+        self, group: Group, now: Now, retention_ms: int
+    ) -> tuple[list[tuple[str, int]], bool]:
+        pending = self._pending_places(group.id)
+        stored = self._stored.get(group.id)
+        if stored is None:
+            return [], not pending
+        offsets = {
+            topic: {partition: it.committed for partition, it in partitions.items()}
+            for topic, partitions in stored.items()
+        }
+        gone = [
+            place
+            for place in expired(group, offsets, now_ms=now.wall_ms, retention_ms=retention_ms)
+            if place not in pending
+        ]
+        total = sum(len(partitions) for partitions in stored.values())
+        return gone, len(gone) == total and not pending
+
+    # ------------------------------------------------------------------ the log
+
+    def replay(self, entry: OffsetEntry, offset: int, producer_id: int) -> None:
+        place = (entry.group_id, entry.topic, entry.partition)
+        if entry.value is None:
+            self._remove(place)
+            for pending in self._pending.values():
+                pending.pop(place, None)
+            return
+        if entry.group_id not in self._state.groups:
+            simple = ClassicGroup(entry.group_id, entry.value.commit_timestamp_ms)
+            self._state.groups[entry.group_id] = simple
+        it = _Stored(entry.value, offset)
+        if producer_id == NO_PRODUCER_ID:
+            self._store(place, it)
+        else:
+            self._pending.setdefault(producer_id, {})[place] = it
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        pending = self._pending.pop(producer_id, {})
+        if not committed:
+            return
+        for place, it in pending.items():
+            group_id, topic, partition = place
+            known = self._stored.get(group_id, {}).get(topic, {}).get(partition)
+            if known is None or it.position > known.position:
+                self._store(place, it)
+
+    def _store(self, place: Place, it: _Stored) -> None:
+        group_id, topic, partition = place
+        topics = self._stored.get(group_id)
+        if topics is None:
+            topics = self._stored[group_id] = {}
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+        partitions[partition] = it
+
+    def _remove(self, place: Place) -> None:
+        group_id, topic, partition = place
+        topics = self._stored.get(group_id)
+        partitions = None if topics is None else topics.get(topic)
+        if topics is None or partitions is None:
+            return
+        partitions.pop(partition, None)
+        if not partitions:
+            del topics[topic]
+        if not topics:
+            del self._stored[group_id]
+
+    def _all(self) -> Iterator[tuple[Place, _Stored]]:
+        for group_id, topics in self._stored.items():
+            for topic, partitions in topics.items():
+                for partition, it in partitions.items():
+                    yield (group_id, topic, partition), it
+        for pending in self._pending.values():
+            yield from pending.items()
+
+    def _pending_places(self, group_id: str) -> set[tuple[str, int]]:
+        """The partitions that open transactions of a group will commit."""
+        return {
+            (topic, partition)
+            for pending in self._pending.values()
+            for owner, topic, partition in pending
+            if owner == group_id
+        }
+
+
+def _record(
+    group_id: str, it: PartitionCommit, metadata: str, now_ms: int, expires_ms: int
+) -> Record:
+    return journal.offset(
+        group_id,
+        it.topic,
+        it.partition,
+        CommittedOffset(it.offset, it.leader_epoch, metadata, now_ms, expires_ms, it.topic_id),
+    )
+
+
+def _fetched(partition: int, it: _Stored | None, unstable: bool) -> FetchedPartition:
+    if unstable:
+        return FetchedPartition(partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    return FetchedPartition(partition, None if it is None else it.committed)
+
+
+def _of_another_topic(committed: bytes, wanted: bytes) -> bool:
+    """Whether the offset was committed for a topic that had the same name before."""
+    return committed != wanted and ZERO_TOPIC_ID not in (committed, wanted)
+
+
+def _tombstones(places: list[Place]) -> list[Record]:
+    return [journal.offset_tombstone(*place) for place in dict.fromkeys(places)]
