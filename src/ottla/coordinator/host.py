@@ -1,0 +1,488 @@
+"""The host: runs the shards of an internal topic that this broker leads.
+
+For each partition of the topic led by this broker there is a `Slot`. It loads the partition's log
+into a new shard, slice by slice, with COORDINATOR_LOAD_IN_PROGRESS for whoever asks meanwhile; then
+it runs commands; when the partition is led elsewhere or its disk fails it is gone, and everybody is
+told NOT_COORDINATOR.
+
+A command runs to its end in one call: handle, append, replay, `after`. Only then are answers given,
+because giving one may bring the next command. An answer leaves at once when the high watermark is
+at the log's end, which with one replica it always is, and else when it gets there: so no answer
+tells of a state that a new leader might not have. The straight path makes no future and no task.
+
+Time-outs are the shard's deadlines; a slot has at most one timer of the loop, set to the earliest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from ottla.cluster.registry import ImageChange
+from ottla.coordinator.shard import Answer, Now, Parked, Record, Result, Shard, Work
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.image import ClusterImage
+from ottla.records.batch import InvalidBatch, batches
+from ottla.records.builder import build_batch
+from ottla.records.compression import Compression
+from ottla.records.control import read_end_marker
+from ottla.records.reader import iter_records
+from ottla.replication.partition import Partition
+from ottla.runtime.clock import Clock
+from ottla.runtime.waiters import Deferred
+from ottla.runtime.workers import Workers
+from ottla.storage.log import AppendInfo
+
+logger = logging.getLogger(__name__)
+
+LOAD_SLICE_SECONDS = 0.005
+"""How long replaying may hold the event loop before others have their turn."""
+BATCH_OVERHEAD = 128
+RECORD_OVERHEAD = 32
+
+
+class Partitions(Protocol):
+    """Where partitions are found."""
+
+    def by_name(self, topic: str, index: int) -> Partition:
+        """The partition, led by this broker. Raises KafkaError."""
+        ...
+
+
+class HostSettings(Protocol):
+    """What of the broker's settings the host reads."""
+
+    @property
+    def load_buffer_bytes(self) -> int: ...
+    @property
+    def compression(self) -> Compression: ...
+    @property
+    def commit_timeout_ms(self) -> int: ...
+
+
+class Host:
+    """The shards of one internal topic."""
+
+    def __init__(
+        self,
+        topic: str,
+        node_id: int,
+        *,
+        partitions: Partitions,
+        clock: Clock,
+        workers: Workers,
+        settings: HostSettings,
+        make_shard: Callable[[int, ClusterImage], Shard],
+    ) -> None:
+        self.topic = topic
+        self._node_id = node_id
+        self.partitions = partitions
+        self.clock = clock
+        self.workers = workers
+        self.settings = settings
+        self.make_shard = make_shard
+        self.image = ClusterImage()
+        self._slots: dict[int, Slot] = {}
+
+    def now(self) -> Now:
+        clock = self.clock
+        return Now(clock.now_ms(), int(clock.monotonic() * 1000))
+
+    # ------------------------------------------------------------------ commands
+
+    def run(self, index: int, command: Any) -> Any:
+        """The reply, or a Deferred of it. Raises KafkaError."""
+        slot = self._slots.get(index)
+        if slot is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return slot.run(command)
+
+    def run_everywhere(self, make: Callable[[], Any]) -> list[Any]:
+        """The replies (or Deferreds) of all shards to a command each. Raises KafkaError when one
+        is still being loaded."""
+        return [slot.run(make()) for slot in tuple(self._slots.values())]
+
+    def notify(self, command: Any) -> None:
+        """Run a command on every loaded shard; nobody waits for the outcome."""
+        for slot in tuple(self._slots.values()):
+            if slot.active:
+                slot.run_quietly(command)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(tuple(self._slots.values()))
+
+    # ------------------------------------------------------------------ leadership
+
+    def apply(self, change: ImageChange) -> None:
+        """Follow the cluster: load what has become ours, let go what is no longer."""
+        self.image = change.new
+        if self.topic not in change.topics:
+            return
+        topic = change.new.topics.get(self.topic)
+        mine: dict[int, int] = {}
+        if topic is not None:
+            for index, state in enumerate(topic.partitions):
+                if state.leader == self._node_id:
+                    mine[index] = state.leader_epoch
+        for index in tuple(self._slots):
+            if index not in mine:
+                self.unload(index)
+        for index in mine:
+            try:
+                partition = self.partitions.by_name(self.topic, index)
+            except KafkaError as error:
+                logger.error("%s-%d cannot be coordinated: %s", self.topic, index, error)
+                self.unload(index)
+                continue
+            slot = self._slots.get(index)
+            if slot is not None and slot.partition is not partition:
+                self.unload(index)
+                slot = None
+            if slot is None:
+                self._slots[index] = Slot(self, index, partition)
+
+    def unload(self, index: int) -> None:
+        """The shard is no longer ours."""
+        slot = self._slots.pop(index, None)
+        if slot is not None:
+            slot.close()
+
+    def reload(self, index: int) -> None:
+        """The state in memory cannot be trusted: make it anew from the log."""
+        slot = self._slots.pop(index, None)
+        if slot is not None:
+            slot.close()
+            self._slots[index] = Slot(self, index, slot.partition)
+
+    async def wait_loaded(self) -> None:
+        """Returns when nothing is being loaded."""
+        while loading := [slot.loading for slot in self if slot.loading is not None]:
+            await asyncio.wait(loading)
+
+    async def close(self) -> None:
+        tasks = [slot.loading for slot in self if slot.loading is not None]
+        for index in tuple(self._slots):
+            self.unload(index)
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+class Slot:
+    """One partition: its shard, and what is needed to run it."""
+
+    def __init__(self, host: Host, index: int, partition: Partition) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self.index = index
+        self.partition = partition
+        self.shard = host.make_shard(index, host.image)
+        self.active = False
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0
+        self._working: dict[Any, asyncio.Task[None]] = {}
+        self._parked: set[Deferred[Any]] = set()
+        self.loading: asyncio.Task[None] | None = self._loop.create_task(self._load())
+
+    # ------------------------------------------------------------------ loading
+
+    async def _load(self) -> None:
+        started = self._host.clock.monotonic()
+        try:
+            count = await self._replay_log()
+        except asyncio.CancelledError:
+            return
+        except (KafkaError, InvalidBatch) as error:
+            logger.error("%s cannot be loaded: %s", self.partition.id, error)
+            self._host.unload(self.index)
+            return
+        finally:
+            self.loading = None
+        if self._closed:
+            return
+        if count:
+            logger.info(
+                "%s: loaded %d records in %d ms",
+                self.partition.id,
+                count,
+                (self._host.clock.monotonic() - started) * 1000,
+            )
+        now = self._host.now()
+        first = self.shard.loaded(now)
+        self.active = True
+        for command in first:
+            self.run_quietly(command)
+        self._arm(now)
+
+    async def _replay_log(self) -> int:
+        log = self.partition.log
+        clock = self._host.clock
+        offset = log.log_start_offset
+        count = 0
+        turn_ends = clock.monotonic() + LOAD_SLICE_SECONDS
+        while offset < log.log_end_offset:
+            size = self._host.settings.load_buffer_bytes
+            region = log.read(offset, size, upper=log.log_end_offset).region
+            if region is None:
+                break
+            data = await self._host.workers.run_in_thread(region.read)
+            before = offset
+            for position, header in batches(data):
+                offset = header.next_offset
+                batch = memoryview(data)[position : position + header.size]
+                if header.is_control:
+                    marker = read_end_marker(batch, header)
+                    if marker is not None:
+                        self.shard.end_transaction(header.producer_id, committed=not marker.aborted)
+                    continue
+                producer_id = header.producer_id if header.is_transactional else -1
+                for record in iter_records(batch, header):
+                    if record.key is not None:
+                        self.shard.replay(
+                            record.key, record.value, offset=record.offset, producer_id=producer_id
+                        )
+                        count += 1
+                if clock.monotonic() > turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = clock.monotonic() + LOAD_SLICE_SECONDS
+            if offset == before:
+                raise InvalidBatch(f"no whole batch at offset {offset}")
+        return count
+
+    def close(self) -> None:
+        """Everybody who waits here must look for the coordinator elsewhere."""
+        self._closed = True
+        self.active = False
+        if self.loading is not None:
+            self.loading.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._working.values():
+            task.cancel()
+        error = KafkaError(ErrorCode.NOT_COORDINATOR)
+        for parked, value in self.shard.unload(error):
+            _settle(parked.waiting, value)
+        for deferred in tuple(self._parked):
+            deferred.fail(error)
+
+    # ------------------------------------------------------------------ running
+
+    def run(self, command: Any) -> Any:
+        """The reply, or a Deferred of it. Raises KafkaError."""
+        if not self.active:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        now = self._host.now()
+        result = self.shard.handle(command, now)
+        if not result.records and not result.answers and result.after is None:
+            reply = result.reply  # nothing to write: the straight path of heartbeats and fetches
+        else:
+            reply = self._carry_out(result, now)
+        if result.work:
+            self._begin(result.work)
+        due = self.shard.next_due_ms
+        if due is not None and (self._timer is None or due < self._timer_due):
+            self._arm(now)
+        if type(reply) is Parked:
+            return self._park(reply)
+        if self.partition.high_watermark >= self.partition.log.log_end_offset:
+            if isinstance(reply, KafkaError):
+                raise reply
+            return reply
+        return self._when_committed(reply)
+
+    def run_quietly(self, command: Any) -> None:
+        """Run a command whose reply nobody waits for."""
+        try:
+            self.run(command)
+        except KafkaError as error:
+            logger.warning("%s: %r failed: %s", self.partition.id, command, error)
+        except Exception:
+            logger.exception("%s: %r failed", self.partition.id, command)
+
+    def _carry_out(self, result: Result, now: Now) -> Any:
+        """Append, replay, go on; the reply. Answers to others are given last of all."""
+        answers: list[Answer] = []
+        reply = self._apply(result, now, answers)
+        if type(reply) is Parked and reply.waiting is None:
+            self._park(reply)  # so that it can be among the answers
+        for parked, value in answers:
+            self._answer(parked, value)
+        return reply
+
+    def _apply(self, result: Result, now: Now, answers: list[Answer]) -> Any:
+        reply = result.reply
+        error: KafkaError | None = None
+        if result.records:
+            try:
+                self._append(result, now)
+            except KafkaError as failure:
+                error = _as_coordinator(failure)
+                reply = error
+                if error.code is ErrorCode.NOT_COORDINATOR:
+                    self._loop.call_soon(self._host.unload, self.index)
+        if error is None:
+            answers.extend(result.answers)
+        if result.after is not None:
+            followed = result.after(error, now)
+            if followed is not None:
+                more = self._apply(followed, now, answers)
+                if more is not None:
+                    reply = more
+                if followed.work:
+                    self._begin(followed.work)
+        return reply
+
+    def _append(self, result: Result, now: Now) -> None:
+        if result.atomic:
+            self._append_batch(result.records, now)
+            return
+        limit = self.partition.log.config.max_message_bytes - BATCH_OVERHEAD
+        chunk: list[Record] = []
+        size = 0
+        for record in result.records:
+            length = len(record[0]) + len(record[1] or b"") + RECORD_OVERHEAD
+            if chunk and size + length > limit:
+                self._append_batch(chunk, now)
+                chunk, size = [], 0
+            chunk.append(record)
+            size += length
+        self._append_batch(chunk, now)
+
+    def _append_batch(self, records: Sequence[Record], now: Now) -> None:
+        wall_ms = now.wall_ms
+        batch = bytearray(
+            build_batch(
+                [(wall_ms, key, value, ()) for key, value in records],
+                compression=self._host.settings.compression,
+            )
+        )
+        # It is ours, with a key in every record: it need not be looked through again.
+        info = self.partition.append(memoryview(batch), wall_ms, prepared=True)
+        offset = info.base_offset
+        replay = self.shard.replay
+        try:
+            for key, value in records:
+                replay(key, value, offset=offset)
+                offset += 1
+        except Exception:
+            logger.exception("%s: what was written could not be applied", self.partition.id)
+            self._loop.call_soon(self._host.reload, self.index)
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
+
+    # ------------------------------------------------------------------ answers
+
+    def _park(self, parked: Parked) -> Deferred[Any]:
+        if parked.waiting is None:
+            parked.waiting = Deferred()
+        waiting: Deferred[Any] = parked.waiting
+        return waiting
+
+    def _answer(self, parked: Parked, value: Any) -> None:
+        waiting: Deferred[Any] | None = parked.waiting
+        if waiting is None:
+            return
+        if self.partition.high_watermark >= self.partition.log.log_end_offset:
+            _settle(waiting, value)
+        else:
+            self._release_later(waiting, value)
+
+    def _when_committed(self, reply: Any) -> Deferred[Any]:
+        deferred: Deferred[Any] = Deferred()
+        self._release_later(deferred, reply)
+        return deferred
+
+    def _release_later(self, deferred: Deferred[Any], value: Any) -> None:
+        """Give the answer when the high watermark has reached what is now the log's end.
+
+        Not for ever: replicas that do not follow make a commit uncertain, and the client asks anew.
+        """
+        last = self.partition.log.log_end_offset - 1
+        self._parked.add(deferred)
+        timer = self._loop.call_later(
+            self._host.settings.commit_timeout_ms / 1000,
+            lambda: settle(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)),
+        )
+
+        def settle(outcome: Any) -> None:
+            timer.cancel()
+            self._parked.discard(deferred)
+            _settle(deferred, outcome)
+
+        def committed(done: Deferred[None]) -> None:
+            try:
+                done.result()
+            except KafkaError as error:
+                settle(_as_coordinator(error))
+            else:
+                settle(value)
+
+        self.partition.wait_committed(AppendInfo(last, last, -1, 0, False, 0)).on_done(committed)
+
+    # ------------------------------------------------------------------ time and work
+
+    def _arm(self, now: Now) -> None:
+        due = self.shard.next_due_ms
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due is not None and not self._closed:
+            self._timer_due = due
+            self._timer = self._loop.call_later(max(due - now.ms, 0) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self.active:
+            return
+        now = self._host.now()
+        for command in self.shard.due(now):
+            self.run_quietly(command)
+        if self.active:
+            self._arm(self._host.now())
+
+    def _begin(self, work: Sequence[Work]) -> None:
+        for it in work:
+            if it.key not in self._working:
+                self._working[it.key] = self._loop.create_task(self._do(it))
+
+    async def _do(self, work: Work) -> None:
+        outcome, error = None, None
+        try:
+            outcome = await self._host.workers.run_in_thread(work.function)
+        except asyncio.CancelledError:
+            raise
+        except Exception as failure:
+            error = failure
+        finally:
+            self._working.pop(work.key, None)
+        if self.active:
+            self.run_quietly(work.command(outcome, error))
+
+
+def _settle(deferred: Deferred[Any] | None, value: Any) -> None:
+    if deferred is None:
+        return
+    if isinstance(value, KafkaError):
+        deferred.fail(value)
+    else:
+        deferred.resolve(value)
+
+
+_TRANSLATED = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def _as_coordinator(error: KafkaError) -> KafkaError:
+    """What a failed append means to a client of the coordinator: it did not produce anything."""
+    code = _TRANSLATED.get(error.code)
+    return error if code is None else KafkaError(code, error.message)
