@@ -96,13 +96,14 @@ def test_a_damaged_middle_takes_that_partition_offline_and_no_other(filled, wire
 
 @pytest.mark.parametrize("suffixes", [(".index",), (".timeindex",), (".index", ".timeindex")])
 def test_missing_indexes_are_built_again(suffixes, filled, wire, raw, batch):
-    folder = filled.data_dir / "hurt-0"
-    for suffix in suffixes:
-        (folder / f"{SEGMENT}{suffix}").unlink()
+    files = [filled.data_dir / "hurt-0" / f"{SEGMENT}{suffix}" for suffix in suffixes]
+    filled.start()
+    # a clean end writes the indexes out, so that nothing but the missing file is amiss
+    assert filled.terminate() == 0
+    for file in files:
+        file.unlink()
     filled.start()
     connection = wire(filled.bootstrap)
-    for suffix in suffixes:
-        assert (folder / f"{SEGMENT}{suffix}").exists()
     asked = [{"partition_index": 0, "timestamp": 1_700_000_000_013}]
     (found,) = connection.ask(
         "list_offsets", 7, replica_id=-1, topics=[{"name": "hurt", "partitions": asked}]
@@ -110,6 +111,8 @@ def test_missing_indexes_are_built_again(suffixes, filled, wire, raw, batch):
     assert found.partitions[0].offset == 13
     assert b"13" * 500 in raw.fetch(connection, "hurt", 13).records
     served(connection, raw, batch, "hurt")
+    assert filled.terminate() == 0
+    assert all(file.stat().st_size for file in files)
 
 
 def test_a_missing_log_file_is_no_reason_to_stop_the_others(filled, wire, raw, batch):

@@ -198,6 +198,10 @@ class Slot:
             logger.error("%s cannot be loaded: %s", self.partition.id, error)
             self._host.unload(self.index)
             return
+        except Exception:
+            logger.exception("%s cannot be loaded", self.partition.id)
+            self._host.unload(self.index)
+            return
         finally:
             self.loading = None
         if self._closed:

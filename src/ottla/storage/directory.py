@@ -61,6 +61,8 @@ class StorageSettings:
     initial_task_delay_ms: int = 30_000
     recovery_children: int = 2
     """`num.recovery.threads.per.data.dir`: logs of one folder scanned at the same time."""
+    child_scan_bytes: int = 8 * 1024 * 1024
+    """A scan of more than this is done in a child process."""
     max_open_files: int = 2_048
     """Descriptors held for segment files; more are closed and opened again when needed."""
 
@@ -206,6 +208,7 @@ class LogDirectories:
                 config_for,
                 frozenset(ignore),
                 children=self.settings.recovery_children,
+                child_scan_bytes=self.settings.child_scan_bytes,
                 progress=progress,
             ).load(folder.path)
             for folder in folders

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SCAN_ELSEWHERE = 8 * 1024 * 1024
-"""Bytes to scan from which on it is done in a child process."""
 _SLICE = 0.05
 _REPORT_EVERY = 1.0
 
@@ -70,8 +68,8 @@ class Loader:
         ignore: frozenset[str],
         *,
         children: int,
+        child_scan_bytes: int,
         progress: Callable[[Progress], None] | None = None,
-        scan_elsewhere: int = SCAN_ELSEWHERE,
     ) -> None:
         self._fs = fs
         self._around = around
@@ -81,7 +79,7 @@ class Loader:
         self._children = asyncio.Semaphore(max(1, children))
         self._progress = progress
         # A child has only the machine's disk.
-        self._scan_elsewhere = scan_elsewhere if isinstance(fs, OsFileSystem) else None
+        self._child_scan_bytes = child_scan_bytes if isinstance(fs, OsFileSystem) else None
 
         self._started = 0.0
         self._reported = 0.0
@@ -117,7 +115,7 @@ class Loader:
                 )
                 size = prepared.task.bytes_to_scan
                 self._to_scan += size
-                if self._scan_elsewhere is not None and size > self._scan_elsewhere:
+                if self._child_scan_bytes is not None and size > self._child_scan_bytes:
                     scan = self._scan_in_child(folder, prepared, config, result)
                     scans.append(asyncio.create_task(scan))
                 else:

@@ -1,10 +1,10 @@
 """One log on a disk in memory, to be opened, crashed and opened again.
 
-    bench = LogBench(TopicConfig(segment_bytes=1000))
-    log = bench.open()
-    bench.append(log, b"a", b"b")
-    bench = bench.killed()
-    assert bench.contents(bench.open()) == [(0, b"a"), (1, b"b")]
+bench = LogBench(TopicConfig(segment_bytes=1000))
+log = bench.open()
+bench.append(log, b"a", b"b")
+bench = bench.killed()
+assert bench.contents(bench.open()) == [(0, b"a"), (1, b"b")]
 """
 
 from __future__ import annotations

@@ -253,9 +253,7 @@ def test_a_kill_during_recovery_changes_nothing(
             fs = left.killed()
             fs.crash_at(number, torn=1)
             try:
-                LogBench(config, fs=fs).open(
-                    recovery_point=run.flushed, log_start_offset=run.start
-                )
+                LogBench(config, fs=fs).open(recovery_point=run.flushed, log_start_offset=run.start)
             except Crashed:
                 pass
             check(run, LogBench(config, fs=fs.killed()))

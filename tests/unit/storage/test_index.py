@@ -108,7 +108,9 @@ def test_a_loaded_index_goes_on_where_it_ended(fs: MemoryFileSystem) -> None:
     assert fs.size(PATH) == 101 * 8
 
 
-@pytest.mark.parametrize(("offset", "left"), [(BASE, 0), (1010, 0), (1011, 1), (1030, 2), (9999, 3)])
+@pytest.mark.parametrize(
+    ("offset", "left"), [(BASE, 0), (1010, 0), (1011, 1), (1030, 2), (9999, 3)]
+)
 @pytest.mark.parametrize("written", [False, True])
 def test_truncation_forgets_entries_at_or_above_the_offset(
     fs: MemoryFileSystem, offset: int, left: int, written: bool

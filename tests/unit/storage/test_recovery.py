@@ -228,9 +228,7 @@ class TestIndexes:
     def test_the_aborted_transactions_are_found_again(self) -> None:
         bench = LogBench()
         log = bench.open()
-        bench.append(
-            log, b"t", producer_id=5, producer_epoch=0, sequence=0, transactional=True
-        )
+        bench.append(log, b"t", producer_id=5, producer_epoch=0, sequence=0, transactional=True)
         marker = end_marker(
             ControlType.ABORT,
             producer_id=5,
@@ -314,9 +312,7 @@ class TestSmallFiles:
         bench.fs.remove(f"{FOLDER}/leader-epoch-checkpoint")
         assert bench.open().latest_epoch == 4
 
-    def test_an_unreadable_topic_id_is_no_topic_id(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_an_unreadable_topic_id_is_no_topic_id(self, caplog: pytest.LogCaptureFixture) -> None:
         made = written(1)
         made.bench.fs.write_atomic(f"{FOLDER}/partition.metadata", b"\x00\x00")
         with caplog.at_level(logging.WARNING):
@@ -340,7 +336,11 @@ class TestSmallFiles:
 class TestLeftovers:
     def test_files_on_their_way_out_are_removed(self) -> None:
         made = written()
-        for name in ("00000000000000000099.log.deleted", "x.tmp", "00000000000000000000.log.cleaned"):
+        for name in (
+            "00000000000000000099.log.deleted",
+            "x.tmp",
+            "00000000000000000000.log.cleaned",
+        ):
             made.bench.fs.write_atomic(f"{FOLDER}/{name}", b"old")
         made.bench.open()
         names = made.bench.fs.listdir(FOLDER)
@@ -408,14 +408,13 @@ class TestProducers:
     def test_a_transaction_that_had_ended_is_not_open_again(self) -> None:
         bench = LogBench()
         log = bench.open()
-        bench.append(
-            log, b"t", producer_id=5, producer_epoch=0, sequence=0, transactional=True
-        )
+        bench.append(log, b"t", producer_id=5, producer_epoch=0, sequence=0, transactional=True)
+        now = bench.clock.now_ms()
         marker = end_marker(
-            ControlType.COMMIT, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp=1
+            ControlType.COMMIT, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp=now
         )
         log.append(
-            memoryview(bytearray(marker)), leader_epoch=0, now_ms=1, origin=Origin.COORDINATOR
+            memoryview(bytearray(marker)), leader_epoch=0, now_ms=now, origin=Origin.COORDINATOR
         )
         bench.close(log)
         log = bench.open(clean=True, recovery_point=2)

@@ -3,16 +3,10 @@
 A member joins, changes its mind, reports what it owns, and leaves by the same request; the answer
 tells it its epoch and, when that has changed, what it shall own. There is no moment at which all
 members must be present: see `consumer_group` for the epochs, `revision` for what a heartbeat sets
-in motion, `reconcile` for how a partition changes hands.
+in motion, `reconcile` for how a partition changes hands, `clocks` for how long it may take.
 
-How long things may take, and what happens then (a removed member is fenced: it must drop
-everything and join anew):
-
-    session      a member is silent: it is removed, static or not
-    rebalance    it was told to give up partitions and has not: it is removed
-    join, sync   the same for members that speak the classic protocol; see `migration`
-
-Most heartbeats say nothing new. Those cost a few comparisons and no record.
+A member that is removed is fenced: it must drop everything and join anew. Most heartbeats say
+nothing new; those cost a few comparisons and no record.
 """
 
 from __future__ import annotations
@@ -20,10 +14,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from ottla.config.broker import BrokerConfig
-from ottla.config.group import GroupConfig
+from ottla.cluster.registry import ImageChange
 from ottla.coordinator.group.assignors import NO_PARTITIONS, Partitions
+from ottla.coordinator.group.classic import ClassicMachine
+from ottla.coordinator.group.classic_members import ClassicMembers
+from ottla.coordinator.group.clocks import JOIN, REBALANCE, SESSION, SYNC, Clocks, Overrides
 from ottla.coordinator.group.consumer_commands import (
     ConsumerAlive,
     ConsumerHeartbeat,
@@ -42,57 +39,94 @@ from ottla.coordinator.group.consumer_group import (
     MemberState,
     encode,
 )
-from ottla.coordinator.group.journal import ConsumerGroupEntry, CurrentAssignmentEntry
+from ottla.coordinator.group.journal import (
+    ConsumerGroupEntry,
+    ConsumerMemberEntry,
+    ConsumerTopicsEntry,
+    CurrentAssignmentEntry,
+    RegexEntry,
+    TargetAssignmentEntry,
+    TargetEpochEntry,
+)
 from ottla.coordinator.group.members import Client, Group, ShardState, Timer
-from ottla.coordinator.group.migration import Migration
-from ottla.coordinator.group.revision import Revision, accept_matches, dismiss, preferred
+from ottla.coordinator.group.migration import dismiss_waiting, downgrade, open_group
+from ottla.coordinator.group.revision import (
+    Revision,
+    accept_matches,
+    check_room,
+    dismiss,
+    preferred,
+)
 from ottla.coordinator.group.subscriptions import SubscribableTopics
-from ottla.coordinator.shard import Now, Record, Result
+from ottla.coordinator.shard import Answer, Now, Result
 from ottla.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-SESSION = "consumer-session"
-REBALANCE = "consumer-rebalance"
-JOIN = "consumer-join"
-SYNC = "consumer-sync"
+_WHY = {
+    SESSION: "it has not been heard of",
+    JOIN: "it did not join again in time",
+    SYNC: "it did not ask for its assignment in time",
+}
 
-Overrides = Callable[[str], Mapping[str, str]]
-"""What has been set for a group of its own."""
+
+def _no_overrides(_: str) -> Mapping[str, str]:
+    return {}
 
 
 class ConsumerMachine:
     """The consumer groups of a shard."""
 
     def __init__(
-        self, state: ShardState, migration: Migration, overrides: Overrides = lambda _: {}
+        self, state: ShardState, classic: ClassicMachine, overrides: Overrides = _no_overrides
     ) -> None:
         self._state = state
-        self._migration = migration
-        self._overrides = overrides
-        self._topics = SubscribableTopics(state.image)
-        self._broker_config: BrokerConfig | None = None
-        self._group_configs: dict[str, tuple[Mapping[str, str], GroupConfig]] = {}
+        self._classic = classic
+        self._clocks = Clocks(state, overrides)
+        self._subscribable = SubscribableTopics(state.image)
+        members = ClassicMembers(state, classic, self._topics, self._clocks, self._remove)
+        self.classic_join = members.join
+        self.classic_sync = members.sync
+        self.classic_heartbeat = members.heartbeat
+        self.classic_leave = members.leave
+        self.commands: Mapping[type, Callable[[Any, Now], Result]] = {
+            ConsumerHeartbeat: self.heartbeat,
+            DescribeConsumerGroup: self.describe,
+            PatternsResolved: self.patterns_resolved,
+        }
         self.timeouts: Mapping[str, Callable[[Timer, Now], Result]] = {
             SESSION: self._on_silence,
-            REBALANCE: self._on_rebalance_timeout,
             JOIN: self._on_silence,
             SYNC: self._on_silence,
+            REBALANCE: self._on_rebalance_timeout,
         }
+        self.replayers: Mapping[type, Callable[[Any], None]] = dict.fromkeys(
+            (
+                ConsumerGroupEntry,
+                ConsumerTopicsEntry,
+                ConsumerMemberEntry,
+                TargetEpochEntry,
+                TargetAssignmentEntry,
+                CurrentAssignmentEntry,
+                RegexEntry,
+            ),
+            self.replay,
+        )
 
-    @property
-    def topics(self) -> SubscribableTopics:
-        """The topics of the shard's newest image."""
-        self._topics.look(self._state.image)
-        return self._topics
+    def _topics(self) -> SubscribableTopics:
+        """The topics of the newest image."""
+        self._subscribable.look(self._state.image)
+        return self._subscribable
 
     # ------------------------------------------------------------------ heartbeat
 
     def heartbeat(self, it: ConsumerHeartbeat, now: Now) -> Result:
         group = self._state.groups.get(it.group_id)
         if isinstance(group, ConsumerGroup) and self._says_nothing_new(it, group):
-            settings = self.settings(group.id)
-            self._expect(SESSION, group.id, it.member_id, now, settings.consumer_session_timeout_ms)
+            settings = self._clocks.settings.of(it.group_id)
+            self._clocks.heard_of(
+                it.group_id, it.member_id, now, settings.consumer_session_timeout_ms
+            )
             return Result(
                 ConsumerAlive(it.member_id, it.epoch, settings.consumer_heartbeat_interval_ms)
             )
@@ -122,145 +156,69 @@ class ConsumerMachine:
 
     def _beat(self, it: ConsumerHeartbeat, known: Group | None, now: Now) -> Result:
         joins = it.epoch == 0
-        opened = self._migration.open(it.group_id, known, create=joins, topics=self.topics)
+        topics, config = self._topics(), self._state.config()
+        opened = open_group(it.group_id, known, create=joins, topics=topics, config=config)
         group = opened.group
-        self.check_room(group, it.member_id)
-        revision = Revision(group, self.topics, self._state.config(), opened.records)
-        self._admit(it, group, revision)
-        wishes: dict[str, object] = {
-            "client_id": it.client.id,
-            "client_host": it.client.host,
-            "classic": None,
-        }
-        if it.instance_id is not None:
-            wishes["instance_id"] = it.instance_id
-        if it.rack_id is not None:
-            wishes["rack_id"] = it.rack_id
-        if it.rebalance_timeout_ms != -1:
-            wishes["rebalance_timeout_ms"] = it.rebalance_timeout_ms
-        if it.server_assignor is not None:
-            wishes["server_assignor"] = it.server_assignor
-        if it.topics is not None:
-            wishes["topics"] = frozenset(it.topics)
-        if it.regex is not None:
-            wishes["regex"] = it.regex
-        revision.update(now, **wishes)
+        check_room(group, it.member_id, config)
+        revision = Revision(group, topics, config, opened.records)
+        _admit(it, group, revision)
+        revision.update(now, **_wishes(it))
         revision.renew(new_epoch=group.epoch == 0 or revision.calls_for_assignment)
         revision.retarget()
         revision.reconcile(it.owned)
 
         member = revision.member
-        settings = self.settings(group.id)
+        settings = self._clocks.settings.of(group.id)
+        session_ms = settings.consumer_session_timeout_ms
         tells_all = (
             it.rebalance_timeout_ms != -1
             and (it.topics is not None or it.regex is not None)
             and it.owned is not None
         )
         show = joins or tells_all or member.assigned != revision.before.assigned
-
-        def written(error: KafkaError | None, now: Now) -> None:
-            if error is None:
-                opened.begin(self, now)
-                self._watch(revision, settings.consumer_session_timeout_ms, now)
-
-        if revision.records:
-            after = written
-        else:
-            after = None
-            self._watch(revision, settings.consumer_session_timeout_ms, now)
-        return Result(
-            ConsumerAlive(
-                member.id,
-                member.epoch,
-                settings.consumer_heartbeat_interval_ms,
-                member.assigned if show else None,
-            ),
-            revision.records,
-            opened.answers,
-            after,
-            revision.work,
+        reply = ConsumerAlive(
+            member.id,
+            member.epoch,
+            settings.consumer_heartbeat_interval_ms,
+            member.assigned if show else None,
         )
+        if not revision.records:
+            self._clocks.after_heartbeat(revision, now, session_ms)
+            return Result(reply, work=revision.work)
 
-    def _admit(self, it: ConsumerHeartbeat, group: ConsumerGroup, revision: Revision) -> None:
-        joins = it.epoch == 0
-        if it.instance_id is None:
-            if joins and it.member_id not in group.members:
-                revision.admit(ConsumerMember(it.member_id))
-                return
-            member = group.member(it.member_id)
-            _check_epoch(it, member)
-            revision.admit(member)
-            return
-        static = group.static_member(it.instance_id)
-        if not joins:
-            member = self.check_static(static, it.member_id, it.instance_id)
-            _check_epoch(it, member)
-            revision.admit(member)
-        elif static is None:
-            revision.admit(group.members.get(it.member_id) or ConsumerMember(it.member_id))
-        elif static.classic is None and static.epoch != AWAY_EPOCH:
-            raise KafkaError(
-                ErrorCode.UNRELEASED_INSTANCE_ID,
-                f"Static member {it.member_id} with instance id {it.instance_id} cannot join the "
-                f"group because the instance id is owned by {static.id} member.",
-            )
-        elif static.id == it.member_id:
-            revision.admit(replace(static, epoch=0, previous_epoch=0))
-        else:
-            revision.admit_in_place_of(static, it.member_id)
+        def written(error: KafkaError | None, now: Now) -> Result | None:
+            if error is not None:
+                return None
+            answers = dismiss_waiting(opened, self._classic)
+            if opened.was is not None:
+                self._clocks.start(group, now)
+            self._clocks.after_heartbeat(revision, now, session_ms)
+            return Result(reply, answers=answers) if answers else None
 
-    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
-        """GROUP_MAX_SIZE_REACHED if this would be one member too many."""
-        limit = self._state.config().group_consumer_max_size
-        if len(group.members) >= limit and member_id not in group.members:
-            raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The consumer group has reached its maximum capacity of {limit} members.",
-            )
-
-    @staticmethod
-    def check_static(
-        member: ConsumerMember | None, member_id: str, instance_id: str
-    ) -> ConsumerMember:
-        """The member with that instance id, if it is who it says it is."""
-        if member is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown."
-            )
-        if member.id != member_id:
-            raise KafkaError(
-                ErrorCode.FENCED_INSTANCE_ID,
-                f"Static member {member_id} with instance id {instance_id} was fenced by member "
-                f"{member.id}.",
-            )
-        return member
+        return Result(reply, revision.records, after=written, work=revision.work)
 
     # ------------------------------------------------------------------ leaving
 
     def _leave(self, it: ConsumerHeartbeat, now: Now) -> Result:
-        group = self.group(it.group_id)
+        group = self._group(it.group_id)
         reply = ConsumerAlive(it.member_id, it.epoch)
         if it.instance_id is None:
-            return self.remove(group, [group.member(it.member_id)], reply, now, "it left")
-        member = self.check_static(
-            group.static_member(it.instance_id), it.member_id, it.instance_id
-        )
-        if it.epoch != AWAY_EPOCH:
-            return self.remove(group, [member], reply, now, "it left")
-        # It keeps its partitions until it is back or its session ends, but works on none of
-        # them: those it had still to give up are free now.
-        away = replace(
-            member, epoch=AWAY_EPOCH, state=MemberState.STABLE, revoking=NO_PARTITIONS
-        )
+            return self._remove(group, [group.member(it.member_id)], reply, now, "it left")
+        member = group.check_static(it.member_id, it.instance_id)
+        if it.epoch == LEFT_EPOCH:
+            return self._remove(group, [member], reply, now, "it left")
+        # It keeps its partitions until it is back or its session ends, but works on none of them:
+        # those it had still to give up are free now.
+        away = replace(member, epoch=AWAY_EPOCH, state=MemberState.STABLE, revoking=NO_PARTITIONS)
         entry = CurrentAssignmentEntry(group.id, member.id, away.holdings())
 
         def written(error: KafkaError | None, now: Now) -> None:
             if error is None:
-                self._cancel(REBALANCE, group.id, member.id)
+                self._clocks.went_away(group.id, member)
 
         return Result(reply, [encode(entry)], after=written)
 
-    def remove(
+    def _remove(
         self,
         group: ConsumerGroup,
         members: Sequence[ConsumerMember],
@@ -269,26 +227,26 @@ class ConsumerMachine:
         why: str,
     ) -> Result:
         """Members are gone, by their own will or not. With the last that speaks the new protocol
-        the group becomes a classic one, if that is allowed and others are there."""
+        the group becomes a classic one, if others are there and the policy allows it."""
         if not members:
             return Result(reply)
-        logger.info(
-            "group %s: member %s is gone: %s", group.id, ", ".join(it.id for it in members), why
-        )
-        downgrade = self._migration.downgrade(group, members, self.topics, now)
-        if downgrade is not None:
-            records: list[Record] = downgrade.records
+        gone = ", ".join(it.id for it in members)
+        logger.info("group %s: member %s is gone: %s", group.id, gone, why)
+        topics = self._topics()
+        converted = downgrade(group, members, topics, self._state.config(), now)
+        if converted is not None:
+            records = converted.records
         else:
-            records = dismiss(group, members, self.topics)
+            records = dismiss(group, members, topics)
 
         def written(error: KafkaError | None, now: Now) -> Result | None:
             if error is not None:
                 return None
-            self.forget_timers(group, members)
-            if downgrade is None:
+            self._clocks.forget(group.id, members)
+            if converted is None:
                 return None
-            self.forget_timers(group, group.members.values())
-            begun = downgrade.begin(now)
+            self._clocks.forget(group.id, group.members.values())
+            begun = converted.rebalance(self._state, self._classic, now, f"gone: {gone}")
             return replace(begun, reply=reply)
 
         return Result(reply, records, after=written)
@@ -299,12 +257,7 @@ class ConsumerMachine:
         group = self._state.groups.get(timer.group_id)
         if not isinstance(group, ConsumerGroup) or timer.member_id not in group.members:
             return Result()
-        why = {
-            SESSION: "it has not been heard of",
-            JOIN: "it did not join again in time",
-            SYNC: "it did not ask for its assignment in time",
-        }[timer.kind]
-        return self.remove(group, [group.members[timer.member_id]], None, now, why)
+        return self._remove(group, [group.members[timer.member_id]], None, now, _WHY[timer.kind])
 
     def _on_rebalance_timeout(self, timer: Timer, now: Now) -> Result:
         group = self._state.groups.get(timer.group_id)
@@ -314,26 +267,7 @@ class ConsumerMachine:
         if member is None or member.state is not MemberState.UNREVOKED:
             return Result()
         why = f"it has not given up its partitions within {member.rebalance_timeout_ms} ms"
-        return self.remove(group, [member], None, now, why)
-
-    def _watch(self, revision: Revision, session_timeout_ms: int, now: Now) -> None:
-        """Start the clocks of a member after its heartbeat."""
-        group_id, member = revision.group_id, revision.member
-        self._expect(SESSION, group_id, member.id, now, session_timeout_ms)
-        if revision.moved:
-            if member.state is MemberState.UNREVOKED:
-                self._expect(REBALANCE, group_id, member.id, now, member.rebalance_timeout_ms)
-            else:
-                self._cancel(REBALANCE, group_id, member.id)
-        if revision.replaced is not None:
-            for kind in self.timeouts:
-                self._cancel(kind, group_id, revision.replaced.id)
-
-    def _expect(self, kind: str, group_id: str, member_id: str, now: Now, after_ms: int) -> None:
-        self._state.deadlines.set(Timer(kind, group_id, member_id), now.ms + after_ms)
-
-    def _cancel(self, kind: str, group_id: str, member_id: str) -> None:
-        self._state.deadlines.cancel(Timer(kind, group_id, member_id))
+        return self._remove(group, [member], None, now, why)
 
     # ------------------------------------------------------------------ patterns, description
 
@@ -342,23 +276,23 @@ class ConsumerMachine:
         group = self._state.groups.get(found.group_id)
         if found.failure is not None:
             logger.error(
-                "group %s: its patterns could not be matched", found.group_id, exc_info=found.failure
+                "group %s: its patterns could not be matched",
+                found.group_id,
+                exc_info=found.failure,
             )
-            return Result()
-        if not isinstance(group, ConsumerGroup):
-            return Result()
-        return Result(records=accept_matches(group, found, self.topics))
+        elif isinstance(group, ConsumerGroup):
+            return Result(records=accept_matches(group, found, self._topics()))
+        return Result()
 
-    def describe(self, command: DescribeConsumerGroup) -> Result:
-        group = self.group(command.group_id)
-        config = self._state.config()
+    def describe(self, command: DescribeConsumerGroup, now: Now) -> Result:
+        group = self._group(command.group_id)
         return Result(
             DescribedConsumerGroup(
                 group.id,
                 group.state_name,
                 group.epoch,
                 group.target_epoch,
-                preferred(group.assignors, config),
+                preferred(group.assignors, self._state.config()),
                 tuple(self._described(group, it) for it in group.members.values()),
             )
         )
@@ -378,7 +312,7 @@ class ConsumerMachine:
         )
 
     def _named(self, partitions: Partitions) -> tuple[NamedPartitions, ...]:
-        topics = self.topics
+        topics = self._topics()
         return tuple(
             NamedPartitions(topic, name, tuple(sorted(partitions[topic])))
             for topic in partitions
@@ -387,60 +321,117 @@ class ConsumerMachine:
 
     # ------------------------------------------------------------------ the groups
 
-    def group(self, group_id: str) -> ConsumerGroup:
+    def _group(self, group_id: str) -> ConsumerGroup:
         """GROUP_ID_NOT_FOUND unless it is there and of this kind."""
         group = self._state.groups.get(group_id)
-        if group is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        if not isinstance(group, ConsumerGroup):
-            raise KafkaError(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group."
-            )
-        return group
-
-    def settings(self, group_id: str) -> GroupConfig:
-        """The settings of a group: its own where it has any, the broker's elsewhere."""
-        config = self._state.config()
-        if config is not self._broker_config:
-            self._broker_config = config
-            self._group_configs.clear()
-        overrides = self._overrides(group_id)
-        known = self._group_configs.get(group_id if overrides else "")
-        if known is None or known[0] != overrides:
-            known = (overrides, GroupConfig.resolve(overrides, config))
-            self._group_configs[group_id if overrides else ""] = known
-        return known[1]
+        if isinstance(group, ConsumerGroup):
+            return group
+        what = "not found" if group is None else "is not a consumer group"
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
 
     def replay(self, entry: ConsumerEntry) -> None:
         groups = self._state.groups
         group = groups.get(entry.group_id)
         if not isinstance(group, ConsumerGroup):
             if _deletes(entry):
-                return  # compaction may have left the end of something without its beginning
+                return  # compaction may leave the end of something without its beginning
             group = groups[entry.group_id] = ConsumerGroup(entry.group_id)
         if isinstance(entry, ConsumerGroupEntry) and entry.epoch is None:
             del groups[entry.group_id]
-            self.forget_timers(group, group.members.values())
-            return
-        group.apply(entry)
+            self._clocks.forget(group.id, group.members.values())
+        else:
+            group.apply(entry)
 
-    def loaded(self, now: Now) -> None:
+    def loaded(self, now: Now) -> list[Any]:
         """Members have a session's time to be heard of, and as long as before to let go."""
         for group in self._state.groups.values():
             if isinstance(group, ConsumerGroup):
-                self.watch_all(group, now)
+                self._clocks.start(group, now)
+        return []
 
-    def watch_all(self, group: ConsumerGroup, now: Now) -> None:
-        """Start the clocks of a group that has just been loaded, or come into being."""
-        session_ms = self.settings(group.id).consumer_session_timeout_ms
-        for member in group.members.values():
-            classic = member.classic
-            self._expect(
-                SESSION,
-                group.id,
-                member.id,
-                now,
-                session_ms if classic is None else classic.session_timeout_ms,
+    def image_changed(self, change: ImageChange, now: Now) -> Result | None:
+        """Nothing yet: a group's next heartbeat finds that it was compared with another image."""
+        return None
+
+    def unload(self, error: KafkaError) -> list[Answer]:
+        """Nobody waits here."""
+        return []
+
+
+def _admit(it: ConsumerHeartbeat, group: ConsumerGroup, revision: Revision) -> None:
+    """Who sends the heartbeat, if they may."""
+    joins = it.epoch == 0
+    if it.instance_id is None:
+        known = group.members.get(it.member_id)
+        if known is None and not joins:
+            group.member(it.member_id)  # says that it is unknown
+        revision.admit(ConsumerMember(it.member_id) if known is None else _checked(it, known))
+    elif not joins:
+        revision.admit(_checked(it, group.check_static(it.member_id, it.instance_id)))
+    else:
+        static = group.static_member(it.instance_id)
+        if static is None:
+            revision.admit(group.members.get(it.member_id) or ConsumerMember(it.member_id))
+        elif static.classic is None and static.epoch != AWAY_EPOCH:
+            raise KafkaError(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {it.member_id} with instance id {it.instance_id} cannot join the "
+                f"group because the instance id is owned by {static.id} member.",
             )
-            if member.state is MemberState.UNREVOKED and classic is None:
-                self._expect(REBALANCE, group.id, member.id, now, member.rebalance_timeout_ms)
+        else:
+            revision.admit_in_place_of(static, it.member_id)
+
+
+def _checked(it: ConsumerHeartbeat, member: ConsumerMember) -> ConsumerMember:
+    """FENCED_MEMBER_EPOCH unless the member and we are at the same epoch.
+
+    A member may be one step behind, when the answer that took it on got lost, provided that it
+    owns nothing it has not got. One that begins anew, at 0, may always.
+    """
+    if it.epoch in (0, member.epoch):
+        return member
+    if it.epoch > member.epoch:
+        relation = "greater"
+    elif it.epoch == member.previous_epoch and _has_all(member, it.owned):
+        return member
+    else:
+        relation = "smaller"
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The consumer group member has a {relation} member epoch ({it.epoch}) than the one known "
+        f"by the group coordinator ({member.epoch}). The member must abandon all its partitions "
+        "and rejoin.",
+    )
+
+
+def _has_all(member: ConsumerMember, owned: Partitions | None) -> bool:
+    if owned is None:
+        return False
+    return all(owned[it] <= member.assigned.get(it, frozenset()) for it in owned)
+
+
+def _wishes(it: ConsumerHeartbeat) -> dict[str, object]:
+    """What the member says about itself; what it leaves out stays."""
+    said: dict[str, object] = {
+        "instance_id": it.instance_id,
+        "rack_id": it.rack_id,
+        "rebalance_timeout_ms": None if it.rebalance_timeout_ms == -1 else it.rebalance_timeout_ms,
+        "server_assignor": it.server_assignor,
+        "topics": None if it.topics is None else frozenset(it.topics),
+        "regex": it.regex,
+        "client_id": it.client.id,
+        "client_host": it.client.host,
+    }
+    wishes = {name: value for name, value in said.items() if value is not None}
+    wishes["classic"] = None
+    return wishes
+
+
+def _deletes(entry: ConsumerEntry) -> bool:
+    match entry:
+        case ConsumerGroupEntry() | TargetEpochEntry():
+            return entry.epoch is None
+        case ConsumerTopicsEntry():
+            return not entry.present
+        case _:
+            return entry.value is None

@@ -175,7 +175,6 @@ class ConsumerGroup:
         # comparison whose record could not be written does not count: the epoch is behind then.
         self.compared_image: object = None
         self.compared_epoch = 0
-        self.resolving = False
 
     def __repr__(self) -> str:
         return f"<ConsumerGroup {self.id!r} epoch {self.epoch} of {len(self.members)} members>"
@@ -211,6 +210,19 @@ class ConsumerGroup:
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
         member_id = self.static.get(instance_id) if instance_id is not None else None
         return None if member_id is None else self.members[member_id]
+
+    def check_static(self, member_id: str, instance_id: str) -> ConsumerMember:
+        """The member with that instance id, if it is the one of that member id."""
+        member = self.static_member(instance_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if member.id != member_id:
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member "
+                f"{member.id}.",
+            )
+        return member
 
     def owner(self, topic: TopicId, partition: int) -> str | None:
         """Who has the partition, or has still to give it up."""
@@ -330,10 +342,11 @@ class ConsumerGroup:
                     self._hand_over(member_id, _GONE)
             case CurrentAssignmentEntry(_, member_id, CurrentAssignment() as value):
                 self._hand_over(member_id, value)
-            case TargetAssignmentEntry(_, member_id, None):
-                self.targets.pop(member_id, None)
-            case TargetAssignmentEntry(_, member_id, partitions):
-                self.targets[member_id] = partitions
+            case TargetAssignmentEntry(_, member_id, target):
+                if target is None:
+                    self.targets.pop(member_id, None)
+                else:
+                    self.targets[member_id] = target
             case ConsumerMemberEntry(_, member_id, None):
                 member = self.members.pop(member_id, None)
                 if member is not None:
@@ -455,10 +468,10 @@ def encode(entry: ConsumerEntry) -> Record:
             return journal.target_epoch_tombstone(group_id)
         case TargetEpochEntry(_, int() as epoch):
             return journal.target_epoch(group_id, epoch)
-        case TargetAssignmentEntry(_, member_id, None):
-            return journal.target_assignment_tombstone(group_id, member_id)
-        case TargetAssignmentEntry(_, member_id, partitions):
-            return journal.target_assignment(group_id, member_id, partitions)
+        case TargetAssignmentEntry(_, member_id, target):
+            if target is None:
+                return journal.target_assignment_tombstone(group_id, member_id)
+            return journal.target_assignment(group_id, member_id, target)
         case CurrentAssignmentEntry(_, member_id, None):
             return journal.current_assignment_tombstone(group_id, member_id)
         case CurrentAssignmentEntry(_, member_id, CurrentAssignment() as holdings):

@@ -27,7 +27,6 @@ from ottla.coordinator.group.consumer_group import (
     ConsumerEntry,
     ConsumerGroup,
     ConsumerMember,
-    MemberState,
     encode,
 )
 from ottla.coordinator.group.journal import (
@@ -76,6 +75,10 @@ class Revision:
         self.calls_for_assignment = False
         self.moved = False
         self.work: tuple[Work, ...] = ()
+
+    @property
+    def group_id(self) -> str:
+        return self._group.id
 
     def _add(self, entry: ConsumerEntry) -> None:
         self.records.append(encode(entry))
@@ -250,15 +253,21 @@ class Revision:
             self.moved = True
             self._add(CurrentAssignmentEntry(self._group.id, member.id, self.member.holdings()))
 
-    @property
-    def must_revoke(self) -> bool:
-        return self.member.state is MemberState.UNREVOKED
-
 
 def preferred(votes: dict[str, int], config: BrokerConfig) -> str:
     """The name of the assignor for these votes."""
     served = [it for it in config.group_consumer_assignors if it in ASSIGNORS] or list(ASSIGNORS)
     return max(served, key=lambda it: votes.get(it, 0))
+
+
+def check_room(group: ConsumerGroup, member_id: str, config: BrokerConfig) -> None:
+    """GROUP_MAX_SIZE_REACHED if this would be one member too many."""
+    limit = config.group_consumer_max_size
+    if len(group.members) >= limit and member_id not in group.members:
+        raise KafkaError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"The consumer group has reached its maximum capacity of {limit} members.",
+        )
 
 
 def leave(group: ConsumerGroup, member: ConsumerMember) -> list[ConsumerEntry]:
@@ -277,9 +286,9 @@ def dismiss(
     entries = [entry for member in members for entry in leave(group, member)]
     resolved = dict(group.resolved)
     for regex in {it.regex for it in members if it.regex}:
-        if group.regexes[regex] == sum(it.regex == regex for it in members):
-            if resolved.pop(regex, None) is not None:
-                entries.append(RegexEntry(group.id, regex, None))
+        only_theirs = group.regexes[regex] == sum(it.regex == regex for it in members)
+        if only_theirs and resolved.pop(regex, None) is not None:
+            entries.append(RegexEntry(group.id, regex, None))
     names = group.subscribed_topics(without=members, resolved=resolved)
     entries.append(ConsumerGroupEntry(group.id, group.epoch + 1, topics.hash(names)))
     return [encode(it) for it in entries]

@@ -1,0 +1,219 @@
+"""Groups: the door to the group coordinator for handlers.
+
+It finds the shard of a group (which belongs to the partition of `__consumer_offsets` that the hash
+of its id names), runs the command there and gives the reply, or a Deferred of it. What Kafka checks
+before it looks for a shard is checked here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from ottla.cluster.registry import ImageChange
+from ottla.config.broker import BrokerConfig
+from ottla.coordinator.group.classic import ClassicMachine
+from ottla.coordinator.group.commands import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DescribedGroup,
+    DescribeGroup,
+    FetchedTopic,
+    FetchOffsets,
+    ForgetTopics,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    ListedGroup,
+    ListGroups,
+    Sync,
+    Synced,
+)
+from ottla.coordinator.group.members import ShardState, check_group_id
+from ottla.coordinator.group.shard import ConsumerMachine, GroupShard
+from ottla.coordinator.host import Host, Partitions
+from ottla.coordinator.replies import attempt, gather, then
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.image import ClusterImage
+from ottla.records.compression import Compression
+from ottla.runtime.clock import Clock
+from ottla.runtime.waiters import Deferred
+from ottla.runtime.workers import Workers
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+T = TypeVar("T")
+Reply: TypeAlias = T | Deferred[T]
+
+
+class _Settings:
+    """What the host reads of the broker's settings, always the newest."""
+
+    def __init__(self, config: Callable[[], BrokerConfig]) -> None:
+        self._config = config
+
+    @property
+    def load_buffer_bytes(self) -> int:
+        return self._config().offsets_load_buffer_size
+
+    @property
+    def compression(self) -> Compression:
+        return Compression(self._config().offsets_topic_compression_codec)
+
+    @property
+    def commit_timeout_ms(self) -> int:
+        return self._config().offsets_commit_timeout_ms
+
+
+class Groups:
+    """The group coordinator of this broker."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        partitions: Partitions,
+        clock: Clock,
+        workers: Workers,
+        config: Callable[[], BrokerConfig],
+        new_id: Callable[[], str],
+        consumer: Callable[[ShardState, ClassicMachine], ConsumerMachine] | None = None,
+    ) -> None:
+        self._config = config
+        self._new_id = new_id
+        self._consumer = consumer
+        self.host = Host(
+            OFFSETS_TOPIC,
+            node_id,
+            partitions=partitions,
+            clock=clock,
+            workers=workers,
+            settings=_Settings(config),
+            make_shard=self._make_shard,
+        )
+
+    def _make_shard(self, index: int, image: ClusterImage) -> GroupShard:
+        state = ShardState(config=self._config, new_id=self._new_id, image=image)
+        return GroupShard(state, self._consumer)
+
+    # ------------------------------------------------------------------ where
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition of the offsets topic that keeps this group."""
+        topic = self.host.image.topics.get(OFFSETS_TOPIC)
+        count = self._config().offsets_topic_num_partitions
+        return group_hash(group_id) % (count if topic is None else len(topic.partitions))
+
+    def apply(self, change: ImageChange) -> None:
+        """Follow the cluster; after the partitions have."""
+        self.host.apply(change)
+        gone = frozenset(
+            name
+            for name in change.topics
+            if name in change.old.topics
+            and (name not in change.new.topics or _id(change.old, name) != _id(change.new, name))
+        )
+        self.host.notify(change)
+        if gone:
+            self.host.notify(ForgetTopics(gone))
+
+    async def wait_loaded(self) -> None:
+        await self.host.wait_loaded()
+
+    async def close(self) -> None:
+        await self.host.close()
+
+    def run(self, command: Any) -> Any:
+        """Any command that has a `group_id`: its reply, or a Deferred of it. Raises KafkaError."""
+        return self.host.run(self.partition_for(command.group_id), command)
+
+    # ------------------------------------------------------------------ the classic protocol
+
+    def join(self, command: Join) -> Reply[Joined]:
+        check_group_id(command.group_id)
+        config = self._config()
+        low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+        if not low <= command.session_timeout_ms <= high:
+            raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        reply: Reply[Joined] = self.run(command)
+        return reply
+
+    def sync(self, command: Sync) -> Reply[Synced]:
+        check_group_id(command.group_id)
+        reply: Reply[Synced] = self.run(command)
+        return reply
+
+    def heartbeat(self, command: Heartbeat) -> Reply[None]:
+        """While the group is being loaded any heartbeat is right: nobody can know better."""
+        check_group_id(command.group_id)
+        try:
+            reply: Reply[None] = self.run(command)
+        except KafkaError as error:
+            if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return None
+            raise
+        return reply
+
+    def leave(self, command: Leave) -> Reply[list[ErrorCode]]:
+        check_group_id(command.group_id)
+        reply: Reply[list[ErrorCode]] = self.run(command)
+        return reply
+
+    # ------------------------------------------------------------------ offsets
+
+    def commit_offsets(self, command: CommitOffsets) -> Reply[list[ErrorCode]]:
+        reply: Reply[list[ErrorCode]] = self.run(command)
+        return reply
+
+    def fetch_offsets(
+        self, commands: Sequence[FetchOffsets]
+    ) -> Reply[list[list[FetchedTopic] | KafkaError]]:
+        return gather([attempt(functools.partial(self.run, it)) for it in commands])
+
+    def delete_offsets(self, command: DeleteOffsets) -> Reply[list[ErrorCode]]:
+        check_group_id(command.group_id)
+        reply: Reply[list[ErrorCode]] = self.run(command)
+        return reply
+
+    # ------------------------------------------------------------------ groups as a whole
+
+    def list_groups(self, command: ListGroups) -> Reply[list[ListedGroup]]:
+        """The groups of all shards on this broker."""
+        replies: list[Reply[list[ListedGroup]]] = self.host.run_everywhere(lambda: command)
+        return then(gather(replies), _joined)
+
+    def describe_groups(self, group_ids: Sequence[str]) -> Reply[list[DescribedGroup | KafkaError]]:
+        return gather([attempt(functools.partial(self.run, DescribeGroup(it))) for it in group_ids])
+
+    def delete_groups(self, group_ids: Sequence[str]) -> Reply[list[KafkaError | None]]:
+        return gather([attempt(functools.partial(self.run, DeleteGroup(it))) for it in group_ids])
+
+
+def _id(image: ClusterImage, name: str) -> bytes:
+    return image.topics[name].id
+
+
+def _joined(lists: Sequence[list[ListedGroup] | KafkaError]) -> list[ListedGroup]:
+    groups = []
+    for it in lists:
+        if isinstance(it, KafkaError):
+            if it.code is ErrorCode.NOT_COORDINATOR:
+                continue  # the shard went elsewhere meanwhile, and is listed there
+            raise it
+        groups += it
+    return groups
+
+
+@functools.lru_cache(maxsize=16_384)
+def group_hash(group_id: str) -> int:
+    """Java's `String.hashCode`, made positive as Kafka does (its abs of the least int is 0)."""
+    value = 0
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    if value >= 1 << 31:
+        value = (1 << 32) - value
+    return 0 if value == 1 << 31 else value

@@ -1,0 +1,73 @@
+"""Replies that are there, or will be: a coordinator gives either, and so can a handler.
+
+Kept apart from coroutines on purpose. The common reply is there, and then no future is made; one
+that is not must not hold back the connection's next request, as a coroutine would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from ottla.errors import KafkaError
+from ottla.runtime.waiters import Deferred
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def then(reply: T | Deferred[T], shape: Callable[[T], R]) -> R | Deferred[R]:
+    """What `shape` makes of the reply, when it is there. A failure stays one."""
+    if not isinstance(reply, Deferred):
+        return shape(reply)
+    shaped: Deferred[R] = Deferred()
+    shaped.on_abandon = reply.abandon
+
+    def done(settled: Deferred[T]) -> None:
+        try:
+            shaped.resolve(shape(settled.result()))
+        except Exception as error:
+            shaped.fail(error)
+
+    reply.on_done(done)
+    return shaped
+
+
+def attempt(call: Callable[[], T | Deferred[T]]) -> T | KafkaError | Deferred[T]:
+    """The reply, with a refusal as a value: one of many must not fail the others."""
+    try:
+        return call()
+    except KafkaError as error:
+        return error
+
+
+def gather(
+    replies: Iterable[T | KafkaError | Deferred[T]],
+) -> list[T | KafkaError] | Deferred[list[T | KafkaError]]:
+    """All of them in their order, once the last is there; failures are values."""
+    settled: list[T | KafkaError] = []
+    waiting: list[tuple[int, Deferred[T]]] = []
+    for reply in replies:
+        if isinstance(reply, Deferred):
+            waiting.append((len(settled), reply))
+            settled.append(None)  # type: ignore[arg-type]
+        else:
+            settled.append(reply)
+    if not waiting:
+        return settled
+    everything: Deferred[list[T | KafkaError]] = Deferred()
+    left = len(waiting)
+
+    def done(index: int, it: Deferred[T]) -> None:
+        nonlocal left
+        try:
+            settled[index] = it.result()
+        except KafkaError as error:
+            settled[index] = error
+        left -= 1
+        if not left:
+            everything.resolve(settled)
+
+    for index, reply in waiting:
+        reply.on_done(lambda it, index=index: done(index, it))  # type: ignore[misc]
+    return everything

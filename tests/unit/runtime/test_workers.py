@@ -1,0 +1,105 @@
+"""Threads for waiting, children for computing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ottla.runtime.workers import ChildDied, Workers
+
+
+@pytest.fixture
+async def workers() -> AsyncIterator[Workers]:
+    pool = Workers(idle_seconds=60)
+    yield pool
+    pool.close()
+
+
+async def test_a_thread_is_not_the_loops(workers: Workers) -> None:
+    assert await workers.run_in_thread(threading.get_ident) != threading.get_ident()
+
+
+async def test_arguments_and_errors_pass_through_a_thread(workers: Workers) -> None:
+    assert await workers.run_in_thread(int, "ff", base=16) == 255
+    with pytest.raises(ValueError, match="invalid literal"):
+        await workers.run_in_thread(int, "x")
+
+
+async def test_a_child_is_another_process_at_lower_priority(workers: Workers) -> None:
+    assert await workers.run_in_child(os.getpid) != os.getpid()
+    assert await workers.run_in_child(os.nice, 0) >= 10
+
+
+async def test_arguments_and_errors_pass_through_a_child(workers: Workers) -> None:
+    assert await workers.run_in_child(int, "ff", base=16) == 255
+    with pytest.raises(ValueError, match="invalid literal"):
+        await workers.run_in_child(int, "x")
+
+
+async def test_large_results_come_back_whole(workers: Workers) -> None:
+    data = os.urandom(3_000_000)
+    assert await workers.run_in_child(bytes, data) == data
+
+
+async def test_a_child_is_used_again(workers: Workers) -> None:
+    first = await workers.run_in_child(os.getpid)
+    assert await workers.run_in_child(os.getpid) == first
+    assert workers.idle_children == 1
+
+
+async def test_what_a_child_prints_does_not_disturb_its_answers(workers: Workers) -> None:
+    assert await workers.run_in_child(print, "hello") is None
+    assert await workers.run_in_child(abs, -3) == 3
+
+
+async def test_an_exception_that_cannot_be_pickled_is_described(workers: Workers) -> None:
+    with pytest.raises(RuntimeError, match="lock"):
+        await workers.run_in_child(threading.Lock)
+
+
+async def test_a_child_that_died_while_idle_is_replaced(workers: Workers) -> None:
+    pid = await workers.run_in_child(os.getpid)
+    os.kill(pid, signal.SIGKILL)
+    assert await workers.run_in_child(os.getpid) != pid
+
+
+async def test_a_call_that_kills_its_child_twice_is_given_up(workers: Workers) -> None:
+    with pytest.raises(ChildDied, match="exit code 7"):
+        await workers.run_in_child(os._exit, 7)
+    assert await workers.run_in_child(abs, -1) == 1
+
+
+async def test_cancelling_kills_the_child(workers: Workers) -> None:
+    pid = await workers.run_in_child(os.getpid)
+    task = asyncio.create_task(workers.run_in_child(time.sleep, 60))
+    await asyncio.sleep(0)
+    while workers.idle_children:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_an_idle_child_ends() -> None:
+    workers = Workers(idle_seconds=0)
+    pid = await workers.run_in_child(os.getpid)
+    while workers.idle_children:
+        await asyncio.sleep(0.001)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    workers.close()
+
+
+async def test_as_many_children_as_asked_for_work_side_by_side() -> None:
+    workers = Workers(children=2)
+    pids = await asyncio.gather(*(workers.run_in_child(os.getpid) for _ in range(2)))
+    assert len(set(pids)) == 2
+    workers.close()

@@ -1,0 +1,620 @@
+"""The data folders of a broker: start, stop, and what goes wrong in between."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.config.topic import TopicConfig
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.records.builder import build_batch
+from ottla.runtime.clock import SystemClock
+from ottla.runtime.files import OsFileSystem
+from ottla.runtime.workers import Workers
+from ottla.storage import paths
+from ottla.storage.directory import LogDirectories, StorageSettings, StorageUnavailable
+from ottla.storage.loader import Progress
+from ottla.storage.log import Log
+from ottla.testing.clock import ManualClock
+from ottla.testing.files import MemoryFileSystem
+
+ID = TopicId(b"\x01" * 16)
+OTHER_ID = TopicId(b"\x02" * 16)
+CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
+CONFIG = TopicConfig()
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+U0 = TopicPartition("u", 0)
+
+
+class Broker:
+    """What a broker does with its data folders, without the broker."""
+
+    def __init__(self, fs: MemoryFileSystem, workers: Workers, *folders: str) -> None:
+        self.fs = fs
+        self.clock = ManualClock()
+        self.workers = workers
+        self.folders = folders or ("/data",)
+        self.offline: list[tuple[str, tuple[TopicPartition, ...]]] = []
+        self.directories = self.make()
+
+    def make(self, fs: MemoryFileSystem | None = None) -> LogDirectories:
+        return LogDirectories(
+            fs or self.fs,
+            self.folders,
+            clock=self.clock,
+            workers=self.workers,
+            on_offline=lambda folder, partitions: self.offline.append((folder, partitions)),
+        )
+
+    async def start(self, config: TopicConfig = CONFIG) -> LogDirectories:
+        self.directories.open_folders()
+        self.directories.identify(1, CLUSTER)
+        await self.directories.load(lambda _: config)
+        return self.directories
+
+    async def after_kill(self) -> LogDirectories:
+        self.fs = self.fs.killed()
+        self.directories = self.make()
+        return await self.start()
+
+    async def after_stop(self) -> LogDirectories:
+        await self.directories.close()
+        self.directories = self.make()
+        return await self.start()
+
+    def append(self, log: Log, *values: bytes) -> int:
+        records = [(self.clock.now_ms(), None, value, ()) for value in values]
+        buffer = memoryview(bytearray(build_batch(records)))
+        return log.append(buffer, leader_epoch=0, now_ms=self.clock.now_ms()).base_offset
+
+
+@pytest.fixture
+async def workers() -> AsyncIterator[Workers]:
+    pool = Workers()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+async def broker(workers: Workers) -> Broker:
+    made = Broker(MemoryFileSystem(), workers)
+    await made.start()
+    return made
+
+
+@pytest.fixture
+async def two(workers: Workers) -> Broker:
+    made = Broker(MemoryFileSystem(), workers, "/d1", "/d2")
+    await made.start()
+    return made
+
+
+def test_a_broker_needs_a_folder() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        LogDirectories(
+            MemoryFileSystem(),
+            [],
+            clock=ManualClock(),
+            workers=None,  # type: ignore[arg-type]
+        )
+
+
+class TestOwnership:
+    async def test_a_folder_in_use_is_refused_by_name(self, broker: Broker) -> None:
+        second = broker.make()
+        with pytest.raises(StorageUnavailable, match="/data is in use by another process"):
+            second.open_folders()
+
+    async def test_a_closed_folder_can_be_taken(self, broker: Broker) -> None:
+        await broker.directories.close()
+        broker.make().open_folders()
+
+    async def test_a_new_folder_is_claimed(self, broker: Broker) -> None:
+        text = broker.fs.read_bytes("/data/meta.properties").decode()
+        assert "node.id=1\n" in text
+        assert f"cluster.id={CLUSTER}\n" in text
+        meta = broker.directories.meta["/data"]
+        assert meta is not None
+        assert meta.directory_id is not None
+        assert len(meta.directory_id) == 22
+
+    async def test_the_claim_is_kept(self, broker: Broker) -> None:
+        before = broker.directories.meta
+        assert (await broker.after_stop()).meta == before
+
+    @pytest.mark.parametrize(
+        ("node", "cluster", "said"),
+        [(2, CLUSTER, "belongs to node 1, and this is node 2"), (1, "other", "cluster")],
+    )
+    async def test_somebody_elses_folder_is_refused(
+        self, broker: Broker, node: int, cluster: str, said: str
+    ) -> None:
+        await broker.directories.close()
+        again = broker.make()
+        again.open_folders()
+        with pytest.raises(StorageUnavailable, match=said):
+            again.identify(node, cluster)
+
+    async def test_an_unreadable_claim_is_refused_with_its_line(self, broker: Broker) -> None:
+        await broker.directories.close()
+        broker.fs.write_atomic("/data/meta.properties", b"version=99\n")
+        with pytest.raises(StorageUnavailable, match=r"meta\.properties, line 1"):
+            broker.make().open_folders()
+
+    async def test_a_folder_given_twice_is_one_folder(self, workers: Workers) -> None:
+        broker = Broker(MemoryFileSystem(), workers, "/data", "/data/")
+        assert (await broker.start()).folders == ("/data",)
+
+
+class TestPartitions:
+    async def test_a_created_log_is_found_again_after_a_kill(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a", b"b")
+        again = (await broker.after_kill()).find(T0)
+        assert again is not None
+        assert (again.log_end_offset, again.topic_id) == (2, ID)
+
+    async def test_creating_what_exists_gives_what_exists(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        assert broker.directories.create(T0, ID, CONFIG) is log
+
+    async def test_another_topic_of_the_same_name_is_refused(self, broker: Broker) -> None:
+        broker.directories.create(T0, ID, CONFIG)
+        with pytest.raises(KafkaError) as caught:
+            broker.directories.create(T0, OTHER_ID, CONFIG)
+        assert caught.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+
+    async def test_a_log_without_an_id_takes_the_topics(self, broker: Broker) -> None:
+        broker.directories.create(T0, ID, CONFIG)
+        broker.fs.remove("/data/t-0/partition.metadata")
+        directories = await broker.after_kill()
+        assert directories.create(T0, OTHER_ID, CONFIG).topic_id == OTHER_ID
+
+    async def test_new_logs_go_where_there_are_fewest(self, two: Broker) -> None:
+        for number in range(6):
+            two.directories.create(TopicPartition("t", number), ID, CONFIG)
+        assert len(two.directories.logs_in("/d1")) == len(two.directories.logs_in("/d2")) == 3
+        assert two.directories.folder_of(T0) == "/d1"
+        assert two.directories.folder_of(U0) is None
+
+    async def test_creating_never_waits_for_the_disk(self, broker: Broker) -> None:
+        before = broker.fs.operations
+        broker.directories.create(T0, ID, CONFIG, is_new=True).assign_epoch(0, 0)
+        kinds = {each.kind for each in broker.fs.journal[before:]}
+        assert not kinds & {"sync", "sync_dir"}
+
+    async def test_an_unknown_partition_is_none(self, broker: Broker) -> None:
+        assert broker.directories.find(T0) is None
+
+    async def test_statistics_count_everything(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a")
+        broker.directories.create(T1, ID, CONFIG)
+        counted = broker.directories.statistics()
+        assert (counted.partitions, counted.segments, counted.bytes) == (2, 2, log.size)
+        assert (counted.offline_folders, counted.offline_partitions) == (0, 0)
+
+
+class TestDeletion:
+    async def test_the_folder_is_renamed_at_once_and_removed_later(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, TopicConfig(file_delete_delay_ms=0))
+        broker.append(log, b"a")
+        broker.directories.delete(T0)
+        (renamed,) = [name for name in broker.fs.listdir("/data") if name.endswith("-delete")]
+        assert renamed.startswith("t-0.")
+        assert broker.directories.find(T0) is None
+        with pytest.raises(KafkaError):
+            broker.append(log, b"b")
+        while broker.fs.exists(f"/data/{renamed}"):
+            await asyncio.sleep(0)
+
+    async def test_the_name_is_free_again(self, broker: Broker) -> None:
+        broker.append(broker.directories.create(T0, ID, CONFIG), b"a")
+        broker.directories.delete(T0)
+        assert broker.directories.create(T0, OTHER_ID, CONFIG).log_end_offset == 0
+
+    async def test_what_a_crash_left_to_remove_is_removed_at_start(self, broker: Broker) -> None:
+        broker.append(broker.directories.create(T0, ID, CONFIG), b"a")
+        broker.directories.delete(T0)
+        directories = await broker.after_kill()
+        assert directories.logs == {}
+        while any(name.endswith("-delete") for name in broker.fs.listdir("/data")):
+            await asyncio.sleep(0)
+
+    async def test_deleted_segments_are_removed_after_their_delay(self, broker: Broker) -> None:
+        config = TopicConfig(retention_ms=1000, file_delete_delay_ms=0)
+        log = broker.directories.create(T0, ID, config)
+        broker.append(log, b"a")
+        broker.clock.advance(5000)
+        assert await broker.directories.apply_retention() == 1
+        while any(name.endswith(".deleted") for name in broker.fs.listdir("/data/t-0")):
+            await asyncio.sleep(0)
+        assert log.log_start_offset == 1
+
+    async def test_deleting_an_unknown_partition_does_nothing(self, broker: Broker) -> None:
+        broker.directories.delete(T0)
+
+
+class TestCleanStop:
+    async def test_the_mark_is_written_last(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a")
+        before = broker.fs.operations
+        await broker.directories.close()
+        written = [each.path for each in broker.fs.journal[before:] if each.kind == "rename"]
+        assert written[-1] == "/data/.kafka_cleanshutdown.tmp"
+        assert broker.fs.read_bytes("/data/.kafka_cleanshutdown") == (
+            b'{"version":0,"brokerEpoch":-1}'
+        )
+        assert broker.fs.read_bytes("/data/recovery-point-offset-checkpoint") == b"0\n1\nt 0 1\n"
+
+    async def test_everything_survives_a_power_cut_after_it(self, broker: Broker) -> None:
+        broker.fs.sync_dir("/")
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a", b"b")
+        log.roll()
+        broker.append(log, b"c")
+        await broker.directories.close()
+        broker.fs = broker.fs.power_lost()
+        broker.directories = broker.make()
+        again = (await broker.start()).find(T0)
+        assert again is not None
+        assert (again.log_end_offset, again.segment_count, again.recovery_point) == (3, 2, 3)
+
+    async def test_the_mark_is_gone_while_the_broker_runs(self, broker: Broker) -> None:
+        directories = await broker.after_stop()
+        assert not broker.fs.exists("/data/.kafka_cleanshutdown")
+        assert not broker.fs.power_lost().exists("/data/.kafka_cleanshutdown")
+        assert directories.offline_folders == {}
+
+    async def test_a_clean_start_scans_nothing(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a" * 50)
+        await broker.directories.close()
+        # A wrong checksum is not noticed when nobody looks.
+        file = broker.fs.open("/data/t-0/00000000000000000000.log")
+        file.pwrite(b"\xff", 100)
+        broker.directories = broker.make()
+        assert (await broker.start()).find(T0) is not None
+
+    async def test_no_mark_for_a_folder_that_failed(self, two: Broker) -> None:
+        for partition in (T0, T1):
+            two.append(two.directories.create(partition, ID, CONFIG), b"a")
+        two.fs.fail("/d1/*", errno.EIO, operations=["sync"])
+        await two.directories.close()
+        assert not two.fs.exists("/d1/.kafka_cleanshutdown")
+        assert two.fs.exists("/d2/.kafka_cleanshutdown")
+
+    async def test_log_start_offsets_are_kept(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a", b"b", b"c")
+        log.advance_start(2)
+        again = (await broker.after_stop()).find(T0)
+        assert again is not None
+        assert again.log_start_offset == 2
+        assert broker.fs.read_bytes("/data/log-start-offset-checkpoint") == b"0\n1\nt 0 2\n"
+
+    async def test_high_watermarks_are_kept(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a", b"b")
+        log.high_watermark = 1
+        broker.directories.create(T1, ID, CONFIG)
+        assert (await broker.after_stop()).high_watermarks == {T0: 1}
+
+
+class TestLoading:
+    async def test_an_unclean_start_scans_from_the_recovery_point(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a")
+        log.roll()
+        broker.append(log, b"b")
+        await broker.directories.group_commit.wait_flushed(log, 2)
+        await broker.directories.write_checkpoints()
+        fs = broker.fs.killed()
+        # The first segment was flushed and is not looked at; the second is.
+        fs.open("/data/t-0/00000000000000000000.log").pwrite(b"\xff", 65)
+        broker.fs = fs
+        broker.directories = broker.make()
+        assert (await broker.start()).find(T0) is not None
+
+    async def test_a_damaged_log_is_offline_alone(
+        self, broker: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for partition in (T0, T1):
+            log = broker.directories.create(partition, ID, CONFIG)
+            for _ in range(3):
+                broker.append(log, b"x" * 50)
+        broker.fs.open("/data/t-0/00000000000000000000.log").pwrite(b"\xff", 80)
+        with caplog.at_level(logging.ERROR):
+            directories = await broker.after_kill()
+        assert directories.logs.keys() == {T1}
+        with pytest.raises(KafkaError) as caught:
+            directories.find(T0)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        with pytest.raises(KafkaError):
+            directories.create(T0, ID, CONFIG)
+        with pytest.raises(KafkaError):
+            directories.delete(T0)
+        assert [record.message for record in caplog.records] == [directories.offline_partitions[T0]]
+        assert "/data/t-0/00000000000000000000.log is damaged at position 0" in caplog.text
+
+    async def test_a_partition_in_two_folders_is_served_from_neither(
+        self, two: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        two.append(two.directories.create(T0, ID, CONFIG), b"a")
+        two.directories.create(U0, ID, CONFIG)
+        two.fs.makedirs("/d2/t-0")
+        with caplog.at_level(logging.ERROR):
+            directories = await two.after_kill()
+        assert directories.logs.keys() == {U0}
+        assert "more than one data folder" in caplog.text
+
+    async def test_other_names_in_the_folder_are_left_alone(
+        self, broker: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for name in ("lost+found", "__cluster_metadata-0", f"t-7.{'a' * 32}-future"):
+            broker.fs.makedirs(f"/data/{name}")
+        broker.fs.write_atomic("/data/notes-3", b"a file, not a folder")
+        with caplog.at_level(logging.WARNING):
+            directories = await broker.after_kill()
+        assert directories.logs == {}
+        assert "-future is left alone" in caplog.text
+        assert broker.fs.exists(f"/data/t-7.{'a' * 32}-future")
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            paths.RECOVERY_POINT_CHECKPOINT,
+            paths.LOG_START_CHECKPOINT,
+            paths.HIGH_WATERMARK_CHECKPOINT,
+        ],
+    )
+    async def test_an_unreadable_checkpoint_costs_time_but_nothing_else(
+        self, broker: Broker, name: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broker.append(broker.directories.create(T0, ID, CONFIG), b"a")
+        await broker.directories.write_checkpoints()
+        broker.fs.write_atomic(f"/data/{name}", b"0\n5\nrubbish\n")
+        with caplog.at_level(logging.WARNING):
+            again = (await broker.after_kill()).find(T0)
+        assert again is not None
+        assert again.log_end_offset == 1
+        assert name in caplog.text
+
+    async def test_progress_is_told_once_it_takes_longer_than_a_second(
+        self, broker: Broker
+    ) -> None:
+        for number in range(5):
+            broker.directories.create(TopicPartition("t", number), ID, CONFIG)
+        broker.fs = broker.fs.killed()
+        directories = broker.make()
+        directories.open_folders()
+        told: list[Progress] = []
+
+        def slow_config(_: str) -> TopicConfig:
+            broker.clock.advance(600)
+            return CONFIG
+
+        await directories.load(slow_config, progress=told.append)
+        assert [(each.loaded, each.total) for each in told] == [(2, 5), (4, 5)]
+
+    async def test_a_quick_start_tells_nothing(self, broker: Broker) -> None:
+        broker.directories.create(T0, ID, CONFIG)
+        broker.fs = broker.fs.killed()
+        directories = broker.make()
+        directories.open_folders()
+        told: list[Progress] = []
+        await directories.load(lambda _: CONFIG, progress=told.append)
+        assert told == []
+
+
+class TestFailure:
+    async def test_one_failed_folder_leaves_the_other_serving(
+        self, two: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        logs = [
+            two.directories.create(TopicPartition("t", number), ID, CONFIG) for number in range(4)
+        ]
+        two.fs.fail("/d1/*.log", errno.ENOSPC, operations=["append"])
+        with caplog.at_level(logging.ERROR):
+            for _ in range(3):
+                with pytest.raises(KafkaError) as caught:
+                    two.append(logs[0], b"a")
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        two.append(logs[1], b"a")
+        with pytest.raises(KafkaError):
+            logs[2].read(0, 10, upper=1)
+        assert two.directories.logs.keys() == {logs[1].partition, logs[3].partition}
+        assert two.offline == [("/d1", (T0, TopicPartition("t", 2)))]
+        assert len(caplog.records) == 1
+        assert "data folder /d1 is offline with 2 partitions: appending failed in" in caplog.text
+        assert list(two.directories.offline_folders) == ["/d1"]
+        assert two.directories.statistics().offline_partitions == 2
+
+    async def test_nothing_old_is_made_anew_while_a_folder_is_away(self, two: Broker) -> None:
+        two.append(two.directories.create(T0, ID, CONFIG), b"precious")
+        two.fs = two.fs.killed()
+        two.fs.fail("/d1/*", errno.EIO, operations=["read", "open"])
+        two.directories = two.make()
+        directories = await two.start()
+        with pytest.raises(KafkaError, match="/d1 are offline"):
+            directories.create(T0, ID, CONFIG)
+        assert directories.create(U0, ID, CONFIG, is_new=True).log_end_offset == 0
+
+    async def test_a_read_only_folder_is_offline_from_the_start(
+        self, two: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await two.directories.close()
+        two.fs.read_only("/d1")
+        two.directories = two.make()
+        with caplog.at_level(logging.ERROR):
+            directories = await two.start()
+        assert directories.folders == ("/d2",)
+        assert "read-only" in caplog.text
+
+    async def test_without_a_single_folder_there_is_no_start(self, broker: Broker) -> None:
+        await broker.directories.close()
+        broker.fs.fail("/data*", errno.EACCES, operations=["open", "create", "mkdir"])
+        with pytest.raises(StorageUnavailable, match="permission is denied"):
+            broker.make().open_folders()
+
+    async def test_a_failed_flush_takes_the_folder_offline(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, TopicConfig(flush_messages=1))
+        broker.append(log, b"a")
+        broker.fs.fail("*.log", errno.EIO, operations=["sync"], times=1)
+        with pytest.raises(KafkaError, match="KAFKA_STORAGE_ERROR"):
+            await broker.directories.group_commit.wait_flushed(log, 1)
+        assert broker.offline == [("/data", (T0,))]
+
+    async def test_a_checkpoint_that_cannot_be_written_takes_the_folder_offline(
+        self, broker: Broker
+    ) -> None:
+        broker.directories.create(T0, ID, CONFIG)
+        broker.fs.fail("*checkpoint*", errno.ENOSPC, operations=["append"])
+        await broker.directories.write_checkpoints()
+        assert "writing checkpoints failed" in broker.directories.offline_folders["/data"]
+
+    async def test_a_folder_that_fails_while_creating(self, broker: Broker) -> None:
+        broker.fs.fail("/data/t-0*", errno.ENOSPC, operations=["mkdir"])
+        with pytest.raises(KafkaError, match="creating t-0 failed"):
+            broker.directories.create(T0, ID, CONFIG)
+        assert broker.directories.folders == ()
+
+    async def test_a_folder_that_fails_while_deleting(self, broker: Broker) -> None:
+        broker.directories.create(T0, ID, CONFIG)
+        broker.fs.fail("/data/*", errno.EROFS, operations=["rename"])
+        with pytest.raises(KafkaError, match="deleting t-0 failed"):
+            broker.directories.delete(T0)
+
+
+class TestSchedule:
+    async def test_flush_ms_flushes_what_is_old(self, broker: Broker) -> None:
+        directories = broker.directories
+        log = directories.create(T0, ID, TopicConfig(flush_ms=500))
+        never = directories.create(T1, ID, CONFIG)
+        for each in (log, never):
+            broker.append(each, b"a")
+        directories._schedule.flush_old()
+        await directories.group_commit.wait_idle()
+        assert log.recovery_point == 0
+        broker.clock.advance(500)
+        assert directories._schedule.flush_old() == 0.5
+        await directories.group_commit.wait_idle()
+        assert (log.recovery_point, never.recovery_point) == (1, 0)
+
+    async def test_producers_expire(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        batch = build_batch(
+            [(broker.clock.now_ms(), None, b"v", ())],
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+        log.append(memoryview(bytearray(batch)), leader_epoch=0, now_ms=broker.clock.now_ms())
+        broker.clock.advance(86_400_000)
+        assert await broker.directories._schedule.expire_producers() == 1
+
+    async def test_a_rolled_segment_is_flushed_in_the_background(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a")
+        log.roll()
+        await broker.directories.group_commit.wait_idle()
+        assert log.recovery_point == 1
+
+    async def test_it_starts_and_stops(self, broker: Broker) -> None:
+        settings = StorageSettings(
+            initial_task_delay_ms=0, high_watermark_checkpoint_interval_ms=1_000_000
+        )
+        directories = LogDirectories(
+            broker.fs, ["/other"], clock=broker.clock, workers=broker.workers, settings=settings
+        )
+        directories.open_folders()
+        await directories.load(lambda _: CONFIG)
+        directories.start_schedule()
+        while not broker.fs.exists("/other/replication-offset-checkpoint"):
+            await asyncio.sleep(0)
+        await directories.close()
+        assert len(asyncio.all_tasks()) == 1
+
+
+class TestRealDisk:
+    def directories(self, folder: Path, workers: Workers) -> LogDirectories:
+        settings = StorageSettings(child_scan_bytes=1000)
+        return LogDirectories(
+            OsFileSystem(), [str(folder)], clock=SystemClock(), workers=workers, settings=settings
+        )
+
+    async def test_large_scans_run_in_children(
+        self, tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = self.directories(tmp_path, workers)
+        first.open_folders()
+        await first.load(lambda _: CONFIG)
+        for partition in (T0, T1, U0):
+            log = first.create(partition, ID, CONFIG)
+            for number in range(50):
+                batch = build_batch(
+                    [(log._clock.now_ms(), None, b"v" * 100, ())],
+                    producer_id=partition.partition,
+                    producer_epoch=0,
+                    base_sequence=number,
+                )
+                log.append(memoryview(bytearray(batch)), leader_epoch=2, now_ms=log._clock.now_ms())
+        first._release_locks()  # killed
+        torn = tmp_path / "t-0" / "00000000000000000000.log"
+        os.truncate(torn, torn.stat().st_size - 10)
+        damaged = tmp_path / "u-0" / "00000000000000000000.log"
+        with damaged.open("r+b") as file:
+            file.seek(300)
+            file.write(b"\xff" * 20)
+
+        used: list[Callable[..., object]] = []
+        in_child = workers.run_in_child
+
+        async def counted(function: Callable[..., object], *args: object) -> object:
+            used.append(function)
+            return await in_child(function, *args)
+
+        monkeypatch.setattr(workers, "run_in_child", counted)
+        second = self.directories(tmp_path, workers)
+        second.open_folders()
+        await second.load(lambda _: CONFIG)
+        assert len(used) == 3
+        assert {tp: log.log_end_offset for tp, log in second.logs.items()} == {T0: 49, T1: 50}
+        assert second.logs[T0].latest_epoch == 2
+        assert [each.last_sequence for each in second.logs[T1].producers()] == [49]
+        assert "u-0" in second.offline_partitions[U0]
+        await second.close()
+
+    async def test_a_second_process_is_kept_out(self, tmp_path: Path, workers: Workers) -> None:
+        first = self.directories(tmp_path, workers)
+        first.open_folders()
+        with pytest.raises(StorageUnavailable, match="in use by another process"):
+            self.directories(tmp_path, workers).open_folders()
+        first._release_locks()
+
+    async def test_two_thousand_partitions_need_few_descriptors(
+        self, tmp_path: Path, workers: Workers
+    ) -> None:
+        directories = self.directories(tmp_path, workers)
+        directories.open_folders()
+        await directories.load(lambda _: CONFIG)
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(2000):
+            directories.create(TopicPartition("many", number), ID, CONFIG, is_new=True)
+        assert len(os.listdir("/proc/self/fd")) - before < 20
+        directories._release_locks()
+        again = self.directories(tmp_path, workers)
+        again.open_folders()
+        await again.load(lambda _: CONFIG)
+        assert len(again.logs) == 2000
+        assert len(os.listdir("/proc/self/fd")) - before < 20
+        await again.close()
