@@ -113,7 +113,9 @@ def test_a_waiting_fetch_holds_back_later_requests_of_its_connection(
 
 def test_an_error_is_answered_without_waiting(wire, topic, fetch):
     started = time.monotonic()
-    assert fetch(wire(), topic, partition=9, max_wait=15_000).error_code == 3
+    assert (
+        fetch(wire(), topic, partition=9, max_wait=15_000).error_code == UNKNOWN_TOPIC_OR_PARTITION
+    )
     assert fetch(wire(), topic, offset=5, max_wait=15_000).error_code == OFFSET_OUT_OF_RANGE
     assert time.monotonic() - started < 10
 

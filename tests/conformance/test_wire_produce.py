@@ -187,8 +187,7 @@ def test_a_compacted_topic_wants_keys_and_names_the_records_without(
     assert produce(connection, topic, batch([b"1"], keys=[b"k"])).error_code == 0
 
 
-def test_a_deleted_record_sized_hole_is_no_hole(wire, topic, batch, produce):
-    """last_offset_delta must agree with the number of records."""
+def test_the_last_offset_must_agree_with_the_number_of_records(wire, topic, batch, produce):
     whole = bytearray(batch([b"a", b"b"]))
     struct.pack_into(">i", whole, 23, 5)
     struct.pack_into(">I", whole, 17, crc32c.crc32c(bytes(whole[21:])))

@@ -97,8 +97,9 @@ class CleanClient:
             header += b"\x00"
         with socket.create_connection(self._address, timeout=20) as sock:
             sock.sendall(struct.pack(">i", len(header + body)) + header + body)
-            (size,) = struct.unpack(">i", sock.recv(4, socket.MSG_WAITALL))
-            return sock.recv(size, socket.MSG_WAITALL)
+            with sock.makefile("rb") as stream:
+                (size,) = struct.unpack(">i", stream.read(4))
+                return stream.read(size)
 
     def topics(self) -> list[bytes]:
         """Names of all topics (Metadata 1)."""
@@ -246,7 +247,7 @@ def main() -> int:
             fuzzer.run(options.frames)
         except KeyboardInterrupt:
             return 0
-        except (Failure, OSError) as failure:
+        except (Failure, OSError, struct.error) as failure:
             print(f"\n{failure!r}\n--- the end of the broker's log ---")
             print("\n".join(broker.log().splitlines()[-40:]))
             first = max(0, fuzzer.chunk - 2 * CONNECTIONS)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,15 +49,10 @@ def fetch(connection: Any, topic: str, offset: int = 0, partition: int = 0) -> A
 
 
 @pytest.fixture
-def raw() -> Any:
+def raw() -> SimpleNamespace:
     """The three short forms above, as one object."""
 
-    class Raw:
-        pass
-
-    raw = Raw()
-    raw.create_topic, raw.produce, raw.fetch = create_topic, produce, fetch  # type: ignore[attr-defined]
-    return raw
+    return SimpleNamespace(create_topic=create_topic, produce=produce, fetch=fetch)
 
 
 class Neighbour:

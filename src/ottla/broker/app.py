@@ -11,8 +11,10 @@ import asyncio
 import logging
 import os
 import random
+import uuid
 from contextlib import AsyncExitStack
 
+from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.metering import measure
 from ottla.cluster.journal import DamagedStore
 from ottla.cluster.kraft_import import ImportRefused, open_store
@@ -26,6 +28,8 @@ from ottla.config.setting import ConfigError
 from ottla.config.topic import TopicConfig
 from ottla.controller.service import Controller
 from ottla.controller.topics import TopicDefaults
+from ottla.coordinator.group.consumer import ConsumerMachine
+from ottla.coordinator.group.service import Groups
 from ottla.dispatch.context import Services
 from ottla.dispatch.dispatcher import Dispatcher
 from ottla.dispatch.table import Table
@@ -38,7 +42,6 @@ from ottla.net.connection import Connection, Reply
 from ottla.net.listener import Bound, Limits, Listeners
 from ottla.replication.fetch_sessions import FetchSessions
 from ottla.replication.replicas import Replicas
-from ottla.runtime import process
 from ottla.runtime.clock import Clock, SystemClock
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.runtime.loop import StallMonitor
@@ -99,7 +102,6 @@ class Broker:
             except KafkaError as error:
                 raise StartFailed(error.message or str(error)) from None
             self._running = stack.pop_all()
-        process.settle_collector()
 
     async def stop(self) -> None:
         """Answer what is being answered, flush, mark the folders as cleanly closed."""
@@ -159,6 +161,16 @@ class Broker:
             logs.group_commit,
             lambda topic: TopicConfig.resolve(topic.config, self.services.config),
         )
+        controller = self._controller(registry)
+        groups = Groups(
+            self.node_id,
+            partitions=replicas,
+            clock=self._clock,
+            workers=workers,
+            config=lambda: self.services.config,
+            new_id=self._new_id,
+            consumer=ConsumerMachine,
+        )
         self.services = services = Services(
             node_id=self.node_id,
             clock=self._clock,
@@ -166,7 +178,11 @@ class Broker:
             registry=registry,
             replicas=replicas,
             logs=logs,
-            controller=self._controller(registry),
+            controller=controller,
+            groups=groups,
+            internal_topics=InternalTopics(
+                controller, lambda: registry.image, lambda: self.services.config
+            ),
             producer_ids=ProducerIds(registry),
             fetch_sessions=FetchSessions(
                 config.max_incremental_fetch_session_cache_slots,
@@ -178,6 +194,8 @@ class Broker:
         )
         stack.callback(replicas.stop_making)
         replicas.apply(_everything(registry.image))
+        groups.apply(_everything(registry.image))
+        stack.push_async_callback(groups.close)
         registry.subscribe(self._on_image)
         dispatcher = Dispatcher(table, services)
         stack.push_async_callback(dispatcher.close)
@@ -190,6 +208,8 @@ class Broker:
         listeners.answer = dispatcher.answer
         listeners.open()
         stack.push_async_callback(listeners.drain, DRAIN_SECONDS)
+        # First of all, those who wait for a rebalance are sent elsewhere.
+        stack.push_async_callback(groups.close)
 
     async def _join(self, stack: AsyncExitStack, services: Services, bound: list[Bound]) -> None:
         """Stand for the controller's office and register; both end with the broker."""
@@ -253,6 +273,9 @@ class Broker:
             dice=self._dice,
         )
 
+    def _new_id(self) -> str:
+        return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
+
     def _watch_loop(self, stack: AsyncExitStack) -> None:
         stalls = StallMonitor(
             self.metrics.histogram(
@@ -273,6 +296,7 @@ class Broker:
             services.replicas.reconfigure()
         else:
             services.replicas.apply(change)
+        services.groups.apply(change)
 
     def _with_dynamic(self, image: ClusterImage) -> BrokerConfig:
         default = image.broker_configs.get("", {})

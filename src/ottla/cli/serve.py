@@ -152,6 +152,7 @@ def _endpoint(text: str, number: int) -> str:
 async def serve(loaded: Loaded, started: float, quiet: bool) -> int:
     """Start, wait for a signal, stop; returns the exit code."""
     from ottla.broker.app import Broker, StartFailed
+    from ottla.runtime import process
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -171,6 +172,7 @@ async def serve(loaded: Loaded, started: float, quiet: bool) -> int:
     except StartFailed as error:
         click.echo(f"Error: {error}", err=True)
         return EXIT_FAILED
+    process.settle_collector()
     if not quiet:
         click.echo(banner(broker, time.perf_counter() - started))
     failed = asyncio.ensure_future(broker.wait_failed())

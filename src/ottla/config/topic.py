@@ -193,7 +193,9 @@ class TopicConfig(Settings):
     preallocate: bool = boolean(
         default=False,
         synonym="log.preallocate",
-        doc="Reserve a new segment's full size on disk when it is created.",
+        effect="none",
+        doc="Reserve a new segment's full size on disk when it is created. Segments grow as they are "
+        "written here.",
     )
     remote_log_copy_disable: bool = boolean(
         default=False,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import Registry
 from ottla.config.broker import BrokerConfig
 from ottla.controller.service import Controller
+from ottla.coordinator.group.service import Groups
 from ottla.dispatch.table import Table
 from ottla.model.image import ClusterImage
 from ottla.net.connection import Connection
@@ -39,6 +40,14 @@ class Request(Generic[T]):
         return self.connection.listener
 
 
+class InternalTopics(Protocol):
+    """Whoever makes the broker's own topics."""
+
+    async def ensure(self, name: str) -> None:
+        """The topic is there when this returns. Raises KafkaError."""
+        ...
+
+
 @dataclass(slots=True)
 class Services:
     """Everything below the handlers, by role. `image` and `config` change; read them each time."""
@@ -50,6 +59,8 @@ class Services:
     replicas: Replicas
     logs: LogDirectories
     controller: Controller
+    groups: Groups
+    internal_topics: InternalTopics
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     workers: Workers

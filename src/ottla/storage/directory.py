@@ -13,26 +13,20 @@ whose log is damaged (`recovery.LogCorrupted`) is offline alone.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition, topic_id_text
 from ottla.storage import paths
-from ottla.storage.checkpoints import (
-    CheckpointError,
-    MetaProperties,
-    OffsetCheckpoint,
-    read_meta_properties,
-    write_meta_properties,
-)
+from ottla.storage.checkpoints import CheckpointError
 from ottla.storage.faults import describe
 from ottla.storage.flush import GroupCommit
+from ottla.storage.folder import DataFolder, StorageUnavailable
 from ottla.storage.load import Surroundings, open_log
 from ottla.storage.loader import Loader, Progress
 from ottla.storage.log import Log
@@ -42,8 +36,17 @@ from ottla.storage.segment import OpenFiles
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
     from ottla.runtime.clock import Clock
-    from ottla.runtime.files import FileSystem, Lock
+    from ottla.runtime.files import FileSystem
     from ottla.runtime.workers import Workers
+    from ottla.storage.checkpoints import MetaProperties
+
+__all__ = [
+    "LogDirectories",
+    "OfflineListener",
+    "StorageSettings",
+    "StorageStatistics",
+    "StorageUnavailable",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -67,10 +70,6 @@ class StorageSettings:
     """Descriptors held for segment files; more are closed and opened again when needed."""
 
 
-class StorageUnavailable(Exception):
-    """No data folder can be used, or one belongs to somebody else: the broker cannot start."""
-
-
 @dataclass(frozen=True, slots=True)
 class StorageStatistics:
     """The logs, counted."""
@@ -82,18 +81,6 @@ class StorageStatistics:
     offline_partitions: int
     offline_folders: int
     flushes: int
-
-
-@dataclass(slots=True)
-class _Folder:
-    path: str
-    lock: Lock | None = None
-    meta: MetaProperties | None = None
-    failure: str | None = None
-    partitions: set[TopicPartition] = field(default_factory=set)
-
-    def checkpoint(self, fs: FileSystem, name: str) -> OffsetCheckpoint:
-        return OffsetCheckpoint(fs, f"{self.path}/{name}")
 
 
 OfflineListener = Callable[[str, tuple[TopicPartition, ...]], None]
@@ -128,7 +115,7 @@ class LogDirectories:
         self._workers = workers
         self._dice = dice or random.Random()
         self._on_offline = on_offline
-        self._folders = {path: _Folder(path) for path in _normal(folders)}
+        self._folders = {path: DataFolder(path) for path in _normal(folders)}
         self._files = OpenFiles(fs, self.settings.max_open_files)
         self._around = Surroundings(
             self._files, self, clock, self._dice, self.settings.producer_id_expiration_ms
@@ -141,18 +128,10 @@ class LogDirectories:
         """Lock the folders and read whose they are. Raises StorageUnavailable."""
         for folder in self._folders.values():
             try:
-                self._fs.makedirs(folder.path)
-                folder.lock = self._fs.lock(f"{folder.path}/{paths.LOCK}")
-                folder.meta = read_meta_properties(self._fs, folder.path)
-            except BlockingIOError:
+                folder.open(self._fs)
+            except StorageUnavailable:
                 self._release_locks()
-                raise StorageUnavailable(
-                    f"the data folder {folder.path} is in use by another process; stop that "
-                    f"broker, or give this one a folder of its own (log.dirs)"
-                ) from None
-            except CheckpointError as error:
-                self._release_locks()
-                raise StorageUnavailable(str(error)) from None
+                raise
             except OSError as error:
                 self._folder_failed(folder, describe(error, "opening", folder.path))
         self._require_one()
@@ -166,24 +145,8 @@ class LogDirectories:
         """Claim the folders for a node of a cluster. Raises StorageUnavailable when one belongs to
         another."""
         for folder in list(self._online()):
-            meta = folder.meta
-            if meta is not None:
-                for name, theirs, ours in (
-                    ("node", meta.node_id, node_id),
-                    ("cluster", meta.cluster_id, cluster_id),
-                ):
-                    if theirs is not None and theirs != ours:
-                        raise StorageUnavailable(
-                            f"the data folder {folder.path} belongs to {name} {theirs}, and this "
-                            f"is {name} {ours}: use the right folder, or remove its "
-                            f"{paths.META_PROPERTIES} if you mean to take it over"
-                        )
-                if meta.directory_id and meta.cluster_id and meta.node_id is not None:
-                    continue
-            chosen = (meta.directory_id if meta else None) or self._new_directory_id()
-            folder.meta = MetaProperties(node_id, cluster_id, chosen)
             try:
-                write_meta_properties(self._fs, folder.path, folder.meta)
+                folder.claim(self._fs, node_id, cluster_id, self._dice)
             except OSError as error:
                 self._folder_failed(folder, describe(error, "writing meta.properties", folder.path))
         self._require_one()
@@ -230,7 +193,7 @@ class LogDirectories:
                 self._schedule.remove_later([leftover], 0)
         self._require_one()
 
-    def _adopt(self, folder: _Folder, log: Log) -> None:
+    def _adopt(self, folder: DataFolder, log: Log) -> None:
         other = self.logs.get(log.partition)
         folder.partitions.add(log.partition)
         if other is None and log.partition not in self.offline_partitions:
@@ -244,7 +207,7 @@ class LogDirectories:
         self.offline_partitions[log.partition] = reason
         self.logs.pop(log.partition, None)
 
-    def _read_high_watermarks(self, folder: _Folder) -> dict[TopicPartition, int]:
+    def _read_high_watermarks(self, folder: DataFolder) -> dict[TopicPartition, int]:
         try:
             return folder.checkpoint(self._fs, paths.HIGH_WATERMARK_CHECKPOINT).read()
         except (CheckpointError, OSError) as error:
@@ -261,7 +224,7 @@ class LogDirectories:
         A folder with a failed log gets no mark, and is recovered at the next start.
         """
         await self._schedule.stop()
-        for log in self.logs.values():
+        for log in list(self.logs.values()):  # one that fails takes others out with its folder
             log.close()
             if log.is_pristine:
                 continue  # a power cut may take an empty folder: the next start makes it again
@@ -288,9 +251,7 @@ class LogDirectories:
 
     def _release_locks(self) -> None:
         for folder in self._folders.values():
-            if folder.lock is not None:
-                folder.lock.release()
-                folder.lock = None
+            folder.release()
 
     # --- partitions ---------------------------------------------------------------------------
 
@@ -463,13 +424,13 @@ class LogDirectories:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _online(self) -> Iterable[_Folder]:
+    def _online(self) -> Iterable[DataFolder]:
         return (folder for folder in self._folders.values() if folder.failure is None)
 
-    def _folder_of(self, log: Log) -> _Folder:
+    def _folder_of(self, log: Log) -> DataFolder:
         return self._folders[log.folder.rpartition("/")[0]]
 
-    def _folder_failed(self, folder: _Folder, reason: str) -> None:
+    def _folder_failed(self, folder: DataFolder, reason: str) -> None:
         if folder.failure is not None:
             return
         folder.failure = reason
@@ -493,12 +454,6 @@ class LogDirectories:
 
     def _unique(self) -> str:
         return f"{self._dice.getrandbits(128):032x}"
-
-    def _new_directory_id(self) -> str:
-        raw = bytearray(self._dice.randbytes(16))
-        raw[6] = raw[6] & 0x0F | 0x40
-        raw[8] = raw[8] & 0x3F | 0x80
-        return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def _normal(folders: Sequence[str]) -> list[str]:

@@ -151,9 +151,11 @@ class LogBench:
                 return found
             data = region.read()
             for position, header in batches(data):
-                for record in iter_records(data[position : position + header.size], header):
-                    if record.offset >= offset:
-                        found.append((record.offset, record.value or b""))
+                found += [
+                    (record.offset, record.value or b"")
+                    for record in iter_records(data[position : position + header.size], header)
+                    if record.offset >= offset
+                ]
                 offset = header.next_offset
 
     def killed(self) -> LogBench:

@@ -197,7 +197,11 @@ def main() -> int:
             broker.settings["advertised.listeners"] = f"PLAINTEXT://{bootstrap}"
             broker.start()
         more = options.pytest_arguments
-        failed = 0 if os.environ.get("QA_SKIP") else run_kafka_python(bootstrap, subfolder(folder, "kafka-python"), more)
+        failed = (
+            0
+            if os.environ.get("QA_SKIP")
+            else run_kafka_python(bootstrap, subfolder(folder, "kafka-python"), more)
+        )
         if options.aiokafka is None:
             print("\naiokafka: not run, its source distribution holds no tests; see --aiokafka")
         else:

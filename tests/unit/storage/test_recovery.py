@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from ottla.config.topic import TopicConfig
-from ottla.model.ids import ZERO_TOPIC_ID
+from ottla.model.ids import ZERO_TOPIC_ID, TopicId
 from ottla.records.builder import build_batch
 from ottla.records.control import ControlType, end_marker
 from ottla.storage.check import check_segment, find_batch
@@ -33,9 +33,9 @@ class Written:
         return sum(self.sizes[:number])
 
 
-def written(count: int = 6, *, rolls: tuple[int, ...] = (), **config: object) -> Written:
+def written(count: int = 6, *, rolls: tuple[int, ...] = (), interval: int = 200) -> Written:
     """A log with one record a batch; nothing flushed, nothing closed."""
-    bench = LogBench(TopicConfig(index_interval_bytes=200, **config))
+    bench = LogBench(TopicConfig(index_interval_bytes=interval))
     log = bench.open()
     sizes = []
     for number in range(count):
@@ -175,8 +175,10 @@ class TestDamagedMiddle:
 
 
 class TestIndexes:
-    def test_rebuilding_gives_the_bytes_that_appending_gave(self) -> None:
-        made = written(40, rolls=(10, 25))
+    @pytest.mark.parametrize("batches", [1.5, 2, 3])
+    def test_rebuilding_gives_the_bytes_that_appending_gave(self, batches: float) -> None:
+        size = written(1).sizes[0]
+        made = written(40, rolls=(10, 25), interval=int(size * batches))
         made.bench.close(made.log)
         before = {
             name: made.bench.fs.read_bytes(f"{FOLDER}/{name}")
@@ -286,6 +288,24 @@ class TestMissingFiles:
         bench = LogBench()
         bench.fs.makedirs(FOLDER)
         assert bench.open(log_start_offset=7).log_end_offset == 7
+
+
+class TestPowerCutAfterAKill:
+    def test_what_the_dead_process_had_not_synced_is_synced_by_the_next(self) -> None:
+        bench = LogBench()
+        bench.fs.makedirs("/data")
+        bench.fs.sync_dir("/")
+        log = bench.open()
+        log.set_topic_id(TopicId(b"\x07" * 16))
+        bench.append(log, b"a", epoch=2)
+        bench = bench.killed()
+        log = bench.open()
+        bench.append(log, b"b", epoch=2)
+        bench.flush(log)
+        bench = bench.power_lost()
+        log = bench.open(recovery_point=2)
+        assert offsets(bench, log) == [0, 1]
+        assert (log.latest_epoch, log.topic_id) == (2, b"\x07" * 16)
 
 
 class TestSmallFiles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -206,13 +207,14 @@ class TestFaults:
         fs.write_atomic("/d/f", b"1")
         fs.read_only("/d")
         assert fs.read_bytes("/d/f") == b"1"
-        for change in (
+        changes: tuple[Callable[[], object], ...] = (
             lambda: fs.remove("/d/f"),
             lambda: fs.rename("/d/f", "/d/g"),
             lambda: fs.write_atomic("/d/f", b"2"),
             lambda: fs.open("/d/f").append(b"x"),
             lambda: fs.makedirs("/d/e"),
-        ):
+        )
+        for change in changes:
             with pytest.raises(OSError, match="Read-only"):
                 change()
         fs.heal()

@@ -252,7 +252,9 @@ class LogSettings(Settings):
     log_preallocate: bool = boolean(
         default=False,
         update="cluster-wide",
-        doc="Reserve a new segment's full size on disk when it is created.",
+        effect="none",
+        doc="Reserve a new segment's full size on disk when it is created. Segments grow as they are "
+        "written here.",
     )
     log_retention_bytes: int = long(
         default=-1,

@@ -109,8 +109,7 @@ class NetworkSettings(Settings):
         default=MAX_INT,
         rule=at_least(0),
         update="cluster-wide",
-        doc="Most open connections, on the whole broker or per listener. Further ones wait until "
-        "one closes.",
+        doc="Most open connections of the whole broker. Further ones are closed at once.",
     )
     max_connections_per_ip: int = integer(
         default=MAX_INT,

@@ -156,6 +156,8 @@ class ConsumerMachine:
 
     def _beat(self, it: ConsumerHeartbeat, known: Group | None, now: Now) -> Result:
         joins = it.epoch == 0
+        if not it.member_id:
+            it = it._replace(member_id=self._state.new_id())
         topics, config = self._topics(), self._state.config()
         opened = open_group(it.group_id, known, create=joins, topics=topics, config=config)
         group = opened.group

@@ -13,8 +13,7 @@ from ottla.coordinator.group.members import Client
 class ConsumerHeartbeat(NamedTuple):
     """ConsumerGroupHeartbeat: a member is there, and says what has changed; None: as before.
 
-    Epoch 0 joins, -1 leaves, -2 leaves for a while. The member id is never empty: a client that
-    leaves it to the broker (version 0) is given one before.
+    Epoch 0 joins, -1 leaves, -2 leaves for a while. Who has no id (version 0) is given one.
     """
 
     group_id: str

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from ottla.coordinator.group import journal
@@ -92,8 +92,8 @@ class ConsumerMember:
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
-    assigned: Partitions = NO_PARTITIONS
-    revoking: Partitions = NO_PARTITIONS
+    assigned: Partitions = field(default_factory=lambda: NO_PARTITIONS)
+    revoking: Partitions = field(default_factory=lambda: NO_PARTITIONS)
     """What it has been told to give up; nobody else may have it yet."""
 
     def has_reached(self, target_epoch: int) -> bool:

@@ -1,0 +1,83 @@
+"""The broker's own topics, made when they are first needed.
+
+Their settings are Kafka's. The replication factor is the configured one, or as many as there are
+brokers: Kafka waits until there are enough, so that with its default of 3 a single broker would
+never form a group. The smallest number of in-sync replicas is lowered along with it. That it was
+so is said once, in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from ottla.config.broker import BrokerConfig
+from ottla.controller.service import Controller
+from ottla.controller.topics import NewTopic
+from ottla.coordinator.group.service import OFFSETS_TOPIC
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.image import ClusterImage
+
+logger = logging.getLogger(__name__)
+
+
+class InternalTopics:
+    """Makes them."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        image: Callable[[], ClusterImage],
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._controller = controller
+        self._image = image
+        self._config = config
+        self._busy = asyncio.Lock()
+
+    async def ensure(self, name: str) -> None:
+        """The topic is there when this returns. Raises KafkaError."""
+        async with self._busy:
+            if name in self._image().topics:
+                return
+            wish = self._wish(name)
+            (outcome,) = await self._controller.create_topics([wish])
+            if outcome.error is not None and (
+                outcome.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS
+            ):
+                raise outcome.error
+
+    def _wish(self, name: str) -> NewTopic:
+        config = self._config()
+        if name != OFFSETS_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is no topic of the broker")
+        return self._fit(
+            name,
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
+
+    def _fit(
+        self, name: str, partitions: int, factor: int, settings: Mapping[str, str]
+    ) -> NewTopic:
+        """As many replicas as wanted, or as there can be."""
+        live = max(1, len(self._image().brokers))
+        settings = dict(settings)
+        if live < factor:
+            logger.warning(
+                "%s is made with %d replica(s), not %d: there are no more brokers. Add replicas "
+                "when there are",
+                name,
+                live,
+                factor,
+            )
+            factor = live
+        if self._config().min_insync_replicas > factor:
+            settings["min.insync.replicas"] = str(factor)
+        return NewTopic(name, partitions, factor, config=settings)

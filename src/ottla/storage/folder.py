@@ -1,0 +1,93 @@
+"""One data folder: its lock, whose it is, and whether it can be used.
+
+`meta.properties` names the node and the cluster a folder belongs to, as in Kafka, so that a wrong
+path in a configuration does not mix two brokers' logs. The lock keeps a second process out.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ottla.model.ids import TopicPartition
+from ottla.storage import paths
+from ottla.storage.checkpoints import (
+    CheckpointError,
+    MetaProperties,
+    OffsetCheckpoint,
+    read_meta_properties,
+    write_meta_properties,
+)
+
+if TYPE_CHECKING:
+    from ottla.runtime.files import FileSystem, Lock
+
+
+class StorageUnavailable(Exception):
+    """No data folder can be used, or one belongs to somebody else: the broker cannot start."""
+
+
+@dataclass(slots=True)
+class DataFolder:
+    """A folder of `log.dirs`. `failure` says why it is offline, if it is."""
+
+    path: str
+    lock: Lock | None = None
+    meta: MetaProperties | None = None
+    failure: str | None = None
+    partitions: set[TopicPartition] = field(default_factory=set)
+
+    def open(self, fs: FileSystem) -> None:
+        """Make the folder if need be, lock it, and read whose it is. Raises StorageUnavailable
+        when somebody else has it, and OSError."""
+        fs.makedirs(self.path)
+        try:
+            self.lock = fs.lock(f"{self.path}/{paths.LOCK}")
+            self.meta = read_meta_properties(fs, self.path)
+        except BlockingIOError:
+            raise StorageUnavailable(
+                f"the data folder {self.path} is in use by another process; stop that broker, or "
+                f"give this one a folder of its own (log.dirs)"
+            ) from None
+        except CheckpointError as error:
+            raise StorageUnavailable(str(error)) from None
+
+    def release(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
+
+    def claim(self, fs: FileSystem, node_id: int, cluster_id: str, dice: random.Random) -> None:
+        """Write down that the folder is this node's. Raises StorageUnavailable when it is
+        another's, and OSError."""
+        meta = self.meta
+        directory_id = None
+        if meta is not None:
+            for name, theirs, ours in (
+                ("node", meta.node_id, node_id),
+                ("cluster", meta.cluster_id, cluster_id),
+            ):
+                if theirs is not None and theirs != ours:
+                    raise StorageUnavailable(
+                        f"the data folder {self.path} belongs to {name} {theirs}, and this is "
+                        f"{name} {ours}: use the right folder, or remove its "
+                        f"{paths.META_PROPERTIES} if you mean to take it over"
+                    )
+            directory_id = meta.directory_id
+            if directory_id and meta.cluster_id and meta.node_id is not None:
+                return
+        self.meta = MetaProperties(node_id, cluster_id, directory_id or _new_id(dice))
+        write_meta_properties(fs, self.path, self.meta)
+
+    def checkpoint(self, fs: FileSystem, name: str) -> OffsetCheckpoint:
+        return OffsetCheckpoint(fs, f"{self.path}/{name}")
+
+
+def _new_id(dice: random.Random) -> str:
+    """A random UUID as Kafka writes it."""
+    raw = bytearray(dice.randbytes(16))
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

@@ -1,0 +1,275 @@
+"""The documentation cannot drift: what exists is documented, and what is documented exists."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from ottla.broker.reference import paragraphs
+from ottla.cli.main import cli
+from ottla.cli.reference import pages
+from ottla.config.broker import BrokerConfig
+from ottla.config.group import GroupConfig
+from ottla.config.load import is_known
+from ottla.config.topic import TopicConfig
+from ottla.dispatch.table import Handler, Table
+from ottla.handlers import HANDLERS
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+SOURCE = ROOT / "src" / "ottla"
+
+# What `make docs` writes; where a page says the same by hand, the tests below hold it to that.
+GENERATED = ("cli.md", "config.md", "metrics.md", "protocol-support.md")
+
+
+@functools.cache
+def tracked() -> tuple[Path, ...]:
+    """Every file of the project: those that git has or would take, or all without git."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    names = listed.stdout.decode().split("\0") if listed.returncode == 0 else []
+    found = [ROOT / name for name in names if name] or list(ROOT.rglob("*"))
+    return tuple(path for path in found if path.is_file() and not hidden(path))
+
+
+def hidden(path: Path) -> bool:
+    parts = path.relative_to(ROOT).parts
+    return any(part.startswith(".") and part != ".ci" for part in parts) or "node_modules" in parts
+
+
+def markdown() -> list[Path]:
+    return sorted(path for path in tracked() if path.suffix == ".md")
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def prose(path: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^ *```.*?^ *```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def inline_code(path: Path) -> list[str]:
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose(path))]
+
+
+# -- generated pages ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, str]:
+    return pages()
+
+
+def test_make_docs_writes_every_page_of_the_reference(rendered: dict[str, str]) -> None:
+    assert sorted(rendered) == sorted(GENERATED)
+    assert sorted(path.name for path in REFERENCE.iterdir()) == sorted(GENERATED)
+    assert "ottla.cli.reference docs/reference" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_page_is_what_would_be_written_now(name: str, rendered: dict[str, str]) -> None:
+    assert (REFERENCE / name).read_text() == rendered[name], "run: make docs"
+
+
+# -- settings ----------------------------------------------------------------------------------
+
+
+def test_every_setting_is_documented() -> None:
+    page = (REFERENCE / "config.md").read_text()
+    for kind in (BrokerConfig, TopicConfig, GroupConfig):
+        for setting in kind.settings.values():
+            assert f"| `{setting.name}` |" in page
+            assert setting.doc.strip(), f"{setting.name} has no words"
+
+
+def test_every_default_that_is_not_kafkas_is_among_the_differences() -> None:
+    page = (ROOT / "docs" / "broker-behaviour.md").read_text()
+    for setting in BrokerConfig.settings.values():
+        assert setting.differs is None or f"`{setting.name}`" in page, setting.name
+
+
+SETTING = re.compile(r"[a-z]+(?:\.[a-z]+)+(?:=\S*)?")
+# `name.name` in code that is no setting of a broker or topic: files, modules, and what belongs to
+# clients and to features.
+NOT_SETTINGS = re.compile(
+    r".*\.(py|md|sh|js|log|json|toml|lock|txt|svg|metadata|properties|index|timeindex|txnindex|snapshot)"
+    r"|(ottla|storage|runtime|protocol|confluent)\..*"
+    r"|bootstrap\.servers|client\.id|group\.id|enable\.auto\.commit|auto\.offset\.reset"
+    r"|isolation\.level|linger\.ms|batch\.size|(transaction|group)\.version"
+)
+
+
+@pytest.mark.parametrize("page", markdown(), ids=shown)
+def test_a_setting_that_a_page_names_exists(page: Path) -> None:
+    if page.parent == REFERENCE:
+        return
+    for code in inline_code(page):
+        if SETTING.fullmatch(code) and not NOT_SETTINGS.fullmatch(code.partition("=")[0]):
+            name = code.partition("=")[0]
+            known = is_known(name) or name in TopicConfig.settings or name in GroupConfig.settings
+            assert known, f"{shown(page)} speaks of a setting {name}, which does not exist"
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+def commands(context: click.Context) -> Iterator[click.Context]:
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            child = context.command.get_command(context, name)
+            assert child is not None
+            yield from commands(click.Context(child, info_name=name, parent=context))
+
+
+@functools.cache
+def command_tree() -> dict[str, click.Context]:
+    return {it.command_path: it for it in commands(click.Context(cli, info_name="ottla"))}
+
+
+def test_every_command_and_option_is_documented() -> None:
+    page = (REFERENCE / "cli.md").read_text()
+    for path, context in command_tree().items():
+        section = page.partition(f"\n## {path}\n")[2].partition("\n## ")[0]
+        assert section, f"{path} has no section"
+        assert context.command.help, f"{path} does not say what it is for"
+        for parameter in context.command.params:
+            for option in parameter.opts if isinstance(parameter, click.Option) else ():
+                assert option in section, f"{path} {option}"
+
+
+def typed_lines(page: Path) -> Iterator[str]:
+    """What a page tells people to type, as far as it is ours."""
+    text = page.read_text().replace("\\\n", " ")
+    for block in re.findall(r"^ *```(?:sh|console)\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            yield from re.findall(r"(?:^|[|$] |\()(ottla .*?)(?= \||\)|$)", line.strip())
+    yield from (code for code in inline_code(page) if code.startswith("ottla "))
+
+
+@pytest.mark.parametrize("page", markdown(), ids=shown)
+def test_a_command_that_a_page_tells_to_type_exists(page: Path) -> None:
+    tree = command_tree()
+    for line in typed_lines(page):
+        words = shlex.split(line, comments=True)
+        path = words[0]
+        rest = words[1:]
+        while rest and f"{path} {rest[0]}" in tree:
+            path = f"{path} {rest.pop(0)}"
+        context = tree[path]
+        if isinstance(context.command, click.Group) and rest:
+            assert rest[0].startswith(("-", "…")) or "|" in rest[0], f"{shown(page)}: {line}"
+        known = {option for it in context.command.params for option in it.opts} | {"--help", "-h"}
+        for word in rest:
+            if re.fullmatch(r"--?[a-z][a-z-]*", word):
+                assert word in known, f"{shown(page)}: {line}: there is no option {word}"
+
+
+# -- metrics -----------------------------------------------------------------------------------
+
+
+def test_every_metric_is_explained_to_operators(rendered: dict[str, str]) -> None:
+    exist = set(re.findall(r"`(ottla_\w+)`", rendered["metrics.md"]))
+    section = (ROOT / "docs" / "operations.md").read_text().partition("\n## Metrics\n")[2]
+    explained = set(re.findall(r"`(ottla_\w+)`", section.partition("\n## ")[0]))
+    assert exist == explained
+
+
+@pytest.mark.parametrize("page", markdown(), ids=shown)
+def test_a_metric_that_a_page_names_exists(page: Path, rendered: dict[str, str]) -> None:
+    exist = set(re.findall(r"`(ottla_\w+)`", rendered["metrics.md"]))
+    assert {code for code in inline_code(page) if re.fullmatch(r"ottla_\w+", code)} <= exist
+
+
+# -- APIs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("handler", list(Table(HANDLERS)), ids=lambda handler: handler.spec.name)
+def test_an_api_says_its_versions_as_they_are(handler: Handler) -> None:
+    module = sys.modules[handler.function.__module__]
+    said = dict(paragraphs(module.__doc__ or ""))
+    assert {"Versions", "See"} <= said.keys(), f"{module.__name__} does not open with its contract"
+    first, last = handler.versions[0], handler.versions[-1]
+    span = str(first) if first == last else f"{first}-{last}"
+    alone = sum(it.function.__module__ == module.__name__ for it in Table(HANDLERS)) == 1
+    wanted = span if alone else f"{handler.spec.name} {span}"
+    assert re.search(rf"(?<!\S){re.escape(wanted)}(?![\d-])", said["Versions"]), said["Versions"]
+
+
+# -- the map of the source ---------------------------------------------------------------------
+
+
+def test_the_file_map_shows_every_package_and_only_what_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    section = text.partition("\n## File map\n")[2].partition("\n## ")[0]
+    mapped = dict(
+        re.findall(r"^\*\*`(\w+)/`\*\*(.*?)(?=^\*\*|\Z)", section, re.DOTALL | re.MULTILINE)
+    )
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert mapped.keys() == packages
+    for package, paragraph in mapped.items():
+        for name in re.findall(r"`([\w/]+\.py|[\w/]+/)`", paragraph):
+            assert (SOURCE / package / name).exists(), f"{package}/{name} is on the map only"
+
+
+# -- pages -------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a renderer gives a page's headings."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE):
+        plain = re.sub(r"[^\w\- ]", "", re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).lower())
+        found.add(plain.strip().replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", markdown(), ids=shown)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), f"{shown(page)} links to {target}, which is not there"
+        if anchor and linked.suffix == ".md":
+            assert anchor in anchors(linked), f"{shown(page)} links to {target}: no such heading"
+
+
+def test_every_page_is_linked_from_another() -> None:
+    linked = {
+        (page.parent / target.partition("#")[0]).resolve()
+        for page in markdown()
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    }
+    for page in markdown():
+        if page.parent != ROOT and page.name != "README.md":
+            assert page.resolve() in linked, f"nobody finds {shown(page)}"
+
+
+COMMON = {Path("/"), Path("/home"), Path("/tmp"), Path("/usr"), Path("/opt"), Path("/srv")}
+
+
+def test_no_file_mentions_the_machine_it_was_written_on() -> None:
+    places = {ROOT, Path.home()} | ({ROOT.parent} - COMMON)
+    pattern = re.compile(
+        rb"(?<![\w.])(?:" + b"|".join(re.escape(str(place).encode()) for place in places) + rb")/"
+    )
+    for path in tracked():
+        found = pattern.search(path.read_bytes())
+        assert found is None, f"{shown(path)} mentions {found[0].decode()}"
