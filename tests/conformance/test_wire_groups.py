@@ -523,7 +523,7 @@ def test_a_static_leader_that_is_back_need_not_assign(version, skips, member, st
 
 
 def test_a_static_member_that_comes_back_changed_starts_a_rebalance(member, stable):
-    (one,) = stable(
+    stable(
         instance="i1",
         protocols=[{"name": "a", "metadata": b""}, {"name": "b", "metadata": b""}],
     )

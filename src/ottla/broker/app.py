@@ -12,7 +12,9 @@ import logging
 import os
 import random
 import uuid
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from typing import Any
 
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.metering import measure
@@ -73,16 +75,19 @@ class Broker:
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         dice: random.Random | None = None,
+        handlers: Iterable[Callable[..., Any]] = HANDLERS,
     ) -> None:
         # handed in
         self._static = config
+        self._handlers = handlers
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
         self._dice = dice or random.Random()
         # known after start
         self.node_id = config.node_id
         self.cluster_id = ""
-        self.endpoints: tuple[Endpoint, ...] = ()
+        self.listening: tuple[Bound, ...] = ()
+        self.endpoints: tuple[Endpoint, ...] = ()  # what clients are told
         self.data_dirs = config.log_dirs
         self.metrics = Metrics()
         self.services: Services
@@ -107,6 +112,15 @@ class Broker:
         """Answer what is being answered, flush, mark the folders as cleanly closed."""
         await self._running.aclose()
         logger.info("stopped")
+
+    def abandon(self) -> None:
+        """Stop as kill -9 does, for tests: nothing is answered, flushed or given back.
+
+        Connections and ports are closed and threads ended; locks and tasks are the caller's.
+        """
+        self._running.pop_all()
+        self._listeners.close()
+        self.services.workers.close()
 
     async def wait_failed(self) -> str:
         """Returns, with the reason, when the broker cannot go on: no data folder is left."""
@@ -133,7 +147,7 @@ class Broker:
         logs.open_folders()
         stack.callback(logs.release)
 
-        # So are the ports. Clients that connect now wait in the kernel until we accept.
+        # So are the ports. Nothing is accepted yet, but a taken one fails the start now.
         self._listeners = listeners = Listeners(self._not_yet, _limits(config), self._clock)
         stack.callback(listeners.close)
         bound = [self._bind(listeners, it.name, it.host, it.port) for it in config.listeners]
@@ -154,7 +168,7 @@ class Broker:
         self.data_dirs = tuple(logs.folders)
 
         # Who answers.
-        table = Table(HANDLERS)
+        table = Table(self._handlers)
         replicas = Replicas(
             self.node_id,
             logs,
@@ -213,6 +227,7 @@ class Broker:
 
     async def _join(self, stack: AsyncExitStack, services: Services, bound: list[Bound]) -> None:
         """Stand for the controller's office and register; both end with the broker."""
+        self.listening = tuple(bound)
         ports = {it.name: it.port for it in bound}
         advertised = self._static.listener_plan.advertise(ports)
         self.endpoints = tuple(

@@ -8,20 +8,22 @@ from ottla.runtime.metrics import Metrics
 
 
 def measure(metrics: Metrics, services: Services, listeners: Listeners) -> None:
-    """Name every gauge; each is read when somebody asks."""
+    """Name everything; each number is read when somebody asks."""
     logs = services.logs
     metrics.gauge(
         "ottla_connections", "Open client connections.", lambda: len(listeners.connections)
     )
-    metrics.gauge(
+    metrics.counted(
         "ottla_connections_accepted_total",
         "Connections accepted since the start.",
         lambda: listeners.accepted,
     )
-    metrics.gauge(
+    metrics.counted(
         "ottla_bytes_in_total", "Bytes received from clients.", lambda: listeners.totals()[0]
     )
-    metrics.gauge("ottla_bytes_out_total", "Bytes sent to clients.", lambda: listeners.totals()[1])
+    metrics.counted(
+        "ottla_bytes_out_total", "Bytes sent to clients.", lambda: listeners.totals()[1]
+    )
     metrics.gauge(
         "ottla_receive_memory_bytes",
         "Memory held by unfinished requests.",
@@ -38,6 +40,6 @@ def measure(metrics: Metrics, services: Services, listeners: Listeners) -> None:
     )
     metrics.gauge("ottla_log_segments", "Segment files.", lambda: logs.statistics().segments)
     metrics.gauge("ottla_log_bytes", "Bytes in all logs.", lambda: logs.statistics().bytes)
-    metrics.gauge(
+    metrics.counted(
         "ottla_log_flushes_total", "fsync rounds of logs.", lambda: logs.statistics().flushes
     )

@@ -173,8 +173,11 @@ async def serve(loaded: Loaded, started: float, quiet: bool) -> int:
         click.echo(f"Error: {error}", err=True)
         return EXIT_FAILED
     process.settle_collector()
-    if not quiet:
-        click.echo(banner(broker, time.perf_counter() - started))
+    seconds = time.perf_counter() - started
+    if quiet:
+        logger.info("started in %.2f s, listening on %s", seconds, ", ".join(listening(broker)))
+    else:
+        click.echo(banner(broker, seconds))
     failed = asyncio.ensure_future(broker.wait_failed())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((failed, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -202,10 +205,10 @@ def banner(broker: Broker, seconds: float) -> str:
     program = command_name()
     first = broker.endpoints[0]
     where = "" if str(first.port) == "9092" else f" --bootstrap {first.host}:{first.port}"
-    listening = "\n              ".join(str(endpoint) for endpoint in broker.endpoints)
+    addresses = "\n              ".join(listening(broker))
     return f"""\
 Ottla {__version__} started in {seconds:.2f} s
-  listening   {listening}
+  listening   {addresses}
   data        {", ".join(broker.data_dirs)}
   node        {broker.node_id}, cluster {broker.cluster_id}
 Try it from another terminal:
@@ -214,6 +217,19 @@ Try it from another terminal:
   {program} consume hello --from-beginning{where}
 Ctrl-C stops it.
 """
+
+
+def listening(broker: Broker) -> list[str]:
+    """Each address we listen on, and the one clients are told where that differs."""
+    told = {endpoint.listener: endpoint for endpoint in broker.endpoints}
+    lines = []
+    for bound in broker.listening:
+        line = f"{bound.name}://{bound.host or '*'}:{bound.port}"
+        endpoint = told.get(bound.name)
+        if endpoint is not None and (endpoint.host, endpoint.port) != (bound.host, bound.port):
+            line += f" (advertised as {endpoint.host}:{endpoint.port})"
+        lines.append(line)
+    return lines
 
 
 def command_name() -> str:

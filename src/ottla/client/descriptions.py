@@ -55,12 +55,17 @@ class TopicListing:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """Who holds a partition. `leader` is None while nobody leads it."""
+    """Who holds a partition. `leader` is None while nobody leads it.
+
+    The eligible leader replicas (KIP-966) are None where the broker was not asked for them.
+    """
 
     partition: int
     leader: int | None
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    elr: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +121,38 @@ class OffsetInfo:
     offset: int
     timestamp: int = -1
     leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """A partition's log in a folder: its size, how far it lags, whether it is moving there."""
+
+    topic: str
+    partition: int
+    size: int
+    lag: int
+    future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A data folder of a broker; `error` is the protocol's code, 0 when it is in order.
+
+    The sizes of the volume are -1 where the broker does not tell them.
+    """
+
+    path: str
+    error: int
+    replicas: tuple[ReplicaInfo, ...]
+    total_bytes: int = -1
+    usable_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureRange:
+    """A feature: the levels that a broker supports, and the one that the cluster uses."""
+
+    name: str
+    minimum: int
+    maximum: int
+    finalized: int = 0

@@ -194,8 +194,8 @@ class TopicConfig(Settings):
         default=False,
         synonym="log.preallocate",
         effect="none",
-        doc="Reserve a new segment's full size on disk when it is created. Segments grow as they are "
-        "written here.",
+        doc="Reserve a new segment's full size on disk when it is created. Here segments grow as "
+        "they are written.",
     )
     remote_log_copy_disable: bool = boolean(
         default=False,

@@ -84,6 +84,8 @@ class Host:
         self.settings = settings
         self.make_shard = make_shard
         self.image = ClusterImage()
+        # One piece of work at a time: the threads are shared with fsync.
+        self.work_turn = asyncio.Semaphore(1)
         self._slots: dict[int, Slot] = {}
 
     def now(self) -> Now:
@@ -281,10 +283,10 @@ class Slot:
         result = self.shard.handle(command, now)
         if not result.records and not result.answers and result.after is None:
             reply = result.reply  # nothing to write: the straight path of heartbeats and fetches
+            if result.work:
+                self._begin(result.work)
         else:
             reply = self._carry_out(result, now)
-        if result.work:
-            self._begin(result.work)
         due = self.shard.next_due_ms
         if due is not None and (self._timer is None or due < self._timer_due):
             self._arm(now)
@@ -328,14 +330,14 @@ class Slot:
                     self._loop.call_soon(self._host.unload, self.index)
         if error is None:
             answers.extend(result.answers)
+            if result.work:
+                self._begin(result.work)
         if result.after is not None:
             followed = result.after(error, now)
             if followed is not None:
                 more = self._apply(followed, now, answers)
                 if more is not None:
                     reply = more
-                if followed.work:
-                    self._begin(followed.work)
         return reply
 
     def _append(self, result: Result, now: Now) -> None:
@@ -453,7 +455,8 @@ class Slot:
     async def _do(self, work: Work) -> None:
         outcome, error = None, None
         try:
-            outcome = await self._host.workers.run_in_thread(work.function)
+            async with self._host.work_turn:
+                outcome = await self._host.workers.run_in_thread(work.function)
         except asyncio.CancelledError:
             raise
         except Exception as failure:

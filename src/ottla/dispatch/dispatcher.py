@@ -118,8 +118,10 @@ class Dispatcher:
                 try:
                     response = done.result()
                 except Exception as error:
-                    response = self._failed_later(route, request, error, reply)
-                    if response is None:
+                    try:
+                        response = self._failed(route, request, error)
+                    except Hangup as hangup:
+                        reply.fail(hangup)
                         return
                 self._resolve(route, correlation_id, response, started, reply)
 
@@ -145,8 +147,10 @@ class Dispatcher:
         try:
             response = await work
         except Exception as error:
-            response = self._failed_later(route, request, error, reply)
-            if response is None:
+            try:
+                response = self._failed(route, request, error)
+            except Hangup as hangup:
+                reply.fail(hangup)
                 return
         self._resolve(route, correlation_id, response, started, reply)
 
@@ -185,15 +189,6 @@ class Dispatcher:
         if failure is None:
             raise Hangup(f"{route.handler.spec.name} failed: {error}")
         return failure(request, error)
-
-    def _failed_later(
-        self, route: Route, request: Request[Any], error: Exception, reply: Deferred[Reply]
-    ) -> Any:
-        try:
-            return self._failed(route, request, error)
-        except Hangup as hangup:
-            reply.fail(hangup)
-            return None
 
     def _encode(self, route: Route, correlation_id: int, response: Any) -> list[Part]:
         """Length, response header, body: the parts that go to the socket."""

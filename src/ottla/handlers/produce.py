@@ -52,6 +52,8 @@ Waiting = list[tuple[PartitionProduceResponse, Deferred[None]]]
 
 
 def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceResponse:
+    if request.body.acks == 0:
+        raise Hangup(f"a request with acks=0 failed: {error}")
     return ProduceResponse(
         responses=[
             TopicProduceResponse(

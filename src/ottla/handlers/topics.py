@@ -2,8 +2,9 @@
 
 Versions   CreateTopics 2-7, DeleteTopics 1-6, CreatePartitions 0-3.
 Behaviour  One bad topic never fails its neighbours. A topic can be used when it is answered: its
-           logs exist and its metadata is what every later request sees. `validate_only` does
-           everything but the change. The timeout is not needed, since nothing is waited for.
+           metadata is what every later request sees, and a log is made when first needed.
+           `validate_only` does everything but the change. The timeout is not needed, since
+           nothing is waited for.
            From CreateTopics 5 on the answer holds the topic's effective settings.
 Odd        With `delete.topic.enable=false` a deletion fails with TOPIC_DELETION_DISABLED, below
            version 3 with INVALID_REQUEST. An unknown topic id fails with UNKNOWN_TOPIC_ID.

@@ -221,7 +221,7 @@ class LogDirectories:
     async def close(self, broker_epoch: int = -1) -> None:
         """Stop cleanly: flush every log, write the checkpoints, and the mark that says so.
 
-        A folder with a failed log gets no mark, and is recovered at the next start.
+        A folder with a failed or damaged log gets no mark, and is recovered at the next start.
         """
         await self._schedule.stop()
         for log in list(self.logs.values()):  # one that fails takes others out with its folder
@@ -236,6 +236,8 @@ class LogDirectories:
         await self.write_checkpoints()
         mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         for folder in list(self._online()):
+            if folder.partitions & self.offline_partitions.keys():
+                continue  # a damaged log was refused by the scan; the next start must scan again
             path = f"{folder.path}/{paths.CLEAN_SHUTDOWN}"
             try:
                 await self._workers.run_in_thread(self._fs.write_atomic, path, mark.encode())

@@ -1,6 +1,8 @@
-"""A clock that stands still until it is moved."""
+"""Clocks for tests: one that stands still until it is moved, one that runs and can be moved."""
 
 from __future__ import annotations
+
+import time
 
 
 class ManualClock:
@@ -18,3 +20,27 @@ class ManualClock:
 
     def advance(self, milliseconds: int) -> None:
         self._now_ms += milliseconds
+
+
+class ShiftedClock:
+    """The machine's clocks with the wall clock moved, as by a wrong NTP server or an operator.
+
+    Only the wall clock jumps. Durations are measured with the monotonic one, which goes on, as it
+    does on a real machine.
+    """
+
+    def __init__(self) -> None:
+        self._shift_ms = 0
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self._shift_ms
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def jump(self, milliseconds: int) -> None:
+        self._shift_ms += milliseconds
+
+    def settle(self) -> None:
+        """Back to the machine's time."""
+        self._shift_ms = 0

@@ -8,6 +8,7 @@ a list until `do_work`, and the shard is validated after every step.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from ottla.coordinator.shard import Now, Parked, Record, Result, Shard, Work
@@ -62,7 +63,8 @@ class ShardRunner(Generic[S]):
         while (due := self.shard.next_due_ms) is not None and due <= end:
             self.ms = max(self.ms, due)
             for command in self.shard.due(self.now):
-                self.run(command)
+                with suppress(KafkaError):  # nobody waits for the outcome
+                    self.run(command)
         self.ms = end
 
     def do_work(self) -> int:
@@ -73,7 +75,8 @@ class ShardRunner(Generic[S]):
                 outcome, error = it.function(), None
             except Exception as failure:
                 outcome, error = None, failure
-            self.run(it.command(outcome, error))
+            with suppress(KafkaError):
+                self.run(it.command(outcome, error))
         return len(work)
 
     def reload(self, *, compact: bool = False) -> S:

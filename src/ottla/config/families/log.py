@@ -253,8 +253,8 @@ class LogSettings(Settings):
         default=False,
         update="cluster-wide",
         effect="none",
-        doc="Reserve a new segment's full size on disk when it is created. Segments grow as they are "
-        "written here.",
+        doc="Reserve a new segment's full size on disk when it is created. Here segments grow as "
+        "they are written.",
     )
     log_retention_bytes: int = long(
         default=-1,

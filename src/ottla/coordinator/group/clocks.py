@@ -5,8 +5,9 @@
     join         for a classic member, to join again once told to
     sync         for a classic member, to ask for its assignment after it has joined
 
-Whatever comes, the member is removed. A clock that was started for a change that could not be
-written does no harm: it finds a member that is not there, or not in that state.
+Whatever comes, the member is removed; when that cannot be written, it is tried again soon. A clock
+that was started for a change that could not be written does no harm: it finds a member that is not
+there, or not in that state.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ SESSION = "consumer-session"
 REBALANCE = "consumer-rebalance"
 JOIN = "consumer-join"
 SYNC = "consumer-sync"
+
+RETRY_MS = 500
 
 Overrides = Callable[[str], Mapping[str, str]]
 """What has been set for a group of its own; mostly nothing."""
@@ -104,6 +107,10 @@ class Clocks:
     def went_away(self, group_id: str, member: ConsumerMember) -> None:
         """A static member left for a while: only its session goes on."""
         self._cancel(REBALANCE, group_id, member.id)
+
+    def again(self, timer: Timer, now: Now) -> None:
+        """What was due could not be written."""
+        self._deadlines.set(timer, now.ms + RETRY_MS)
 
     def forget(self, group_id: str, members: Iterable[ConsumerMember]) -> None:
         for member in members:

@@ -227,6 +227,7 @@ class ConsumerMachine:
         reply: object,
         now: Now,
         why: str,
+        timer: Timer | None = None,
     ) -> Result:
         """Members are gone, by their own will or not. With the last that speaks the new protocol
         the group becomes a classic one, if others are there and the policy allows it."""
@@ -243,6 +244,8 @@ class ConsumerMachine:
 
         def written(error: KafkaError | None, now: Now) -> Result | None:
             if error is not None:
+                if timer is not None:
+                    self._clocks.again(timer, now)
                 return None
             self._clocks.forget(group.id, members)
             if converted is None:
@@ -259,7 +262,8 @@ class ConsumerMachine:
         group = self._state.groups.get(timer.group_id)
         if not isinstance(group, ConsumerGroup) or timer.member_id not in group.members:
             return Result()
-        return self._remove(group, [group.members[timer.member_id]], None, now, _WHY[timer.kind])
+        member = group.members[timer.member_id]
+        return self._remove(group, [member], None, now, _WHY[timer.kind], timer)
 
     def _on_rebalance_timeout(self, timer: Timer, now: Now) -> Result:
         group = self._state.groups.get(timer.group_id)
@@ -269,7 +273,7 @@ class ConsumerMachine:
         if member is None or member.state is not MemberState.UNREVOKED:
             return Result()
         why = f"it has not given up its partitions within {member.rebalance_timeout_ms} ms"
-        return self._remove(group, [member], None, now, why)
+        return self._remove(group, [member], None, now, why, timer)
 
     # ------------------------------------------------------------------ patterns, description
 

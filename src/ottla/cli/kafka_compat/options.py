@@ -1,0 +1,336 @@
+"""The manners of Kafka's command lines, which are those of the Java library joptsimple.
+
+    parser = Parser("kafka-topics", "Create and change topics.", [Option("topic", "…", "name")])
+    options = parser.parse(arguments)
+
+`--topic x`, `--topic=x` and `-topic x` are the same. Abbreviations are not understood, because
+Kafka switches them off. An option that needs an argument takes the next word whatever it looks
+like; `--topic=` takes the next word as well. Options may be repeated: `value` of a repeated one
+is an error, `values` gives all. Words that belong to no option are kept in `rest`.
+
+A mistake is one line on stderr, in Kafka's words and with a pointer to --help where Kafka prints
+the whole help or a stack trace, and exit code 1. Kafka's tools print their help on stderr with
+code 1 too when it is asked for, and so do these.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from ottla.errors import ErrorCode, KafkaError
+
+KAFKA_VERSION = "4.2.0"
+"""The Kafka whose tools these follow."""
+
+
+class Failure(Exception):
+    """A tool cannot do what it was asked for: the line to print, and the exit code.
+
+    `out` sends the line to stdout, where some of Kafka's tools write their complaints.
+    """
+
+    def __init__(self, message: str, code: int = 1, *, out: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.out = out
+
+
+class UsageError(Failure):
+    """A command line that makes no sense; --help would tell more."""
+
+
+class HelpShown(Exception):
+    """--help or --version was asked for and has been printed."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. Without `argument` it is a flag.
+
+    `argument` names what is to be given; `kind` is str, int or float; `optional` lets it be left
+    out. `hidden` ones are understood but not shown: flags of older Kafkas.
+    """
+
+    name: str
+    help: str = ""
+    argument: str | None = None
+    kind: type[str] | type[int] | type[float] = str
+    default: str | None = None
+    optional: bool = False
+    hidden: bool = False
+
+
+BOOTSTRAP = Option("bootstrap-server", "The brokers to ask first (required).", "HOST:PORT,...")
+COMMAND_CONFIG = Option(
+    "command-config", "A properties file with settings for the connection.", "FILE"
+)
+BROKER_LIST = Option("broker-list", "", "HOST:PORT,...", hidden=True)
+ZOOKEEPER = Option("zookeeper", "", "HOST:PORT,...", hidden=True)
+HELP = Option("help", "Print this text.")
+VERSION = Option("version", "Print the version of Kafka that this tool follows.")
+
+
+@dataclass(slots=True)
+class Options:
+    """What was given on a command line."""
+
+    specs: Mapping[str, Option]
+    found: dict[str, list[str]] = field(default_factory=dict)
+    rest: list[str] = field(default_factory=list)
+
+    def has(self, name: str) -> bool:
+        return name in self.found
+
+    def values(self, name: str) -> list[str]:
+        """All arguments of an option, in order."""
+        return self.found.get(name, [])
+
+    def value(self, name: str) -> str | None:
+        """The one argument of an option, else its default."""
+        given = self.found.get(name)
+        if not given:
+            return self.specs[name].default
+        if len(given) > 1:
+            raise UsageError(
+                f"Found multiple arguments for option {name}, but you asked for only one"
+            )
+        return given[0]
+
+    def required(self, name: str) -> str:
+        """The argument of an option that has been checked to be there, or has a default."""
+        value = self.value(name)
+        if value is None:
+            raise UsageError(f'Missing required argument "[{name}]"')
+        return value
+
+    def integer(self, name: str) -> int | None:
+        value = self.value(name)
+        return None if value is None else int(value)
+
+    def first_of(self, *names: str) -> str | None:
+        """The argument of the first of these options that was given; for options that were
+        renamed."""
+        for name in names:
+            if self.has(name):
+                return self.value(name)
+        return None
+
+
+class Parser:
+    """The options of one tool."""
+
+    def __init__(self, tool: str, purpose: str, options: Iterable[Option]) -> None:
+        self.tool = tool
+        self.purpose = purpose
+        specs = [*options, HELP, VERSION, ZOOKEEPER]
+        self.specs = {spec.name: spec for spec in specs}
+
+    def parse(self, arguments: Sequence[str]) -> Options:
+        """Read a command line; prints help or the version and ends when that is asked for."""
+        options = Options(self.specs)
+        words = list(arguments)
+        position = 0
+        while position < len(words):
+            word = words[position]
+            position += 1
+            if word == "--":
+                options.rest.extend(words[position:])
+                break
+            if not word.startswith("-") or word == "-":
+                options.rest.append(word)
+                continue
+            name, equals, inline = word.lstrip("-").partition("=")
+            spec = self.specs.get(name)
+            if spec is None:
+                raise self._unknown(name)
+            given = options.found.setdefault(name, [])
+            if spec.argument is None:
+                if equals and inline:
+                    raise UsageError(f"Option {name} takes no argument")
+                continue
+            if inline:
+                value = inline
+            elif spec.optional and (position == len(words) or words[position].startswith("-")):
+                continue
+            elif position == len(words):
+                raise UsageError(f"Option {name} requires an argument")
+            else:
+                value = words[position]
+                position += 1
+            given.append(_checked(spec, value))
+        self._answer_help(options)
+        return options
+
+    def _unknown(self, name: str) -> UsageError:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self.specs, 1)
+        hint = f"; did you mean --{near[0]}?" if near else ""
+        return UsageError(f"{name} is not a recognized option{hint}")
+
+    def _answer_help(self, options: Options) -> None:
+        if options.has("help"):
+            sys.stderr.write(self.help())
+            raise HelpShown(1)
+        if options.has("version"):
+            print(KAFKA_VERSION)
+            raise HelpShown(0)
+        if options.has("zookeeper"):
+            raise Failure(
+                "zookeeper is not a recognized option: Kafka has no ZooKeeper any more, give the "
+                "address of a broker with --bootstrap-server instead"
+            )
+
+    def help(self) -> str:
+        """What --help prints: every option with a few words about it."""
+        return f"{self.purpose}\n" + "".join(help_lines(self.specs.values()))
+
+
+def help_lines(specs: Iterable[Option]) -> Iterable[str]:
+    """A list of options in two columns."""
+    import textwrap
+
+    column = 40
+    yield f"{'Option':<{column}} Description\n{'------':<{column}} -----------\n"
+    for spec in sorted(specs, key=lambda each: each.name):
+        if spec.hidden:
+            continue
+        left = f"--{spec.name}"
+        if spec.argument is not None:
+            kind = {str: "String", int: "Integer", float: "Double"}[spec.kind]
+            opening, closing = ("[", "]") if spec.optional else ("<", ">")
+            left += f" {opening}{kind}: {spec.argument}{closing}"
+        text = spec.help if spec.default is None else f"{spec.help} (default: {spec.default})"
+        lines = textwrap.wrap(text, 78 - 2) or [""]
+        if len(left) >= column:
+            yield f"{left}\n"
+            left = ""
+        for line in lines:
+            yield f"{left:<{column}} {line}".rstrip() + "\n"
+            left = ""
+
+
+def _checked(spec: Option, value: str) -> str:
+    if spec.kind is not str:
+        try:
+            spec.kind(value)
+        except ValueError:
+            raise UsageError(f"Cannot parse argument '{value}' of option {spec.name}") from None
+    return value
+
+
+# -- checks that Kafka's tools share
+
+
+def check_required(options: Options, *names: str) -> None:
+    """Fail unless all of these were given."""
+    for name in names:
+        if not options.has(name):
+            raise UsageError(f'Missing required argument "[{name}]"')
+
+
+def check_excluded(options: Options, used: str, *excluded: str) -> None:
+    """Fail when `used` was given together with any of the others."""
+    if not options.has(used):
+        return
+    for name in excluded:
+        if options.has(name):
+            raise UsageError(f'Option "[{used}]" can\'t be used with option "[{name}]"')
+
+
+def read_properties(path: str) -> dict[str, str]:
+    """A Java properties file."""
+    from ottla.config.properties import MalformedProperties, decode, parse_properties
+
+    try:
+        with open(path, "rb") as file:
+            found = parse_properties(decode(file.read()))
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}; check the path") from None
+    except MalformedProperties as error:
+        raise Failure(f"{path}: {error}; correct the file") from None
+    return {each.key: each.value for each in found}
+
+
+def key_values(pairs: Iterable[str], *, empty_allowed: bool = True) -> dict[str, str]:
+    """`key=value` arguments as a mapping; what Kafka says about one that is not."""
+    result: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or (not equals and not empty_allowed) or (not value and not empty_allowed):
+            raise UsageError(f"Invalid command line properties: {pair}")
+        result[name] = value
+    return result
+
+
+def bootstrap_of(options: Options, *names: str) -> str:
+    """The brokers that a command line names, checked; the first of `names` that was given."""
+    from ottla.client.settings import bootstrap_servers
+
+    given = options.first_of(*(names or ("bootstrap-server",)))
+    if given is None:
+        raise UsageError(f'Missing required argument "[{(names or ("bootstrap-server",))[0]}]"')
+    try:
+        return bootstrap_servers(given)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+# -- running
+
+
+def explain(error: KafkaError) -> str:
+    """What a broker or the client complains about, in one line."""
+    failures = getattr(error, "failures", None)
+    if isinstance(failures, dict) and failures:
+        return "; ".join(f"{name}: {explain(each)}" for name, each in failures.items())
+    return error.message or error.code.text
+
+
+def unreachable(error: KafkaError) -> bool:
+    return error.code in (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
+
+
+def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Run a tool; what it raises becomes a line and an exit code."""
+    try:
+        code = tool(arguments)
+        sys.stdout.flush()
+    except HelpShown as shown:
+        return shown.code
+    except UsageError as error:
+        print(f"{error.message} (see {name} --help)", file=sys.stderr)
+        return error.code
+    except Failure as failure:
+        print(failure.message, file=sys.stdout if failure.out else sys.stderr, flush=True)
+        return failure.code
+    except KafkaError as error:
+        print(explain(error), file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the interpreter must not complain about it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def subcommand_parser(tool: str, purpose: str) -> Any:
+    """An argparse parser for the tools that have subcommands, with Kafka's exit code."""
+    import argparse
+
+    class Strict(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise UsageError(f"{tool}: error: {message}")
+
+    return Strict(prog=tool, description=purpose, allow_abbrev=False)

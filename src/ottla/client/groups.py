@@ -1,0 +1,496 @@
+"""Groups: who is in them, how far they have come, and how to move or delete them.
+
+    with Groups("127.0.0.1:9092") as groups:
+        for row in groups.lag("billing"):
+            print(row.partition, row.committed, row.end, row.lag)
+
+Spoken by ourselves (`router`, `wire`), not through librdkafka, which has no request for deleting offsets
+and leaves out the epochs of KIP-848 groups. Each method asks the group's own coordinator and
+repeats what fails only for a moment, such as a coordinator that is still loading.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from ottla.client.descriptions import Node, OffsetInfo
+from ottla.client.router import Router, check, error_code, supports
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.compiler import codec
+from ottla.protocol.messages import consumer_groups as modern
+from ottla.protocol.messages import group_offsets as wire_offsets
+from ottla.protocol.messages import groups as classic
+from ottla.protocol.messages import offsets as wire_logs
+from ottla.protocol.messages.internal.consumer_protocol import ConsumerProtocolAssignment
+from ottla.protocol.primitives import DecodeError
+
+EARLIEST = -2
+LATEST = -1
+MAX_TIMESTAMP = -3
+
+_VERSION = struct.Struct(">h")
+_NEWEST_ASSIGNMENT = 3
+
+CONSUMER = "consumer"
+"""The protocol type of groups of consumers; groups without members have none."""
+
+Upgraded = Literal["classic", "consumer"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group in a list. `type` is `Classic`, `Consumer`, `Share` or `Streams`."""
+
+    name: str
+    type: str
+    protocol: str
+    state: str
+
+    @property
+    def simple(self) -> bool:
+        """Offsets that somebody committed without joining."""
+        return self.type == "Classic" and not self.protocol
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member. Epoch and target are known of KIP-848 groups only."""
+
+    id: str
+    instance: str | None
+    client: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+    epoch: int | None = None
+    target: tuple[TopicPartition, ...] | None = None
+    kind: Upgraded | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group with its members."""
+
+    name: str
+    type: str
+    protocol: str
+    state: str
+    assignor: str
+    coordinator: Node
+    members: tuple[GroupMember, ...]
+    epoch: int | None = None
+    target_epoch: int | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Nobody is in it, so that its offsets may be moved."""
+        return self.state in ("Empty", "Dead")
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """What a group committed for a partition."""
+
+    offset: int
+    leader_epoch: int | None = None
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind in one partition; None for what is not known."""
+
+    partition: TopicPartition
+    committed: int | None
+    end: int | None
+    member: GroupMember | None
+    leader_epoch: int | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the committed offset and the end."""
+        if self.committed is None or self.end is None:
+            return None
+        return self.end - self.committed
+
+
+class Groups:
+    """Asks about groups and changes them; for one thread at a time.
+
+    bootstrap  brokers to start from, "host:port,…"; else OTTLA_BOOTSTRAP, else 127.0.0.1:9092
+    timeout    seconds that a question may take
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] | None = None,
+        *,
+        timeout: float = 30.0,
+        client_id: str = "ottla",
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        self.router = Router(bootstrap, timeout=timeout, client_id=client_id, config=config)
+
+    # -- which groups there are
+
+    def list(
+        self, *, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> tuple[GroupListing, ...]:
+        """All groups of all brokers, in the order brokers give them; filtered if asked to."""
+        request = classic.ListGroupsRequest(states_filter=[*states], types_filter=[*types])
+        found: dict[str, GroupListing] = {}
+        for node in self.router.nodes():
+
+            def ask(number: int = node.id) -> Any:
+                answer = self.router.node(number).ask(request)
+                check(answer.error_code)
+                return answer
+
+            for each in self.router.retried(ask).groups:
+                found[each.group_id] = GroupListing(
+                    each.group_id, _title(each.group_type), each.protocol_type, each.group_state
+                )
+        return tuple(found.values())
+
+    def describe(self, *names: str) -> dict[str, GroupDescription]:
+        """These groups with their members; GROUP_ID_NOT_FOUND when there is one too few."""
+        return {name: self._describe(name) for name in names}
+
+    def _describe(self, name: str) -> GroupDescription:
+        def ask() -> GroupDescription:
+            node = self.router.coordinator_node(name)
+            connection = self.router.node(node.id)
+            if supports(connection, ApiKey.CONSUMER_GROUP_DESCRIBE):
+                request = modern.ConsumerGroupDescribeRequest(
+                    group_ids=[name], include_authorized_operations=False
+                )
+                [found] = connection.ask(request).groups
+                # A group of the classic protocol is not found here, but is below.
+                if error_code(found.error_code) not in (
+                    ErrorCode.GROUP_ID_NOT_FOUND,
+                    ErrorCode.UNSUPPORTED_VERSION,
+                ):
+                    check(found.error_code, found.error_message)
+                    return _modern(found, node)
+            older = classic.DescribeGroupsRequest(groups=[name])
+            [group] = connection.ask(older).groups
+            check(group.error_code, group.error_message)
+            return _classic(group, node)
+
+        return self.router.retried(ask)
+
+    # -- committed offsets
+
+    def offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
+        """Everything that the group has committed, by topic and partition."""
+
+        def ask() -> dict[TopicPartition, CommittedOffset]:
+            connection = self.router.coordinator(group)
+            if connection.version_of(ApiKey.OFFSET_FETCH) < 8:
+                old = wire_offsets.OffsetFetchRequest(group_id=group, topics=None)
+                found = connection.ask(old)
+            else:
+                wanted = wire_offsets.OffsetFetchRequestGroup(group_id=group, topics=None)
+                request = wire_offsets.OffsetFetchRequest(groups=[wanted])
+                answer = connection.ask(request)
+                [found] = answer.groups
+            check(found.error_code)
+            committed: dict[TopicPartition, CommittedOffset] = {}
+            for topic in found.topics:
+                for each in topic.partitions:
+                    check(each.error_code)
+                    if each.committed_offset >= 0:
+                        epoch = each.committed_leader_epoch
+                        committed[TopicPartition(topic.name, each.partition_index)] = (
+                            CommittedOffset(
+                                each.committed_offset,
+                                epoch if epoch >= 0 else None,
+                                each.metadata or "",
+                            )
+                        )
+            return dict(sorted(committed.items()))
+
+        return self.router.retried(ask)
+
+    def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets for a group that has no members, as one request."""
+        topics: dict[str, list[wire_offsets.OffsetCommitRequestPartition]] = defaultdict(list)
+        for tp, offset in offsets.items():
+            topics[tp.topic].append(
+                wire_offsets.OffsetCommitRequestPartition(
+                    partition_index=tp.partition, committed_offset=offset, committed_metadata=""
+                )
+            )
+        if not topics:
+            return
+        request = wire_offsets.OffsetCommitRequest(
+            group_id=group,
+            member_id="",
+            topics=[
+                wire_offsets.OffsetCommitRequestTopic(name=name, partitions=partitions)
+                for name, partitions in topics.items()
+            ],
+        )
+
+        def commit() -> None:
+            connection = self.router.coordinator(group)
+            answer = connection.ask(request)
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    code = error_code(each.error_code)
+                    if code is ErrorCode.UNKNOWN_MEMBER_ID:
+                        raise KafkaError(
+                            code, f"group {group!r} has members by now; stop them and try again"
+                        )
+                    check(each.error_code)
+
+        self.router.retried(commit)
+
+    def delete_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Forget what was committed for partitions; what became of each.
+
+        Raises when nothing could be done at all: no such group, or one with members that do
+        not say what they are subscribed to.
+        """
+        topics: dict[str, list[int]] = defaultdict(list)
+        for tp in partitions:
+            topics[tp.topic].append(tp.partition)
+        request = wire_offsets.OffsetDeleteRequest(
+            group_id=group,
+            topics=[
+                wire_offsets.OffsetDeleteRequestTopic(
+                    name=name,
+                    partitions=[
+                        wire_offsets.OffsetDeleteRequestPartition(partition_index=number)
+                        for number in numbers
+                    ],
+                )
+                for name, numbers in topics.items()
+            ],
+        )
+
+        def delete() -> dict[TopicPartition, ErrorCode]:
+            answer = self.router.coordinator(group).ask(request)
+            check(answer.error_code)
+            return {
+                TopicPartition(topic.name, each.partition_index): error_code(each.error_code)
+                for topic in answer.topics
+                for each in topic.partitions
+            }
+
+        return self.router.retried(delete)
+
+    def delete(self, *names: str) -> dict[str, ErrorCode]:
+        """Delete groups with their offsets; what became of each."""
+
+        def delete_one(name: str) -> ErrorCode:
+            request = classic.DeleteGroupsRequest(groups_names=[name])
+            answer = self.router.coordinator(name).ask(request)
+            code = error_code(answer.results[0].error_code)
+            if code.retriable:
+                raise KafkaError(code)
+            return code
+
+        return {name: self.router.retried(lambda name=name: delete_one(name)) for name in names}  # type: ignore[misc]
+
+    # -- what they read
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, tuple[TopicPartition, ...]]:
+        """All partitions of topics; UNKNOWN_TOPIC_OR_PARTITION when one is not there."""
+        wanted = list(topics)
+        if not wanted:
+            return {}
+        found: dict[str, tuple[TopicPartition, ...]] = {}
+        for topic in self.router.metadata(wanted).topics:
+            name = topic.name or ""
+            if error_code(topic.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
+                )
+            check(topic.error_code)
+            found[name] = tuple(
+                sorted(TopicPartition(name, each.partition_index) for each in topic.partitions)
+            )
+        return {name: found[name] for name in wanted}
+
+    def log_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo]:
+        """The offset for a timestamp (or EARLIEST, LATEST, MAX_TIMESTAMP) in each partition.
+
+        No record that young: offset -1. A partition that does not exist, or that nobody leads,
+        is left out.
+        """
+        if not wanted:
+            return {}
+        leaders = self._leaders({tp.topic for tp in wanted})
+        asked: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        for tp, timestamp in wanted.items():
+            if tp in leaders:
+                asked[leaders[tp]][tp.topic].append(
+                    wire_logs.ListOffsetsPartition(
+                        partition_index=tp.partition, timestamp=timestamp
+                    )
+                )
+        found: dict[TopicPartition, OffsetInfo] = {}
+        for number, topics in asked.items():
+            request = wire_logs.ListOffsetsRequest(
+                replica_id=-1,
+                topics=[
+                    wire_logs.ListOffsetsTopic(name=name, partitions=partitions)
+                    for name, partitions in topics.items()
+                ],
+                timeout_ms=30_000,
+            )
+            answer = self.router.node(number).ask(request)
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    if each.error_code == 0:
+                        epoch = each.leader_epoch
+                        found[TopicPartition(topic.name, each.partition_index)] = OffsetInfo(
+                            each.offset, each.timestamp, epoch if epoch >= 0 else None
+                        )
+        return found
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last record of each partition that is there."""
+        infos = self.log_offsets(dict.fromkeys(partitions, LATEST))
+        return {tp: info.offset for tp, info in infos.items()}
+
+    def lag(self, group: str, described: GroupDescription | None = None) -> list[PartitionLag]:
+        """Every partition that the group reads or has committed: position, end, and reader.
+
+        Members with most partitions first, each one's by topic and number; then what nobody
+        reads at the moment. This is the order of Kafka's own table.
+        """
+        described = described or self._describe(group)
+        committed = self.offsets(group)
+        busy = sorted(described.members, key=lambda member: -len(member.assignment))
+        readers = {tp: member for member in busy for tp in member.assignment}
+        ends = self.ends({*readers, *committed})
+        idle = [tp for tp in committed if tp not in readers]
+        order = [tp for member in busy for tp in sorted(member.assignment)] + sorted(idle)
+        rows = []
+        for tp in order:
+            known = committed.get(tp)
+            rows.append(
+                PartitionLag(
+                    tp,
+                    None if known is None else known.offset,
+                    ends.get(tp),
+                    readers.get(tp),
+                    None if known is None else known.leader_epoch,
+                )
+            )
+        return rows
+
+    def _leaders(self, topics: Iterable[str]) -> dict[TopicPartition, int]:
+        answer = self.router.metadata(sorted(topics))
+        return {
+            TopicPartition(topic.name or "", each.partition_index): each.leader_id
+            for topic in answer.topics
+            if topic.error_code == 0
+            for each in topic.partitions
+            if each.leader_id >= 0
+        }
+
+    # -- the end
+
+    def close(self) -> None:
+        self.router.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _title(kind: str) -> str:
+    """Kafka prints `Classic`; old brokers, which have no other kind, do not say."""
+    return kind.capitalize() if kind else "Classic"
+
+
+def _modern(found: modern.DescribedGroup, node: Node) -> GroupDescription:
+    kinds: dict[int, Upgraded] = {0: "classic", 1: "consumer"}
+    return GroupDescription(
+        found.group_id,
+        "Consumer",
+        CONSUMER,
+        found.group_state,
+        found.assignor_name,
+        node,
+        tuple(
+            GroupMember(
+                each.member_id,
+                each.instance_id,
+                each.client_id,
+                each.client_host,
+                _flat(each.assignment.topic_partitions),
+                each.member_epoch,
+                _flat(each.target_assignment.topic_partitions),
+                kinds.get(each.member_type),
+            )
+            for each in found.members
+        ),
+        found.group_epoch,
+        found.assignment_epoch,
+    )
+
+
+def _flat(topics: Sequence[modern.DescribedTopicPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(
+        sorted(TopicPartition(topic.topic_name, p) for topic in topics for p in topic.partitions)
+    )
+
+
+def _classic(found: classic.DescribedGroup, node: Node) -> GroupDescription:
+    return GroupDescription(
+        found.group_id,
+        "Classic",
+        found.protocol_type,
+        found.group_state,
+        found.protocol_data,
+        node,
+        tuple(
+            GroupMember(
+                each.member_id,
+                each.group_instance_id,
+                each.client_id,
+                each.client_host,
+                _assigned(bytes(each.member_assignment)),
+            )
+            for each in found.members
+        ),
+    )
+
+
+def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in a classic member's assignment; none when it is not a consumer's."""
+    if len(data) < 2:
+        return ()
+    (version,) = _VERSION.unpack_from(data)
+    # A newer version only adds fields at the end.
+    known = min(max(version, 0), _NEWEST_ASSIGNMENT)
+    try:
+        assignment, _ = codec(ConsumerProtocolAssignment, known).decode(memoryview(data), 2)
+    except DecodeError:
+        return ()
+    return tuple(
+        sorted(
+            TopicPartition(each.topic, number)
+            for each in assignment.assigned_partitions
+            for number in each.partitions
+        )
+    )

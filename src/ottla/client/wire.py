@@ -1,0 +1,153 @@
+"""One blocking connection to a broker, spoken with our own codec.
+
+For tools that ask a broker a few things, print what it said word for word and are gone again.
+librdkafka is made for programs that stay: it takes longer to load than such a tool runs, keeps
+some answers to itself (which versions a broker speaks, what its folders hold, its words for an
+error) and tries for a minute where a person wants to be told at once that nobody listens.
+
+Versions are chosen from what the broker says it speaks, so any Kafka from 2.4 on will do.
+
+Not done   TLS and SASL: `security.protocol` must be PLAINTEXT.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any, Self
+
+from ottla.client.settings import parse_address
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.apis import APIS, ApiKey
+from ottla.protocol.compiler import codec
+from ottla.protocol.header import parse_response_header, request_header
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.primitives import DecodeError
+
+_SIZE = struct.Struct(">i")
+_MAX_RESPONSE = 256 << 20
+# The newest ApiVersions request is answered in version 0 by a broker that does not know it.
+_FALLBACK = 0
+
+
+class Wire:
+    """A connection that sends a request and waits for its response."""
+
+    def __init__(self, host: str, port: int, *, timeout: float, client_id: str) -> None:
+        self.host = host
+        self.port = port
+        self._client_id = client_id
+        self._correlation_id = 0
+        try:
+            self._socket = socket.create_connection((host.strip("[]"), port), timeout)
+        except OSError as error:
+            raise KafkaError(
+                ErrorCode.BROKER_NOT_AVAILABLE, f"{host}:{port}: {error.strerror or error}"
+            ) from None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.greeting = self._greet()
+        self.versions = {
+            each.api_key: (each.min_version, each.max_version) for each in self.greeting.api_keys
+        }
+
+    @classmethod
+    def first_of(cls, servers: str, *, timeout: float, client_id: str) -> Self:
+        """Connect to the first of `host:port,…` that answers."""
+        reasons: list[str] = []
+        for server in servers.split(","):
+            host, port = parse_address(server)
+            try:
+                return cls(host, port, timeout=timeout, client_id=client_id)
+            except KafkaError as error:
+                reasons.append(error.message or error.code.text)
+        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "; ".join(reasons))
+
+    def ask(self, request: Any) -> Any:
+        """Send a request in the newest version that both sides know; returns the response."""
+        key = ApiKey[_constant(type(request).__name__.removesuffix("Request"))]
+        version = self.version_of(key)
+        return self._exchange(key, version, request, APIS[key].response)
+
+    def version_of(self, key: ApiKey) -> int:
+        """The version to use for an API; UNSUPPORTED_VERSION when there is none."""
+        spec = APIS[key]
+        lowest, highest = self.versions.get(int(key), (1, 0))
+        version = min(spec.max_version, highest)
+        if version < max(spec.min_version, lowest):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The node does not support {key.name}")
+        return version
+
+    def close(self) -> None:
+        self._socket.close()
+
+    # -- inside
+
+    def _greet(self) -> ApiVersionsResponse:
+        from ottla import __version__
+
+        key = ApiKey.API_VERSIONS
+        request = ApiVersionsRequest(
+            client_software_name="ottla", client_software_version=__version__
+        )
+        answer: ApiVersionsResponse = self._exchange(
+            key, APIS[key].max_version, request, ApiVersionsResponse
+        )
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            answer = self._exchange(key, _FALLBACK, ApiVersionsRequest(), ApiVersionsResponse)
+        return answer
+
+    def _exchange(self, key: ApiKey, version: int, request: Any, response: type[Any]) -> Any:
+        self._correlation_id += 1
+        parts: list[Any] = []
+        codec(type(request), version).encode(request, parts)
+        body = request_header(key, version, self._correlation_id, self._client_id)
+        body += b"".join(parts)
+        try:
+            self._socket.sendall(_SIZE.pack(len(body)) + body)
+            (size,) = _SIZE.unpack(self._receive(4))
+            if not 4 <= size <= _MAX_RESPONSE:
+                raise self._stranger(f"a response of {size} bytes")
+            frame = memoryview(self._receive(size))
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"{self.host}:{self.port} did not answer {key.name} in time",
+            ) from None
+        except OSError as error:
+            raise KafkaError(
+                ErrorCode.NETWORK_EXCEPTION, f"{self.host}:{self.port}: {error.strerror or error}"
+            ) from None
+        try:
+            correlation_id, position = parse_response_header(frame, key, version)
+            if correlation_id != self._correlation_id:
+                raise self._stranger("a response to another request")
+            try:
+                message, _ = codec(response, version).decode(frame, position)
+            except DecodeError:
+                if key is not ApiKey.API_VERSIONS or version == _FALLBACK:
+                    raise
+                message, _ = codec(response, _FALLBACK).decode(frame, position)
+        except DecodeError as error:
+            raise self._stranger(str(error)) from None
+        return message
+
+    def _receive(self, count: int) -> bytearray:
+        received = bytearray(count)
+        view = memoryview(received)
+        while view:
+            length = self._socket.recv_into(view)
+            if not length:
+                raise ConnectionResetError(0, "the broker closed the connection")
+            view = view[length:]
+        return received
+
+    def _stranger(self, what: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NETWORK_EXCEPTION,
+            f"what listens at {self.host}:{self.port} is not a Kafka broker ({what})",
+        )
+
+
+def _constant(name: str) -> str:
+    """`ListOffsets` as `LIST_OFFSETS`."""
+    return "".join(f"_{c}" if c.isupper() else c.upper() for c in name).lstrip("_")
