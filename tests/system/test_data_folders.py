@@ -92,6 +92,12 @@ def test_a_damaged_middle_takes_that_partition_offline_and_no_other(filled, wire
     assert log.read_bytes() == damaged
     served(connection, raw, batch)
     assert filled.terminate() == 0
+    # nor does a clean stop make the damage look healthy at the next start
+    filled.start()
+    connection = wire(filled.bootstrap)
+    assert raw.fetch(connection, "hurt").error_code == KAFKA_STORAGE_ERROR
+    served(connection, raw, batch)
+    assert filled.terminate() == 0
 
 
 @pytest.mark.parametrize("suffixes", [(".index",), (".timeindex",), (".index", ".timeindex")])

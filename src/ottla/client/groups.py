@@ -4,9 +4,9 @@
         for row in groups.lag("billing"):
             print(row.partition, row.committed, row.end, row.lag)
 
-Spoken by ourselves (`router`, `wire`), not through librdkafka, which has no request for deleting offsets
-and leaves out the epochs of KIP-848 groups. Each method asks the group's own coordinator and
-repeats what fails only for a moment, such as a coordinator that is still loading.
+Spoken by ourselves (`router`, `wire`), not through librdkafka, which has no request for deleting
+offsets and leaves out the epochs of KIP-848 groups. Each method asks the group's own coordinator
+and repeats what fails only for a moment, such as a coordinator that is still loading.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Groups:
 
     # -- which groups there are
 
-    def list(
+    def list_groups(
         self, *, states: Iterable[str] = (), types: Iterable[str] = ()
     ) -> tuple[GroupListing, ...]:
         """All groups of all brokers, in the order brokers give them; filtered if asked to."""

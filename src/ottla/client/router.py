@@ -37,6 +37,7 @@ _PASSING: Final = frozenset(
         ErrorCode.LEADER_NOT_AVAILABLE,
     }
 )
+_BY_NUMBER: Final = {int(code): code for code in ErrorCode}
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
 
@@ -190,10 +191,7 @@ def check(code: int, message: str | None = None) -> None:
 
 def error_code(number: int) -> ErrorCode:
     """A code by its number; one that is newer than we are is an unknown server error."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def _cap(wire: Wire) -> None:

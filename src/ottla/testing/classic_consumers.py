@@ -1,8 +1,8 @@
 """A consumer of the classic protocol for tests of the group machines: joins, syncs, assigns, obeys.
 
 `step` does the next thing a client would do and returns. Eager ones drop everything before they
-join again; cooperative ones keep what they own, report it, give up what they are told to give up and
-join again then. As a leader it assigns ranges, and leaves out what somebody else still owns.
+join again; cooperative ones keep what they own, report it, give up what they are told to give up
+and join again then. As a leader it assigns ranges, and leaves out what somebody else still owns.
 """
 
 from __future__ import annotations
@@ -112,6 +112,12 @@ class ClassicConsumer:
             self.generation = -1
             if code is not ErrorCode.ILLEGAL_GENERATION:
                 self.member_id = ""
+
+    def lose_connection(self) -> None:
+        """No answer will come: it asks again."""
+        if self._joining is not None or self._syncing is not None:
+            self._joining = self._syncing = None
+            self.is_stable = False
 
     # ------------------------------------------------------------------ join
 

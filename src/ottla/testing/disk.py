@@ -147,7 +147,7 @@ class DiskFile(OsFile):
 
     def append(self, data: ReadableBuffer) -> None:
         self._session.before("write")
-        view = memoryview(data)
+        view = memoryview(data).cast("B")
         fits = self._session.disk.take(self.path, view.nbytes)
         super().append(view[:fits])
         if fits < view.nbytes:

@@ -19,9 +19,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ottla.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.client.direct import DirectAdmin
 
 KAFKA_VERSION = "4.2.0"
 """The Kafka whose tools these follow."""
@@ -113,8 +116,12 @@ class Options:
         return value
 
     def integer(self, name: str) -> int | None:
+        """The argument as a number; whether it is one is only checked here, as in Java."""
         value = self.value(name)
-        return None if value is None else int(value)
+        try:
+            return None if value is None else int(value)
+        except ValueError:
+            raise UsageError(f"Cannot parse argument '{value}' of option {name}") from None
 
     def first_of(self, *names: str) -> str | None:
         """The argument of the first of these options that was given; for options that were
@@ -166,7 +173,7 @@ class Parser:
             else:
                 value = words[position]
                 position += 1
-            given.append(_checked(spec, value))
+            given.append(value)
         self._answer_help(options)
         return options
 
@@ -217,15 +224,6 @@ def help_lines(specs: Iterable[Option]) -> Iterable[str]:
         for line in lines:
             yield f"{left:<{column}} {line}".rstrip() + "\n"
             left = ""
-
-
-def _checked(spec: Option, value: str) -> str:
-    if spec.kind is not str:
-        try:
-            spec.kind(value)
-        except ValueError:
-            raise UsageError(f"Cannot parse argument '{value}' of option {spec.name}") from None
-    return value
 
 
 # -- checks that Kafka's tools share
@@ -285,19 +283,67 @@ def bootstrap_of(options: Options, *names: str) -> str:
         raise UsageError(str(error)) from None
 
 
+def connect(options: Options, *names: str) -> DirectAdmin:
+    """A connection to the brokers of a command line, with what --command-config says about it."""
+    from ottla.client.direct import DirectAdmin
+
+    servers = bootstrap_of(options, *names)
+    path = options.first_of(*(n for n in ("command-config",) if n in options.specs))
+    return DirectAdmin(servers, **connection_settings({} if path is None else read_properties(path)))
+
+
+def connection_settings(properties: Mapping[str, str]) -> Any:
+    """Java's client properties as arguments of `DirectAdmin`."""
+    protocol = properties.get("security.protocol", "PLAINTEXT")
+    if protocol.upper() != "PLAINTEXT":
+        raise Failure(
+            f"security.protocol={protocol} is not supported by this tool; connect to a PLAINTEXT "
+            f"listener instead"
+        )
+    settings: dict[str, Any] = {}
+    for name in ("default.api.timeout.ms", "request.timeout.ms"):
+        if name in properties:
+            try:
+                settings["timeout"] = int(properties[name]) / 1000
+            except ValueError:
+                raise Failure(f"Invalid value {properties[name]} for configuration {name}: Not a "
+                    "number of type INT") from None
+    if "client.id" in properties:
+        settings["client_id"] = properties["client.id"]
+    return settings
+
+
 # -- running
 
 
 def explain(error: KafkaError) -> str:
-    """What a broker or the client complains about, in one line."""
+    """What a broker or the client complains about, in one line and where possible Java's."""
     failures = getattr(error, "failures", None)
     if isinstance(failures, dict) and failures:
         return "; ".join(f"{name}: {explain(each)}" for name, each in failures.items())
-    return error.message or error.code.text
+    if error.code in _UNREACHABLE:
+        return (
+            f"no broker answers ({error.message or error.code.text}); start one with "
+            f"kafka-server-start, or name another with --bootstrap-server"
+        )
+    return error.message or _JAVA_TEXTS.get(error.code, error.code.text)
 
 
-def unreachable(error: KafkaError) -> bool:
-    return error.code in (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
+_UNREACHABLE = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
+
+# What Java's client says when the broker sends a code and no words. Scripts look for these.
+_JAVA_TEXTS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+    ErrorCode.OFFSET_OUT_OF_RANGE: (
+        "The requested offset is not within the range of offsets maintained by the server."
+    ),
+    ErrorCode.LEADER_NOT_AVAILABLE: (
+        "There is no leader for this topic-partition as we are in the middle of a leadership "
+        "election."
+    ),
+    ErrorCode.UNKNOWN_TOPIC_ID: "This server does not host this topic ID.",
+    ErrorCode.KAFKA_STORAGE_ERROR: "Disk error when trying to access log file on the disk.",
+}
 
 
 def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
