@@ -96,7 +96,7 @@ def test_a_damaged_middle_takes_that_partition_offline_and_no_other(filled, wire
     filled.start()
     connection = wire(filled.bootstrap)
     assert raw.fetch(connection, "hurt").error_code == KAFKA_STORAGE_ERROR
-    served(connection, raw, batch)
+    served(connection, raw, batch, offset=21)
     assert filled.terminate() == 0
 
 

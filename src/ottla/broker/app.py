@@ -12,14 +12,14 @@ import logging
 import os
 import random
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AsyncExitStack
 from typing import Any
 
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.metering import measure
+from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.journal import DamagedStore
-from ottla.cluster.kraft_import import ImportRefused, open_store
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import MetadataStore
@@ -56,6 +56,7 @@ from ottla.storage.loader import Progress
 logger = logging.getLogger(__name__)
 
 METADATA_FOLDER = "metadata"
+KRAFT_FOLDER = "__cluster_metadata-0"
 DRAIN_SECONDS = 5.0
 # What strangers may make us hold in unfinished requests, where the settings do not say.
 RECEIVE_MEMORY = 256 << 20
@@ -92,6 +93,7 @@ class Broker:
         self.metrics = Metrics()
         self.services: Services
         self._listeners: Listeners
+        self._store: MetadataStore
         # while it runs
         self._running = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
@@ -102,7 +104,7 @@ class Broker:
         async with AsyncExitStack() as stack:
             try:
                 await self._start(stack)
-            except (StorageUnavailable, ImportRefused, DamagedStore, ConfigError) as error:
+            except (StorageUnavailable, DamagedStore, ConfigError) as error:
                 raise StartFailed(str(error)) from None
             except KafkaError as error:
                 raise StartFailed(error.message or str(error)) from None
@@ -113,14 +115,25 @@ class Broker:
         await self._running.aclose()
         logger.info("stopped")
 
-    def abandon(self) -> None:
+    async def abandon(self, cut: Callable[[], None]) -> None:
         """Stop as kill -9 does, for tests: nothing is answered, flushed or given back.
 
-        Connections and ports are closed and threads ended; locks and tasks are the caller's.
+        Connections are closed, then `cut` is called, which has to see to it that nothing reaches
+        the disk any more and that its locks are free; then threads and descriptors are let go.
         """
         self._running.pop_all()
         self._listeners.close()
-        self.services.workers.close()
+        cut()
+        services = self.services
+        services.workers.close()
+        for log in services.logs.logs.values():
+            log.close_files()
+        await self._store.close()
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        """The clients that are connected, always the newest state."""
+        return self._listeners.connections
 
     async def wait_failed(self) -> str:
         """Returns, with the reason, when the broker cannot go on: no data folder is left."""
@@ -153,7 +166,7 @@ class Broker:
         bound = [self._bind(listeners, it.name, it.host, it.port) for it in config.listeners]
 
         # What the cluster is, from our own store or from what Apache Kafka left here.
-        store = await self._open_store(logs)
+        self._store = store = await self._open_store(logs)
         stack.push_async_callback(store.close)
         registry = Registry(store)
         await registry.load()
@@ -260,12 +273,15 @@ class Broker:
         )
         path = os.path.join(home, METADATA_FOLDER)
         try:
-            store, _ = await open_store(self._fs, path, folders)
+            if EmbeddedStore.exists(self._fs, path) or not any(
+                self._fs.is_dir(os.path.join(it, KRAFT_FOLDER)) for it in folders
+            ):
+                return await EmbeddedStore.open(self._fs, path)
+            return await _take_over(self._fs, path, folders)
         except BlockingIOError:
             raise StartFailed(f"the metadata in {path} is in use by another process") from None
         except OSError as error:
             raise StartFailed(f"the metadata in {path} cannot be opened: {error}") from None
-        return store
 
     def _identify(self, logs: LogDirectories, registry: Registry) -> None:
         """The node's number: as told, else as the folders remember it."""
@@ -363,6 +379,17 @@ def _limits(config: BrokerConfig) -> Limits:
         receive_buffer=config.socket_receive_buffer_bytes,
         backlog=config.socket_listen_backlog_size,
     )
+
+
+async def _take_over(fs: FileSystem, path: str, folders: tuple[str, ...]) -> MetadataStore:
+    """A store that begins with what Apache Kafka left; imported here, since it is rarely needed."""
+    from ottla.cluster.kraft_import import ImportRefused, open_store
+
+    try:
+        store, _ = await open_store(fs, path, folders)
+    except ImportRefused as error:
+        raise StartFailed(str(error)) from None
+    return store
 
 
 def _everything(image: ClusterImage) -> ImageChange:

@@ -318,6 +318,20 @@ class DirectAdmin:
         raise_for(answer.error_code)
         return sorted(each.resource_name for each in answer.config_resources)
 
+    # -- groups
+
+    def groups(self) -> list[str]:
+        """The ids of all groups, asked of every broker."""
+        from ottla.protocol.messages.groups import ListGroupsRequest
+
+        self._metadata(())
+        found: set[str] = set()
+        for number in self._nodes:
+            answer = self._broker(number).ask(ListGroupsRequest())
+            raise_for(answer.error_code)
+            found.update(each.group_id for each in answer.groups)
+        return sorted(found)
+
     # -- records
 
     def list_offsets(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypedDict, Unpack
 
@@ -130,6 +130,7 @@ class Faults:
         # on the broker's thread
         self._silenced: set[Connection] = set()
         self._delayed: dict[asyncio.TimerHandle, Callable[[], None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     # ------------------------------------------------------------------ requests
 
@@ -147,7 +148,7 @@ class Faults:
         is wrong. APIs that cannot fail as a whole (ListOffsets, FindCoordinator, Fetch and a few
         more) are always carried out, and the code is put into each part of their answer.
         """
-        wanted = ErrorCode[code] if isinstance(code, str) else ErrorCode(code)
+        wanted = ErrorCode[code] if isinstance(code, str) else code
 
         def act(fault: Fault, asked: _Asked) -> Result:
             return self._fail(fault, asked, wanted, processed)
@@ -168,7 +169,8 @@ class Faults:
                 return None
             self._silenced.add(asked.request.connection)
             silence: Deferred[Any] = Deferred()
-            _let_go(result)
+            if hasattr(result, "send"):
+                self._spawn(result)
             return silence
 
         return self._add(act, apis, choice)
@@ -317,7 +319,7 @@ class Faults:
         error: Exception = KafkaError(code, "a fault of the test")
         if handler.key is ApiKey.PRODUCE and request.body.acks == 0:
             error = Hangup(CUT)  # nobody waits for an answer; as in Kafka this is the only sign
-        result = asked.proceed() if processed else None
+        result: Result = asked.proceed() if processed else None
         if hasattr(result, "send"):
 
             async def finish() -> None:
@@ -356,10 +358,16 @@ class Faults:
             result.on_done(done)
         elif hasattr(result, "send"):
             late.exclusive = True
-            loop.create_task(result).add_done_callback(done)
+            self._spawn(result).add_done_callback(done)
         else:
             hold(lambda: late.resolve(result))
         return late
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _on_loop(self, work: Callable[[], Any]) -> Any:
         loop = self._loop
@@ -403,10 +411,3 @@ def _shaped(result: Result, shape: Callable[[Any], Any]) -> Result:
 
         return finish()
     return shape(result)
-
-
-def _let_go(result: Result) -> None:
-    """Nobody will be told the result; what it stands for is carried out all the same."""
-    if hasattr(result, "send"):
-        task = asyncio.get_running_loop().create_task(result)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -184,6 +184,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="run other projects' suites against a broker")
     parser.add_argument("--bootstrap", metavar="HOST:PORT")
     parser.add_argument("--aiokafka", type=Path, metavar="FOLDER", help="a checkout of aiokafka")
+    parser.add_argument("--only", choices=["kafka-python", "aiokafka"], help="run just this one")
     parser.add_argument("pytest_arguments", nargs="*", help="passed on to pytest")
     options = parser.parse_args()
     with ExitStack() as stack:
@@ -196,15 +197,12 @@ def main() -> int:
             bootstrap = broker.bootstrap
             broker.settings["advertised.listeners"] = f"PLAINTEXT://{bootstrap}"
             broker.start()
-        more = options.pytest_arguments
-        failed = (
-            0
-            if os.environ.get("QA_SKIP")
-            else run_kafka_python(bootstrap, subfolder(folder, "kafka-python"), more)
-        )
+        more, failed = options.pytest_arguments, 0
+        if options.only != "aiokafka":
+            failed |= run_kafka_python(bootstrap, subfolder(folder, "kafka-python"), more)
         if options.aiokafka is None:
             print("\naiokafka: not run, its source distribution holds no tests; see --aiokafka")
-        else:
+        elif options.only != "kafka-python":
             target = subfolder(folder, "aiokafka")
             failed |= run_aiokafka(bootstrap, options.aiokafka, target, more)
     return 1 if failed else 0

@@ -245,6 +245,18 @@ def check_excluded(options: Options, used: str, *excluded: str) -> None:
             raise UsageError(f'Option "[{used}]" can\'t be used with option "[{name}]"')
 
 
+def deprecated(options: Options, old: str, new: str) -> None:
+    """Both names of an option at once are a mistake; the old one alone is mentioned."""
+    if not options.has(old):
+        return
+    if options.has(new):
+        raise UsageError(f'Option "[{old}]" can\'t be used with option "[{new}]"')
+    print(
+        f"Option --{old} has been deprecated and will be removed in a future version. "
+        f"Use --{new} instead."
+    )
+
+
 def read_properties(path: str) -> dict[str, str]:
     """A Java properties file."""
     from ottla.config.properties import MalformedProperties, decode, parse_properties

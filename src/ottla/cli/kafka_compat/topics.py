@@ -135,7 +135,7 @@ def _checked_action(options: Options) -> Callable[[DirectAdmin, Options], None]:
     if action == "alter":
         if options.has("config"):
             raise UsageError(
-                'Option combination "[bootstrap-server],[config]" can\'t be used with option '
+                'Option combination "[[bootstrap-server], [config]]" can\'t be used with option '
                 '"[alter]" (To alter topic configurations, the kafka-configs tool can be used.)'
             )
         check_required(options, "partitions")

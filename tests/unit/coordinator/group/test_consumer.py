@@ -10,9 +10,10 @@ from ottla.coordinator.group.consumer_commands import (
     DescribeConsumerGroup,
     DescribedConsumerGroup,
 )
-from ottla.coordinator.group.consumer_group import MemberState
+from ottla.coordinator.group.consumer_group import ConsumerGroup, MemberState
+from ottla.coordinator.group.journal import CurrentAssignment, CurrentAssignmentEntry
 from ottla.errors import ErrorCode
-from ottla.testing.groups import CLIENT, GROUP, GroupWorld, count, refused, some
+from ottla.testing.groups import CLIENT, GROUP, GroupWorld, count, refused, some, topic_id
 
 # -- joining and reconciling -------------------------------------------------------------------
 
@@ -394,3 +395,41 @@ def test_a_deleted_group_leaves_nothing() -> None:
         w.runner.log.append((key, value))
     assert not w.runner.shard.groups
     assert not w.runner.reload(compact=True).groups
+
+
+def test_a_member_whose_removal_could_not_be_written_is_removed_a_little_later() -> None:
+    w = GroupWorld()
+    w.topics(a=1)
+    w.consumer("m", "a").join()
+    w.runner.failures = 1
+    w.runner.advance(45_000)
+    assert set(w.group.members) == {"m"}
+    w.runner.advance(500)
+    assert not w.group.members
+
+
+def test_of_two_records_that_claim_a_partition_the_later_counts() -> None:
+    def holding(member: str, *partitions: int) -> CurrentAssignmentEntry:
+        held = some("a", *partitions) if partitions else {}
+        return CurrentAssignmentEntry(GROUP, member, CurrentAssignment(1, 0, 0, held, {}))
+
+    group = ConsumerGroup(GROUP)
+    for entry in (holding("one", 0), holding("two", 0), holding("one")):
+        group.apply(entry)
+    assert group.owner(topic_id("a"), 0) == "two"
+    group.apply(CurrentAssignmentEntry(GROUP, "two", None))
+    assert group.owner(topic_id("a"), 0) is None
+
+
+def test_a_state_that_only_a_newer_coordinator_knows_makes_the_member_begin_anew() -> None:
+    w = GroupWorld()
+    w.topics(a=1)
+    m = w.consumer("m", "a")
+    m.join()
+    odd = CurrentAssignment(1, 0, 99, some("a", 0), {})
+    w.group.apply(CurrentAssignmentEntry(GROUP, "m", odd))
+    with refused(ErrorCode.FENCED_MEMBER_EPOCH):
+        m.beat()
+    m.join()
+    assert m.owned == some("a", 0)
+    assert w.group.members["m"].state is MemberState.STABLE

@@ -484,3 +484,26 @@ def test_a_classic_members_commit_is_of_its_generation() -> None:
     check(old.member_id, None, old.generation, api_version=5)
     with refused(ErrorCode.ILLEGAL_GENERATION):
         check(old.member_id, None, old.generation - 1, api_version=5)
+
+
+def test_sessions_of_classic_members_go_on_when_the_group_is_classic_again() -> None:
+    w, old, new = mixed()
+    other = ClassicConsumer(w, "a")
+    settle(w, old, other, new)
+    new.leave()
+    settle(w, old, other)
+    for _ in range(4):
+        w.runner.advance(10_000)
+        old.step()
+    settle(w, old)
+    assert set(classic_group(w).members) == {old.member_id}
+    assert old.owned == {("a", 0), ("a", 1)}
+
+
+def test_so_they_do_for_members_who_never_come_to_the_rebalance_of_the_downgrade() -> None:
+    w, old, new = mixed()
+    new.leave()
+    assert classic_group(w).state is State.PREPARING
+    w.runner.advance(60_000)
+    assert classic_group(w).state is State.EMPTY
+    assert old.member_id not in classic_group(w).members

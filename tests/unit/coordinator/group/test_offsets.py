@@ -249,5 +249,5 @@ class TestTransactions:
 def test_the_time_of_a_commit_is_the_brokers(runner: Any) -> None:
     runner.advance(5)
     commit(runner, Commit("t", 0, 5))
-    ((topic, (it,)),) = runner.run(FetchOffsets("g", None))
+    ((_, (it,)),) = runner.run(FetchOffsets("g", None))
     assert it.committed.commit_timestamp_ms == START_MS + 5

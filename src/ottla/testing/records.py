@@ -1,0 +1,166 @@
+"""Records straight into and out of a broker's logs, without a client. On the broker's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+from ottla.client.partitioners import murmur2_partition
+from ottla.client.records import Delivery, Headers, Record, header_list
+from ottla.dispatch.context import Services
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.records.batch import APPEND_TIME_FLAG, batches
+from ottla.records.builder import build_batch
+from ottla.records.reader import iter_records
+from ottla.replication.partition import Partition
+from ottla.runtime.waiters import Waiter
+from ottla.storage.log import AppendInfo
+from ottla.storage.validate import prepare
+
+CHUNK = 1 << 20
+
+
+def partitions_of(services: Services, topic: str) -> list[Partition]:
+    """All partitions of a topic. Raises KafkaError."""
+    known = services.image.topics.get(topic)
+    if known is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the broker has no topic {topic!r}")
+    return [services.replicas.by_name(topic, index) for index in range(len(known.partitions))]
+
+
+async def produce(
+    services: Services,
+    topic: str,
+    values: Sequence[bytes | None],
+    *,
+    key: bytes | None,
+    partition: int | None,
+    headers: Headers | None,
+    timestamp_ms: int | None,
+) -> list[Delivery]:
+    """Append the values as one batch per partition; returns where each of them is."""
+    partitions = partitions_of(services, topic)
+    now_ms = services.clock.now_ms()
+    moment = now_ms if timestamp_ms is None else timestamp_ms
+    pairs = [(n, v.encode() if isinstance(v, str) else v) for n, v in header_list(headers) or ()]
+    placed: dict[int, list[int]] = {}
+    for position, index in zip(
+        range(len(values)), _places(len(partitions), key, partition), strict=False
+    ):
+        placed.setdefault(index, []).append(position)
+    deliveries: dict[int, Delivery] = {}
+    for index, positions in placed.items():
+        if not 0 <= index < len(partitions):
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {index}"
+            )
+        target = partitions[index]
+        batch = build_batch([(moment, key, values[it], pairs) for it in positions])
+        info = await _append(services, target, batch, now_ms)
+        written = info.append_time_ms if info.append_time_ms >= 0 else moment
+        for delta, it in enumerate(positions):
+            deliveries[it] = Delivery(topic, index, info.base_offset + delta, written)
+    return [deliveries[position] for position in range(len(values))]
+
+
+async def consume(
+    services: Services,
+    topic: str,
+    count: int | None,
+    *,
+    partition: int | None,
+    offset: int,
+    timeout: float,
+) -> list[Record[bytes, bytes]]:
+    """What a read_committed consumer would get, by partition and offset; waits for `count`."""
+    partitions = partitions_of(services, topic)
+    chosen = partitions if partition is None else [_one(partitions, topic, partition)]
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    found: dict[TopicPartition, list[Record[bytes, bytes]]] = {it.id: [] for it in chosen}
+    positions = {it.id: max(offset, it.log_start_offset) for it in chosen}
+    while True:
+        for it in chosen:
+            read, positions[it.id] = _read(it, positions[it.id])
+            found[it.id] += read
+        records = [record for it in chosen for record in found[it.id]]
+        if count is None:
+            return records
+        if len(records) >= count:
+            return records[:count]
+        left = deadline - loop.time()
+        if left <= 0:
+            raise AssertionError(f"{topic}: {len(records)} of {count} records after {timeout} s")
+        readable: asyncio.Future[None] = loop.create_future()
+        waiter = Waiter(loop, [it.readable for it in chosen], 1, left, _once(readable))
+        try:
+            await readable
+        finally:
+            waiter.cancel()
+
+
+def _read(partition: Partition, offset: int) -> tuple[list[Record[bytes, bytes]], int]:
+    """The records from `offset` to the end, and the offset after them."""
+    topic, index = partition.id
+    records: list[Record[bytes, bytes]] = []
+    upper = partition.last_stable_offset()
+    while offset < upper:
+        region = partition.read(offset, CHUNK, upper, True).region
+        if region is None:
+            break
+        data = region.read()
+        for position, header in batches(data):
+            if not header.is_control:
+                appended = bool(header.attributes & APPEND_TIME_FLAG)
+                records += [
+                    Record(
+                        topic,
+                        index,
+                        it.offset,
+                        it.timestamp,
+                        "append" if appended else "create",
+                        it.key,
+                        it.value,
+                        tuple(it.headers),
+                        header.leader_epoch,
+                    )
+                    for it in iter_records(data[position : position + header.size], header)
+                    if it.offset >= offset
+                ]
+            offset = header.next_offset
+    return records, offset
+
+
+async def _append(services: Services, target: Partition, batch: bytes, now_ms: int) -> AppendInfo:
+    slow = target.log.needs_slow_path(memoryview(batch))
+    if slow:
+        batch = prepare(batch, target.log.config, now_ms, partition=target.id)
+    info = target.append(memoryview(bytearray(batch)), now_ms, prepared=slow)
+    if not target.committed(info):
+        await target.wait_committed(info)
+    return info
+
+
+def _places(count: int, key: bytes | None, partition: int | None) -> Iterator[int]:
+    """A partition for each value: the one asked for, the key's as in Java, or each in turn."""
+    if partition is not None:
+        return itertools.repeat(partition)
+    if key is not None:
+        return itertools.repeat(murmur2_partition(key, count))
+    return itertools.cycle(range(count))
+
+
+def _one(partitions: Sequence[Partition], topic: str, index: int) -> Partition:
+    if not 0 <= index < len(partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {index}")
+    return partitions[index]
+
+
+def _once(future: asyncio.Future[None]) -> Callable[[], None]:
+    def ready() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    return ready

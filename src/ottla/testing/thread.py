@@ -1,0 +1,70 @@
+"""An event loop in a thread of its own, for a broker beside somebody else's test.
+
+The test may be plain code or run a loop itself; both are strangers to the broker's loop and only
+hand it work. The thread is a daemon: a test run that is killed must not hang on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from ottla.runtime.loop import loop_factory
+
+T = TypeVar("T")
+
+# Found at import, so that the first broker does not wait for uvloop to be loaded.
+_new_loop = loop_factory()
+
+
+class LoopThread:
+    """Runs from its creation until `close`."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine on the loop and wait for its result."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a fault's condition runs inside the broker and may not call it")
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
+
+    def do(self, work: Callable[[], T], timeout: float | None = None) -> T:
+        """Call a function on the loop's thread and wait for its result."""
+
+        async def run() -> T:
+            return work()
+
+        return self.call(run(), timeout)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Cancel what is left, wait for its end and stop. Whatever it says is not of interest."""
+        if self.loop.is_closed():
+            return
+        self.loop.call_soon_threadsafe(
+            self.loop.set_exception_handler, lambda _loop, _context: None
+        )
+        try:
+            self.call(_end_tasks(), timeout)
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(timeout)
+            if not self._thread.is_alive():
+                self.loop.close()
+
+
+async def _end_tasks() -> None:
+    me = asyncio.current_task()
+    tasks = [task for task in asyncio.all_tasks() if task is not me]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,457 @@
+"""The host: loading, appending before applying, answering when it is safe, letting go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import pytest
+
+from ottla.cluster.registry import ImageChange
+from ottla.config.topic import TopicConfig
+from ottla.coordinator.host import Host
+from ottla.coordinator.shard import Answer, Now, Parked, Result, Work
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.model.image import ClusterImage
+from ottla.model.topic import PartitionState, Topic
+from ottla.records.builder import build_batch
+from ottla.records.compression import Compression
+from ottla.records.control import ControlType, end_marker
+from ottla.replication.partition import Partition
+from ottla.runtime.clock import SystemClock
+from ottla.runtime.waiters import Deferred
+from ottla.runtime.workers import Workers
+from ottla.storage.log import Log
+from ottla.testing.logs import LogBench
+
+NAME = "__things"
+ID = TopicId(b"t" * 16)
+
+
+class Slate:
+    """A shard that remembers keys and values. A command is a function of it."""
+
+    def __init__(self) -> None:
+        self.content: dict[bytes, bytes | None] = {}
+        self.pending: dict[int, list[bytes]] = {}
+        self.parked: list[Parked] = []
+        self.due_at: int | None = None
+        self.ticks: list[Any] = []
+        self.ready: list[Any] = []
+
+    def handle(self, command: Callable[[Slate, Now], Result], now: Now) -> Result:
+        return command(self, now)
+
+    def replay(
+        self, key: bytes, value: bytes | None, *, offset: int = -1, producer_id: int = -1
+    ) -> None:
+        if key == b"poison":
+            raise RuntimeError("a bug")
+        if producer_id >= 0:
+            self.pending.setdefault(producer_id, []).append(key)
+        else:
+            self.content[key] = value
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        for key in self.pending.pop(producer_id, []):
+            if committed:
+                self.content[key] = b"committed"
+
+    def loaded(self, now: Now) -> Iterable[Any]:
+        return self.ready
+
+    @property
+    def next_due_ms(self) -> int | None:
+        return self.due_at
+
+    def due(self, now: Now) -> list[Any]:
+        self.due_at = None
+        return self.ticks
+
+    def unload(self, error: KafkaError) -> list[Answer]:
+        return [(it, error) for it in self.parked]
+
+
+class Disk:
+    """fsync that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[None]] = []
+
+    def wait_flushed(self, log: Log, offset: int) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        return future
+
+    async def flush(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0).set_result(None)
+            await asyncio.sleep(0)
+
+
+class Settings:
+    load_buffer_bytes = 200
+    compression = Compression.NONE
+    commit_timeout_ms = 5_000
+
+
+class Bench:
+    """A host over partitions in memory."""
+
+    def __init__(self, config: TopicConfig | None = None, count: int = 2) -> None:
+        self.disk = Disk()
+        self.partitions = {}
+        for index in range(count):
+            state = PartitionState(1, 0, 0, (1,), (1,))
+            log = LogBench(config or TopicConfig()).open()
+            partition = Partition(TopicPartition(NAME, index), ID, log, state, self.disk)
+            partition.lead(state)
+            self.partitions[index] = partition
+        self.workers = Workers(children=1)
+        self.settings = Settings()
+        self.slates: list[Slate] = []
+        self.host = Host(
+            NAME,
+            1,
+            partitions=self,
+            clock=SystemClock(),
+            workers=self.workers,
+            settings=self.settings,
+            make_shard=self._make,
+        )
+        self.image = ClusterImage()
+
+    def _make(self, index: int, image: ClusterImage) -> Slate:
+        self.slates.append(Slate())
+        return self.slates[-1]
+
+    def by_name(self, topic: str, index: int) -> Partition:
+        return self.partitions[index]
+
+    def lead(self, *leaders: int) -> None:
+        """Partition n is led by leaders[n] from now on."""
+        states = tuple(PartitionState(it, 0, 0, (it,), (it,)) for it in leaders)
+        topics = {NAME: Topic(NAME, ID, states)} if leaders else {}
+        before, self.image = self.image, ClusterImage(topics=topics)
+        self.host.apply(ImageChange(before, self.image, frozenset({NAME})))
+
+    async def ready(self) -> None:
+        self.lead(1, 1)
+        await self.host.wait_loaded()
+
+    def slate(self, index: int = 0) -> Slate:
+        shard = next(it.shard for it in self.host if it.index == index)
+        assert isinstance(shard, Slate)
+        return shard
+
+    def run(self, command: Callable[[Slate, Now], Result]) -> Any:
+        return self.host.run(0, command)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    it = Bench()
+    yield it
+    await it.host.close()
+    it.workers.close()
+
+
+@pytest.fixture
+async def slow() -> AsyncIterator[Bench]:
+    """With fsync before anything is committed."""
+    it = Bench(TopicConfig(flush_messages=1))
+    yield it
+    await it.host.close()
+    it.workers.close()
+
+
+def write(key: bytes, value: bytes = b"v", reply: Any = "done", **more: Any) -> Any:
+    return lambda slate, now: Result(reply, [(key, value)], **more)
+
+
+def refused(call: Callable[[], Any]) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        call()
+    return caught.value.code
+
+
+async def test_nobody_is_coordinated_before_the_partition_is_ours(bench: Bench) -> None:
+    assert refused(lambda: bench.run(write(b"a"))) is ErrorCode.NOT_COORDINATOR
+    bench.lead(1, 2)
+    assert refused(lambda: bench.run(write(b"a"))) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await bench.host.wait_loaded()
+    assert bench.run(write(b"a")) == "done"
+    assert refused(lambda: bench.host.run(1, write(b"a"))) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_records_are_in_the_log_before_they_are_applied(bench: Bench) -> None:
+    await bench.ready()
+    ends = []
+
+    def noted(error: KafkaError | None, now: Now) -> None:
+        ends.append((bench.partitions[0].log.log_end_offset, dict(bench.slate().content)))
+
+    bench.run(write(b"a", after=noted))
+    assert ends == [(1, {b"a": b"v"})]
+
+
+async def test_a_log_is_replayed_in_slices_and_all_of_it(bench: Bench) -> None:
+    log = bench.partitions[0].log
+    for number in range(50):
+        records = [(1, b"%d-%d" % (number, it), b"x" * 20, ()) for it in range(3)]
+        batch = bytearray(build_batch(records))
+        bench.partitions[0].append(memoryview(batch), 1)
+    assert log.size > 10 * bench.settings.load_buffer_bytes
+    await bench.ready()
+    assert len(bench.slate().content) == 150
+
+
+async def test_transactions_in_the_log_count_when_they_end(bench: Bench) -> None:
+    def append(batch: bytes) -> None:
+        bench.partitions[0].log.append_replicated(memoryview(bytearray(batch)))
+
+    for offset, (producer, committed) in enumerate([(7, True), (8, False)]):
+        append(
+            build_batch(
+                [(1, b"%d" % producer, b"v", ())],
+                base_offset=2 * offset,
+                producer_id=producer,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=True,
+            )
+        )
+        append(
+            end_marker(
+                ControlType.COMMIT if committed else ControlType.ABORT,
+                producer_id=producer,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                base_offset=2 * offset + 1,
+                timestamp=1,
+            )
+        )
+    await bench.ready()
+    assert bench.slate().content == {b"7": b"committed"}
+
+
+async def test_what_is_to_be_done_first_is_done_after_loading(bench: Bench) -> None:
+    original = bench._make
+
+    def make(index: int, image: ClusterImage) -> Slate:
+        slate = original(index, image)
+        slate.ready.append(write(b"first"))
+        return slate
+
+    bench.host.make_shard = make
+    await bench.ready()
+    assert bench.slate().content == {b"first": b"v"}
+
+
+async def test_a_failed_append_applies_nothing_and_says_so(bench: Bench) -> None:
+    await bench.ready()
+    told: list[Any] = []
+    parked = Parked()
+    huge = b"x" * (2 << 20)
+
+    def after(error: KafkaError | None, now: Now) -> None:
+        told.append(error and error.code)
+
+    command = write(b"a", huge, after=after, answers=[(parked, "never")])
+    assert refused(lambda: bench.run(command)) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert told == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert bench.slate().content == {}
+    assert bench.run(write(b"b")) == "done"
+
+
+async def test_what_comes_after_may_replace_the_reply_and_write_more(bench: Bench) -> None:
+    await bench.ready()
+    more = write(b"b", reply="better")(bench.slate(), None)
+    assert bench.run(write(b"a", after=lambda error, now: more)) == "better"
+    assert bench.slate().content == {b"a": b"v", b"b": b"v"}
+
+
+async def test_independent_records_are_split_into_batches_that_fit(bench: Bench) -> None:
+    await bench.ready()
+    records = [(b"%d" % it, b"x" * 300_000) for it in range(10)]
+    assert refused(lambda: bench.run(lambda s, n: Result(None, records))) is (
+        ErrorCode.UNKNOWN_SERVER_ERROR
+    )
+    bench.run(lambda slate, now: Result("done", records, atomic=False))
+    assert len(bench.slate().content) == 10
+
+
+async def test_a_parked_reply_is_answered_by_a_later_command(bench: Bench) -> None:
+    await bench.ready()
+    parked = Parked()
+    waiting = bench.run(lambda slate, now: Result(parked))
+    assert isinstance(waiting, Deferred)
+    assert not waiting.done
+    bench.run(write(b"a", answers=[(parked, "at last")]))
+    assert waiting.result() == "at last"
+
+
+async def test_a_command_may_answer_itself(bench: Bench) -> None:
+    await bench.ready()
+    parked = Parked()
+    waiting = bench.run(write(b"a", reply=parked, answers=[(parked, "now")]))
+    assert waiting.result() == "now"
+
+
+async def test_nothing_is_told_before_it_is_committed(slow: Bench) -> None:
+    await slow.ready()
+    first = slow.run(write(b"a"))
+    assert isinstance(first, Deferred)
+    parked = Parked()
+    other = slow.run(lambda slate, now: Result(parked))
+    read = slow.run(lambda slate, now: Result(slate.content[b"a"], answers=[(parked, "seen")]))
+    assert [it.done for it in (first, other, read)] == [False, False, False]
+    await slow.disk.flush()
+    assert [it.result() for it in (first, other, read)] == ["done", "seen", b"v"]
+    assert slow.run(lambda slate, now: Result("at once")) == "at once"
+
+
+async def test_replicas_that_do_not_follow_make_a_commit_uncertain(slow: Bench) -> None:
+    await slow.ready()
+    slow.settings.commit_timeout_ms = 1
+    waiting = slow.run(write(b"a"))
+    with pytest.raises(KafkaError) as caught:
+        await waiting
+    assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_disk_that_fails_ends_the_coordination(slow: Bench) -> None:
+    await slow.ready()
+    waiting = slow.run(write(b"a"))
+    slow.disk.waiting.pop().set_exception(OSError("no more"))
+    with pytest.raises(KafkaError) as caught:
+        await waiting
+    assert caught.value.code is ErrorCode.NOT_COORDINATOR
+
+
+async def test_when_the_partition_is_led_elsewhere_everybody_is_sent_away(slow: Bench) -> None:
+    await slow.ready()
+    parked = Parked()
+    slow.slate().parked.append(parked)
+    waiting = [slow.run(lambda slate, now: Result(parked)), slow.run(write(b"a"))]
+    slow.lead(2, 1)
+    for it in waiting:
+        with pytest.raises(KafkaError) as caught:
+            it.result()
+        assert caught.value.code is ErrorCode.NOT_COORDINATOR
+    assert refused(lambda: slow.run(write(b"b"))) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_when_it_comes_back_it_is_loaded_anew(bench: Bench) -> None:
+    await bench.ready()
+    bench.run(write(b"a"))
+    bench.lead(2, 1)
+    bench.lead(1, 1)
+    await bench.host.wait_loaded()
+    assert bench.slate().content == {b"a": b"v"}
+    assert len(bench.slates) == 3
+
+
+async def test_a_new_epoch_of_the_same_leader_changes_nothing(bench: Bench) -> None:
+    await bench.ready()
+    before = bench.slate()
+    bench.lead(1, 1)
+    assert bench.slate() is before
+    assert bench.run(write(b"a")) == "done"
+
+
+async def test_a_topic_that_is_gone_is_not_coordinated(bench: Bench) -> None:
+    await bench.ready()
+    bench.lead()
+    assert refused(lambda: bench.run(write(b"a"))) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_losing_it_while_loading_stops_the_loading(bench: Bench) -> None:
+    bench.lead(1, 1)
+    bench.lead(2, 2)
+    await bench.host.wait_loaded()
+    assert list(bench.host) == []
+
+
+async def test_a_state_that_cannot_be_trusted_is_made_anew(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.ready()
+    bench.run(write(b"a"))
+    before = bench.slate()
+    assert refused(lambda: bench.run(write(b"poison"))) is ErrorCode.UNKNOWN_SERVER_ERROR
+    await asyncio.sleep(0)
+    await bench.host.wait_loaded()
+    # what is in the log cannot be applied now either: the shard is given up, and said to be
+    assert all(it.shard is not before for it in bench.host)
+    assert "cannot be loaded" in caplog.text
+
+
+async def test_time_outs_come_as_commands(bench: Bench) -> None:
+    await bench.ready()
+    came = asyncio.Event()
+
+    def tick(slate: Slate, now: Now) -> Result:
+        came.set()
+        return Result(None, [(b"tick", b"")])
+
+    def arm(slate: Slate, now: Now) -> Result:
+        slate.ticks, slate.due_at = [tick], now.ms + 1
+        return Result("armed")
+
+    assert bench.run(arm) == "armed"
+    await asyncio.wait_for(came.wait(), 5)
+    assert b"tick" in bench.slate().content
+
+
+async def test_work_is_done_elsewhere_and_comes_back_as_a_command(bench: Bench) -> None:
+    await bench.ready()
+    came = asyncio.Event()
+    outcomes: list[Any] = []
+    starts: list[int] = []
+
+    def back(value: Any, error: Exception | None) -> Any:
+        def command(slate: Slate, now: Now) -> Result:
+            outcomes.append((value, error))
+            came.set()
+            return Result()
+
+        return command
+
+    def work() -> int:
+        starts.append(1)
+        return 42
+
+    for _ in range(2):  # the second has the key of one under way
+        bench.run(lambda slate, now: Result(work=[Work("k", work, back)]))
+    await asyncio.wait_for(came.wait(), 5)
+    assert (outcomes, len(starts)) == ([(42, None)], 1)
+
+
+async def test_work_that_fails_comes_back_with_its_error(bench: Bench) -> None:
+    await bench.ready()
+    came = asyncio.Event()
+    outcomes: list[Any] = []
+
+    def back(value: Any, error: Exception | None) -> Any:
+        outcomes.append(type(error))
+        came.set()
+        return lambda slate, now: Result()
+
+    bench.run(lambda slate, now: Result(work=[Work("k", lambda: 1 // 0, back)]))
+    await asyncio.wait_for(came.wait(), 5)
+    assert outcomes == [ZeroDivisionError]
+
+
+async def test_a_command_for_all_reaches_each_loaded_shard(bench: Bench) -> None:
+    await bench.ready()
+    bench.host.notify(write(b"all"))
+    assert [it.content for it in bench.slates] == [{b"all": b"v"}] * 2
+    assert bench.host.run_everywhere(lambda: write(b"b")) == ["done", "done"]
+    bench.lead(2, 1)
+    bench.lead(1, 1)
+    assert refused(lambda: bench.host.run_everywhere(lambda: write(b"c")) and None) is (
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    )
