@@ -34,6 +34,21 @@ COMMANDS: Mapping[str, Entry] = {
     "topic": Entry("ottla.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "produce": Entry("ottla.cli.produce:produce", "Send lines of standard input to a topic."),
     "consume": Entry("ottla.cli.consume:consume", "Print the records of a topic."),
+    "group": Entry("ottla.cli.group:group", "List, describe, reset, delete and watch groups."),
+    "offsets": Entry(
+        "ottla.cli.offsets:offsets", "Show where the partitions of topics begin and end."
+    ),
+    "config": Entry(
+        "ottla.cli.config:config", "Show and change settings of topics, brokers and groups."
+    ),
+    "perf": Entry(
+        "ottla.cli.perf:perf",
+        "Measure how fast records are sent and read.",
+    ),
+    "top": Entry(
+        "ottla.cli.top:top",
+        "Show live throughput, lag and partitions.",
+    ),
     "log": Entry("ottla.cli.log:log", "Look into and repair segment files, without a broker."),
     "completion": Entry("ottla.cli.completion:completion", "Print a shell's completion script."),
 }

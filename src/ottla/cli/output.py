@@ -13,11 +13,14 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from ottla.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _UNREACHABLE = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
 
@@ -62,18 +65,21 @@ def aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterato
 
 
 def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str | None) -> None:
-    from rich import box
     from rich.console import Console
+
+    Console(highlight=False).print(drawn(columns, rows, title))
+
+
+def drawn(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], title: str | None = None
+) -> RenderableType:
+    """A table as rich draws it; None is shown as a dash."""
+    from rich import box
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=Text(title) if title else None,
-        title_justify="left",
-        title_style="bold",
-        pad_edge=False,
-    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
         table.add_column(
             column.title,
@@ -82,8 +88,9 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str |
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console(highlight=False).print(table)
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+    # A title of rich's own would be folded to the width of a table that may be narrow.
+    return Group(Text(title, style="bold"), table) if title else table
 
 
 def say(text: str) -> None:

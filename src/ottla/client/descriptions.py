@@ -156,3 +156,17 @@ class FeatureRange:
     minimum: int
     maximum: int
     finalized: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSupport:
+    """An API of the protocol: the versions a broker speaks, and the one we would use.
+
+    `name` is None where we do not know the API, the versions where the broker does not.
+    """
+
+    key: int
+    name: str | None
+    minimum: int | None = None
+    maximum: int | None = None
+    usable: int | None = None

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.client.descriptions import (
+    ApiSupport,
     ClusterDescription,
     ConfigEntry,
     ConfigSynonym,
@@ -34,7 +35,7 @@ from ottla.client.descriptions import (
 from ottla.client.wire import Wire
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.protocol.apis import ApiKey
+from ottla.protocol.apis import VERSIONS, ApiKey
 from ottla.protocol.messages import configs as config_messages
 from ottla.protocol.messages import metadata as metadata_messages
 from ottla.protocol.messages import offsets as offset_messages
@@ -102,9 +103,20 @@ class DirectAdmin:
         raise_for(answer.error_code, answer.error_message)
         return frozenset(each.broker_id for each in answer.brokers if each.is_fenced)
 
-    def api_versions(self, broker: int) -> dict[int, tuple[int, int]]:
-        """The APIs that one broker speaks, by number, with lowest and highest version."""
-        return self._broker(broker).versions
+    def api_support(self, broker: int) -> tuple[ApiSupport, ...]:
+        """All APIs that we or one broker know, by number."""
+        spoken = self._broker(broker).versions
+        found = []
+        for key in sorted({*spoken, *VERSIONS}):
+            name, lowest, highest = VERSIONS.get(key, (None, 0, -1))
+            if key not in spoken:
+                found.append(ApiSupport(key, name))
+                continue
+            least, most = spoken[key]
+            usable = min(most, highest)
+            fits = usable >= max(least, lowest)
+            found.append(ApiSupport(key, name, least, most, usable if fits else None))
+        return tuple(found)
 
     def features(self, broker: int | None = None) -> tuple[int, tuple[FeatureRange, ...]]:
         """The epoch of the cluster's feature levels, and the features by name."""

@@ -329,7 +329,7 @@ class Groups:
         """
         if not wanted:
             return {}
-        leaders = self._leaders({tp.topic for tp in wanted})
+        leaders = self.leaders({tp.topic for tp in wanted})
         asked: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         for tp, timestamp in wanted.items():
             if tp in leaders:
@@ -390,7 +390,8 @@ class Groups:
             )
         return rows
 
-    def _leaders(self, topics: Iterable[str]) -> dict[TopicPartition, int]:
+    def leaders(self, topics: Iterable[str]) -> dict[TopicPartition, int]:
+        """The broker that leads each partition of topics; none where nobody does."""
         answer = self.router.metadata(sorted(topics))
         return {
             TopicPartition(topic.name or "", each.partition_index): each.leader_id

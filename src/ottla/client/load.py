@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -430,7 +430,7 @@ def latency_load(
     value: Callable[[int], bytes],
     *,
     key: Callable[[int], bytes] | None = None,
-    headers: list[tuple[str, bytes]] | None = None,
+    headers: Sequence[tuple[str, bytes | None]] = (),
     acks: str = "all",
     timeout: float = 60.0,
     producer_config: Mapping[str, Any] | None = None,
@@ -465,7 +465,7 @@ def latency_load(
             for number in range(records):
                 sent, name = value(number), None if key is None else key(number)
                 begun = time.monotonic_ns()
-                producer.produce(topic, sent, name, headers=list(headers or ()))
+                producer.produce(topic, sent, name, headers=list(headers))
                 if producer.flush(timeout):
                     raise KafkaError(
                         ErrorCode.REQUEST_TIMED_OUT, f"no acknowledgement within {timeout:g} s"
@@ -475,7 +475,7 @@ def latency_load(
                 if message.value() != sent or message.key() != name:
                     raise KafkaError(
                         ErrorCode.INVALID_RECORD,
-                        f"the record read is not the one sent; does somebody else write to {topic}?",
+                        f"the record read is not the one sent; who else writes to {topic}?",
                     )
                 yield elapsed / 1e6
     finally:

@@ -41,8 +41,8 @@ _BY_NUMBER: Final = {int(code): code for code in ErrorCode}
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
 
-# From version 10 on these name topics by their ids, which people do not type.
-_NAMED: Final = {ApiKey.OFFSET_COMMIT: 9, ApiKey.OFFSET_FETCH: 9}
+# In later versions these have the ids of topics in place of their names, which people type.
+_NAMED: Final = {ApiKey.OFFSET_COMMIT: 9, ApiKey.OFFSET_FETCH: 9, ApiKey.FETCH: 12}
 
 
 class Router:

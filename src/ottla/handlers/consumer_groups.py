@@ -4,8 +4,8 @@ Versions   ConsumerGroupHeartbeat 0-1, ConsumerGroupDescribe 0-1. Version 1 of t
            subscription by pattern and leaves the member id to the client.
 Behaviour  A pattern is in RE2's syntax and is matched after the heartbeat that brings it has been
            answered: what it finds comes with one of the next.
-           Without `consumer` among `group.coordinator.rebalance.protocols` a heartbeat is refused
-           with UNSUPPORTED_VERSION, and clients fall back to nothing: they say so and stop.
+           Without `consumer` among `group.coordinator.rebalance.protocols` both are refused with
+           UNSUPPORTED_VERSION, and clients fall back to nothing: they say so and stop.
 Odd        A group that does not exist, or is a classic one, is GROUP_ID_NOT_FOUND; a classic group
            that may not be upgraded is so too.
 Not done   Authorization: a pattern finds every topic.
@@ -66,10 +66,8 @@ def consumer_group_heartbeat(
     request: Request[wire.ConsumerGroupHeartbeatRequest], services: Services
 ) -> wire.ConsumerGroupHeartbeatResponse | Deferred[wire.ConsumerGroupHeartbeatResponse]:
     body = request.body
-    config = services.config
-    if PROTOCOL not in config.group_coordinator_rebalance_protocols:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The consumer protocol is switched off.")
-    _check(body, request.api_version, config.group_consumer_assignors)
+    _check_enabled(services)
+    _check(body, request.api_version, services.config.group_consumer_assignors)
     address = request.connection.peer.rpartition(":")[0].strip("[]")
     owned, topics = body.topic_partitions, body.subscribed_topic_names
     command = ConsumerHeartbeat(
@@ -86,6 +84,11 @@ def consumer_group_heartbeat(
         None if owned is None else _partitions(owned),
     )
     return then(services.groups.run(command), _alive)
+
+
+def _check_enabled(services: Services) -> None:
+    if PROTOCOL not in services.config.group_coordinator_rebalance_protocols:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The consumer protocol is switched off.")
 
 
 def _check(
@@ -165,6 +168,7 @@ def consumer_group_describe(
     body = request.body
 
     def ask(group_id: str) -> DescribedConsumerGroup | Deferred[DescribedConsumerGroup]:
+        _check_enabled(services)
         check_group_id(group_id)
         reply: DescribedConsumerGroup | Deferred[DescribedConsumerGroup] = services.groups.run(
             DescribeConsumerGroup(group_id)

@@ -234,3 +234,8 @@ APIS: Final[dict[ApiKey, ApiSpec]] = {row.key: ApiSpec(row) for row in _ROWS if 
 
 FLEXIBLE_FROM: Final[dict[int, int]] = {int(row.key): row.flexible_from for row in _ROWS}
 """For every API of a broker, by number: its first flexible version, or NEVER."""
+
+VERSIONS: Final[dict[int, tuple[str, int, int]]] = {
+    int(row.key): (row.key.api_name, row.min_version, row.max_version) for row in _ROWS
+}
+"""For every API of a broker, by number: its name, and the versions of Kafka 4.2."""

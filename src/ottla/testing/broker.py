@@ -22,8 +22,6 @@ import asyncio
 import atexit
 import errno
 import os
-import shutil
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -50,18 +48,16 @@ from ottla.config.topic import TopicConfig
 from ottla.controller.service import ConfigChange, ResourceKind
 from ottla.controller.topics import DEFAULT, DeleteTopic
 from ottla.controller.topics import NewTopic as WantedTopic
-from ottla.coordinator.group.commands import FetchOffsets
-from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.dispatch.context import Services
 from ottla.errors import ErrorCode, KafkaError
 from ottla.handlers import HANDLERS
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import INTERNAL_TOPICS
-from ottla.runtime.waiters import Deferred
 from ottla.testing import records
 from ottla.testing.clock import ShiftedClock
 from ottla.testing.disk import Disk, DiskSession
 from ottla.testing.faults import Faults
+from ottla.testing.folder import TemporaryFolder
 from ottla.testing.process import LOOPBACK, free_port
 from ottla.testing.thread import LoopThread
 
@@ -108,8 +104,9 @@ class Broker:
     ) -> None:
         # for the life of this object
         self._config = {name: _text(value) for name, value in (config or {}).items()}
-        self._temporary = data_dir is None
-        home = tempfile.mkdtemp(prefix="ottla-test-") if data_dir is None else os.fspath(data_dir)
+        self._temporary = TemporaryFolder() if data_dir is None else None
+        home = self._temporary.path if self._temporary is not None else data_dir
+        assert home is not None
         self.data_dir = Path(home).absolute()
         self._folders = [str(self.data_dir / f"data-{n}") for n in range(1, folders + 1)]
         self.port = port or 0
@@ -199,7 +196,7 @@ class Broker:
             thread.close()
             raise
         self._app = app
-        self.faults.attach(thread.loop, app.connections)
+        self.faults.attach(thread, app.connections)
         cut = self._session.cut
         thread.do(lambda: _watch(app, cut, weakref.ref(self)))
 
@@ -241,7 +238,7 @@ class Broker:
 
     def close(self) -> None:
         """End it and remove the data, if that is in a temporary folder. May be called twice."""
-        self._close(clean=not self._temporary)
+        self._close(clean=self._temporary is None)
 
     def _close(self, *, clean: bool) -> None:
         if self._owner != os.getpid():
@@ -251,12 +248,13 @@ class Broker:
         try:
             if self._app is not None:
                 if clean and self.failure is None:
+                    self.faults.heal()
                     self.stop()
                 else:
                     self._abandon()
         finally:
-            if self._temporary:
-                shutil.rmtree(self.data_dir, ignore_errors=True)
+            if self._temporary is not None:
+                self._temporary.close()
 
     def __del__(self) -> None:
         with suppress(Exception):
@@ -428,26 +426,7 @@ class Broker:
 
     def lag(self, group: str, topic: str | None = None) -> dict[TopicPartition, int]:
         """How many records a group has before it, in each partition it has committed for."""
-
-        async def look() -> dict[TopicPartition, int]:
-            services = self._services()
-            if OFFSETS_TOPIC not in services.image.topics:
-                return {}
-            await services.groups.wait_loaded()
-            reply = services.groups.fetch_offsets([FetchOffsets(group, None)])
-            (fetched,) = await reply if isinstance(reply, Deferred) else reply
-            if isinstance(fetched, KafkaError):
-                raise fetched
-            found: dict[TopicPartition, int] = {}
-            for name, partitions in fetched:
-                for it in partitions:
-                    if it.committed is not None and topic in (None, name):
-                        end = services.replicas.by_name(name, it.partition).high_watermark
-                        tp = TopicPartition(name, it.partition)
-                        found[tp] = max(0, end - it.committed.offset)
-            return dict(sorted(found.items()))
-
-        return self._call(look())
+        return self._call(records.lag(self._services(), group, topic))
 
     def apply_retention(self) -> int:
         """Delete now what is too old or too much, by the broker's clock, as Kafka does every five

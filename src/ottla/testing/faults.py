@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import difflib
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import Handler
@@ -32,7 +33,11 @@ from ottla.runtime.waiters import Deferred
 from ottla.testing.clock import ShiftedClock
 from ottla.testing.disk import Disk, DiskOperation
 from ottla.testing.requests import Api, Condition, Match, api_keys, spoil, spoil_fetch
+from ottla.testing.thread import LoopThread
 
+T = TypeVar("T")
+
+CALL_SECONDS = 30.0
 CUT = "a test cut this connection"
 
 Apis = Api | Iterable[Api] | None
@@ -125,7 +130,7 @@ class Faults:
         self._clock = clock
         self._faults: tuple[Fault, ...] = ()
         # while a broker runs
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: LoopThread | None = None
         self._connections: Collection[Connection] = ()
         # on the broker's thread
         self._silenced: set[Connection] = set()
@@ -148,7 +153,7 @@ class Faults:
         is wrong. APIs that cannot fail as a whole (ListOffsets, FindCoordinator, Fetch and a few
         more) are always carried out, and the code is put into each part of their answer.
         """
-        wanted = ErrorCode[code] if isinstance(code, str) else code
+        wanted = _error_code(code)
 
         def act(fault: Fault, asked: _Asked) -> Result:
             return self._fail(fault, asked, wanted, processed)
@@ -217,7 +222,7 @@ class Faults:
                 connection.close(CUT)
             return len(chosen)
 
-        return int(self._on_loop(close) or 0)
+        return self._on_loop(close) or 0
 
     # ------------------------------------------------------------------ disk and clock
 
@@ -268,11 +273,11 @@ class Faults:
 
     # ------------------------------------------------------------------ for the broker
 
-    def attach(self, loop: asyncio.AbstractEventLoop, connections: Collection[Connection]) -> None:
-        self._loop, self._connections = loop, connections
+    def attach(self, thread: LoopThread, connections: Collection[Connection]) -> None:
+        self._thread, self._connections = thread, connections
 
     def detach(self) -> None:
-        self._loop, self._connections = None, ()
+        self._thread, self._connections = None, ()
         self._silenced.clear()
         self._delayed.clear()
 
@@ -369,15 +374,19 @@ class Faults:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _on_loop(self, work: Callable[[], Any]) -> Any:
-        loop = self._loop
-        if loop is None:
-            return None
+    def _on_loop(self, work: Callable[[], T]) -> T | None:
+        return None if self._thread is None else self._thread.do(work, CALL_SECONDS)
 
-        async def run() -> Any:
-            return work()
 
-        return asyncio.run_coroutine_threadsafe(run(), loop).result(30)
+def _error_code(code: ErrorCode | str) -> ErrorCode:
+    if isinstance(code, ErrorCode):
+        return code
+    if code not in ErrorCode.__members__:
+        near = difflib.get_close_matches(code.upper(), ErrorCode.__members__, 1)
+        raise ValueError(
+            f"Kafka has no error code {code!r}" + (f"; did you mean {near[0]}?" if near else "")
+        )
+    return ErrorCode[code]
 
 
 def _concerns(match: Match, key: ApiKey, request: Request[Any], services: Services) -> bool:

@@ -1,4 +1,7 @@
-"""Records straight into and out of a broker's logs, without a client. On the broker's loop."""
+"""Records straight into and out of a broker's logs, and how far groups have come with them.
+
+No client and no request is involved. Everything here runs on the broker's loop.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ottla.client.partitioners import murmur2_partition
 from ottla.client.records import Delivery, Headers, Record, header_list
+from ottla.coordinator.group.commands import FetchOffsets
+from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.dispatch.context import Services
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
@@ -15,11 +20,12 @@ from ottla.records.batch import APPEND_TIME_FLAG, batches
 from ottla.records.builder import build_batch
 from ottla.records.reader import iter_records
 from ottla.replication.partition import Partition
-from ottla.runtime.waiters import Waiter
+from ottla.runtime.waiters import Deferred, Waiter
 from ottla.storage.log import AppendInfo
 from ottla.storage.validate import prepare
 
 CHUNK = 1 << 20
+TOPIC_PAUSE = 0.002
 
 
 def partitions_of(services: Services, topic: str) -> list[Partition]:
@@ -75,10 +81,12 @@ async def consume(
     timeout: float,
 ) -> list[Record[bytes, bytes]]:
     """What a read_committed consumer would get, by partition and offset; waits for `count`."""
-    partitions = partitions_of(services, topic)
-    chosen = partitions if partition is None else [_one(partitions, topic, partition)]
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
+    while count and topic not in services.image.topics and loop.time() < deadline:
+        await asyncio.sleep(TOPIC_PAUSE)  # whoever will send the records makes the topic as well
+    partitions = partitions_of(services, topic)
+    chosen = partitions if partition is None else [_one(partitions, topic, partition)]
     found: dict[TopicPartition, list[Record[bytes, bytes]]] = {it.id: [] for it in chosen}
     positions = {it.id: max(offset, it.log_start_offset) for it in chosen}
     while True:
@@ -99,6 +107,24 @@ async def consume(
             await readable
         finally:
             waiter.cancel()
+
+
+async def lag(services: Services, group: str, topic: str | None) -> dict[TopicPartition, int]:
+    """How far each partition's end is from what the group has committed there."""
+    if OFFSETS_TOPIC not in services.image.topics:
+        return {}
+    await services.groups.wait_loaded()
+    reply = services.groups.fetch_offsets([FetchOffsets(group, None)])
+    (fetched,) = await reply if isinstance(reply, Deferred) else reply
+    if isinstance(fetched, KafkaError):
+        raise fetched
+    found: dict[TopicPartition, int] = {}
+    for name, partitions in fetched:
+        for it in partitions:
+            if it.committed is not None and topic in (None, name):
+                end = services.replicas.by_name(name, it.partition).high_watermark
+                found[TopicPartition(name, it.partition)] = max(0, end - it.committed.offset)
+    return dict(sorted(found.items()))
 
 
 def _read(partition: Partition, offset: int) -> tuple[list[Record[bytes, bytes]], int]:

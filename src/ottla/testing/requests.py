@@ -23,6 +23,7 @@ Condition = Callable[[Request[Any]], bool]
 
 _NAMES = {key.api_name.lower(): key for key in ApiKey}
 _TOPIC_RESOURCE = 2
+UNKNOWN = -1
 
 
 def api_keys(apis: Api | Iterable[Api] | None) -> frozenset[ApiKey] | None:
@@ -100,13 +101,17 @@ def spoil_fetch(response: Any, code: ErrorCode, topic: str | None, image: Cluste
     """Let the partitions in a fetch response fail; False when it has none of them to fail.
 
     Errors of a fetch belong to partitions: those that a client's fetch session holds are not even
-    named in its request.
+    named in its request. As in Kafka a partition that failed says nothing of its offsets, or
+    librdkafka would find itself at the partition's end and overlook the error.
     """
     spoilt = False
     for found in response.responses:
         if topic is None or topic in topics_of(found, image):
             for partition in found.partitions:
                 partition.error_code = int(code)
+                partition.high_watermark = UNKNOWN
+                partition.last_stable_offset = UNKNOWN
+                partition.log_start_offset = UNKNOWN
                 partition.records = b""
                 spoilt = True
     return spoilt

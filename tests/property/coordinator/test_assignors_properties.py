@@ -84,7 +84,7 @@ def owning(members: Members, assignment: Mapping[str, Partitions]) -> Members:
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
 @pytest.mark.parametrize("alike", [True, False])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_every_partition_has_one_owner_through_all_changes(
     name: str, alike: bool, data: st.DataObject
@@ -97,7 +97,7 @@ def test_every_partition_has_one_owner_through_all_changes(
 
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_an_assignment_stays_when_nothing_has_changed(name: str, data: st.DataObject) -> None:
     topics = data.draw(topics_of_a_cluster())
@@ -107,7 +107,7 @@ def test_an_assignment_stays_when_nothing_has_changed(name: str, data: st.DataOb
     assert all(second[member] is first[member] for member in members)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_uniform_differs_by_one_at_most_and_moves_no_more_than_it_must(
     data: st.DataObject,
@@ -148,7 +148,7 @@ def test_uniform_differs_by_one_at_most_and_moves_no_more_than_it_must(
         before = after
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_uniform_leaves_no_move_that_would_even_out_two_members(data: st.DataObject) -> None:
     before: Mapping[str, Partitions] = {}
@@ -163,7 +163,7 @@ def test_uniform_leaves_no_move_that_would_even_out_two_members(data: st.DataObj
                         assert load[giver] - load[taker] < 2
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_range_gives_joined_topics_alike(data: st.DataObject) -> None:
     topics = data.draw(topics_of_a_cluster())

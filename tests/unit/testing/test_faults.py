@@ -23,6 +23,13 @@ IMAGE = SimpleNamespace(topic_names={})
 SERVICES: Any = SimpleNamespace(image=IMAGE)
 
 
+class Guest:
+    """A connection: all that faults do with one is close it."""
+
+    def __init__(self, closed: list[str | None]) -> None:
+        self.close = closed.append
+
+
 class Kitchen:
     """Handlers that remember whom they served, and the faults before them."""
 
@@ -45,7 +52,7 @@ class Kitchen:
                 return self._cook(name)
             return f"for {name}"
 
-        connection: Any = SimpleNamespace(close=self.closed.append)
+        connection: Any = Guest(self.closed)
         body = SimpleNamespace(acks=1 if name != "acks=0" else 0)
         body.__slots__ = ()
         return self.faults.wrap(handler)(Request(0, name, connection, body), SERVICES)
@@ -169,6 +176,11 @@ async def test_a_delayed_failure_stays_one(kitchen: Kitchen) -> None:
 def test_mistakes_are_named(kitchen: Kitchen, options: dict[str, Any], said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
         kitchen.faults.drop(**options)
+
+
+def test_an_error_code_that_is_none_is_named(kitchen: Kitchen) -> None:
+    with pytest.raises(ValueError, match="did you mean NOT_LEADER_OR_FOLLOWER"):
+        kitchen.faults.error("NOT_LEADER_OF_FOLLOWER", "Produce")
 
 
 def test_the_clock_jumps_and_settles() -> None:

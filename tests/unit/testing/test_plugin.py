@@ -110,9 +110,7 @@ def test_markers_add_up_and_the_nearest_wins(pytester: pytest.Pytester) -> None:
         ("config={'num.partition': 1}", "num.partition"),
     ],
 )
-def test_a_mistake_in_a_marker_is_named(
-    pytester: pytest.Pytester, marker: str, said: str
-) -> None:
+def test_a_mistake_in_a_marker_is_named(pytester: pytest.Pytester, marker: str, said: str) -> None:
     pytester.makepyfile(
         f"""
         import pytest

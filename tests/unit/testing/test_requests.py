@@ -93,6 +93,6 @@ def test_a_fetch_fails_in_the_partitions_of_the_topic_and_without_records() -> N
     )
     assert spoil_fetch(answer, ErrorCode.OFFSET_OUT_OF_RANGE, "orders", IMAGE)
     hit, spared = (topic.partitions[0] for topic in answer.responses)
-    assert (hit.error_code, hit.records) == (1, b"")
-    assert (spared.error_code, spared.records) == (0, b"r")
+    assert (hit.error_code, hit.records, hit.high_watermark) == (1, b"", -1)
+    assert (spared.error_code, spared.records, spared.high_watermark) == (0, b"r", 1)
     assert not spoil_fetch(answer, ErrorCode.OFFSET_OUT_OF_RANGE, "absent", IMAGE)

@@ -22,17 +22,55 @@ RENAMED = {
     "ssl.truststore.location": "ssl.ca.location",
 }
 SAME = frozenset(
-    """acks allow.auto.create.topics auto.commit.interval.ms auto.offset.reset batch.size
-    bootstrap.servers check.crcs client.dns.lookup client.id client.rack compression.type
-    connections.max.idle.ms delivery.timeout.ms enable.auto.commit enable.idempotence
-    fetch.max.bytes fetch.min.bytes group.id group.instance.id group.protocol
-    group.remote.assignor heartbeat.interval.ms isolation.level linger.ms
-    max.in.flight.requests.per.connection max.partition.fetch.bytes max.poll.interval.ms
-    metadata.max.age.ms reconnect.backoff.max.ms reconnect.backoff.ms retries retry.backoff.max.ms
-    retry.backoff.ms sasl.kerberos.service.name sasl.mechanisms sasl.password sasl.username
-    security.protocol session.timeout.ms ssl.ca.location ssl.certificate.location
-    ssl.cipher.suites ssl.endpoint.identification.algorithm ssl.key.location ssl.key.password
-    ssl.keystore.location ssl.keystore.password""".split()
+    [
+        "acks",
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "auto.offset.reset",
+        "batch.size",
+        "bootstrap.servers",
+        "check.crcs",
+        "client.dns.lookup",
+        "client.id",
+        "client.rack",
+        "compression.type",
+        "connections.max.idle.ms",
+        "delivery.timeout.ms",
+        "enable.auto.commit",
+        "enable.idempotence",
+        "fetch.max.bytes",
+        "fetch.min.bytes",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "isolation.level",
+        "linger.ms",
+        "max.in.flight.requests.per.connection",
+        "max.partition.fetch.bytes",
+        "max.poll.interval.ms",
+        "metadata.max.age.ms",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retries",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "sasl.kerberos.service.name",
+        "sasl.mechanisms",
+        "sasl.password",
+        "sasl.username",
+        "security.protocol",
+        "session.timeout.ms",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.cipher.suites",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+    ]
 )
 _ASSIGNORS = {
     "RangeAssignor": "range",

@@ -7,7 +7,6 @@ that does not know them, as Ottla until it has quotas and users, says so.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -255,7 +254,9 @@ def _changes(options: Options) -> tuple[dict[str, str], list[str]]:
 def _describe(admin: DirectAdmin, kind: str, name: str | None, everything: bool) -> None:
     known = _known(admin, kind)
     if name and kind in ("topics", "brokers", "groups", "client-metrics") and name not in known:
-        print(f"The {kind.removesuffix('s')} '{name}' doesn't exist and doesn't have dynamic config.")
+        print(
+            f"The {kind.removesuffix('s')} '{name}' doesn't exist and doesn't have dynamic config."
+        )
         return
     for each in known if name is None else [name]:
         if each:

@@ -31,7 +31,10 @@ from ottla.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from ottla.client.producer import Producer
 
-READERS = ("org.apache.kafka.tools.LineMessageReader", "kafka.tools.ConsoleProducer$LineMessageReader")
+READERS = (
+    "org.apache.kafka.tools.LineMessageReader",
+    "kafka.tools.ConsoleProducer$LineMessageReader",
+)
 
 PARSER = Parser(
     "kafka-console-producer",
@@ -120,8 +123,18 @@ class LineReader:
     def _check(self) -> None:
         pairs = (
             ("headers.delimiter", self.delimiter, "headers.separator", self.separator),
-            ("headers.delimiter", self.delimiter, "headers.key.separator", self.header_key_separator),
-            ("headers.separator", self.separator, "headers.key.separator", self.header_key_separator),
+            (
+                "headers.delimiter",
+                self.delimiter,
+                "headers.key.separator",
+                self.header_key_separator,
+            ),
+            (
+                "headers.separator",
+                self.separator,
+                "headers.key.separator",
+                self.header_key_separator,
+            ),
             ("null.marker", self.null, "key.separator", self.key_separator),
             ("null.marker", self.null, "headers.separator", self.separator),
             ("null.marker", self.null, "headers.delimiter", self.delimiter),
@@ -176,7 +189,9 @@ class LineReader:
         return found
 
     def _bytes(self, text: str | None) -> bytes | None:
-        return None if text is None or text == self.null else text.encode("utf-8", "surrogateescape")
+        return (
+            None if text is None or text == self.null else text.encode("utf-8", "surrogateescape")
+        )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -197,6 +212,8 @@ def _servers(options: Options) -> str:
     given = options.first_of("bootstrap-server", "broker-list")
     if given is None:
         raise UsageError('Missing required argument "[bootstrap-server]"')
+    if not all(":" in server for server in given.split(",")):
+        raise UsageError("Please provide valid host:port like host1:9091,host2:9092")
     try:
         return bootstrap_servers(given)
     except ValueError as error:
@@ -204,16 +221,16 @@ def _servers(options: Options) -> str:
 
 
 def _producer_properties(options: Options) -> dict[str, str]:
-    deprecated(options, "producer.config", "command-config")
-    deprecated(options, "producer-property", "command-property")
+    deprecated(options, "producer.config", "command-config", "Warning:")
+    deprecated(options, "producer-property", "command-property", "Warning:")
     path = options.first_of("command-config", "producer.config")
     properties = {} if path is None else read_properties(path)
     properties |= key_values(options.values("producer-property"))
     properties |= key_values(options.values("command-property"))
     for flag, name in _AS_PROPERTIES.items():
         if options.has(flag):
-            options.integer(flag) if options.specs[flag].kind is int else None
-            properties[name] = options.required(flag)
+            number = options.specs[flag].kind is int
+            properties[name] = str(options.integer(flag)) if number else options.required(flag)
     if options.has("compression-codec"):
         properties["compression.type"] = (options.values("compression-codec") or ["gzip"])[0]
     properties.setdefault("client.id", "console-producer")
@@ -221,7 +238,7 @@ def _producer_properties(options: Options) -> dict[str, str]:
 
 
 def _reader_properties(options: Options) -> dict[str, str]:
-    deprecated(options, "property", "reader-property")
+    deprecated(options, "property", "reader-property", "Warning:")
     if options.value("line-reader") not in READERS:
         raise Failure(
             f"there is no line reader {options.value('line-reader')}; leave out --line-reader"
@@ -241,21 +258,26 @@ def _connect(
     from ottla.client.settings import check_reachable
 
     logging.getLogger("ottla.client").setLevel(logging.CRITICAL)
-    config: dict[str, Any] = {"topic.metadata.refresh.interval.ms": -1}
-    config |= librdkafka_properties(properties)
+    config: dict[str, Any] = librdkafka_properties(properties)
+    config.pop("bootstrap.servers", None)
     block = options.integer("max-block-ms")
     everyone = config.get("acks", "all") in ("all", "-1")
-    config.setdefault("enable.idempotence", "true" if everyone else "false")
-    config.pop("bootstrap.servers", None)
+    acks = config.pop("acks", "all")
+    chosen: dict[str, Any] = {
+        "acks": "all" if everyone else int(acks),
+        "max_block": 60.0 if block is None else block / 1000,
+        "client_id": config.pop("client.id"),
+    }
+    for name, option in (("linger.ms", "linger"), ("delivery.timeout.ms", "delivery_timeout")):
+        if name in config:
+            chosen[option] = float(config.pop(name)) / 1000
+    if "compression.type" in config:
+        chosen["compression"] = config.pop("compression.type")
+    if "enable.idempotence" in config:
+        chosen["idempotent"] = config.pop("enable.idempotence") == "true"
     try:
         check_reachable(servers, 5.0)
-        producer = Producer(
-            servers,
-            acks="all" if everyone else int(config["acks"]),
-            idempotent=config.pop("enable.idempotence") == "true",
-            max_block=60.0 if block is None else block / 1000,
-            config=config,
-        )
+        producer: Producer[bytes | str, bytes | str] = Producer(servers, config=config, **chosen)
         producer.partitions(topic, timeout=5.0 if block is None else block / 1000)
     except ValueError as error:
         raise Failure(str(error)) from None
@@ -295,7 +317,6 @@ def _pump(
     producer: Producer[bytes | str, bytes | str], topic: str, reader: LineReader, sync: bool
 ) -> None:
     prompt = sys.stdin.isatty() and sys.stdout.isatty()
-    number = 0
     lines: Iterable[bytes] = sys.stdin.buffer
     post: Callable[..., None] = producer.post
     if reader.plain and not prompt and not sync:
@@ -304,8 +325,7 @@ def _pump(
         return
     if prompt:
         print(">", end="", flush=True)
-    for text in lines:
-        number += 1
+    for number, text in enumerate(lines, 1):
         line = reader.read(_without_end(text).decode("utf-8", "surrogateescape"), number)
         if sync:
             producer.send(topic, line.value, key=line.key, headers=line.headers or None).result()

@@ -245,14 +245,14 @@ def check_excluded(options: Options, used: str, *excluded: str) -> None:
             raise UsageError(f'Option "[{used}]" can\'t be used with option "[{name}]"')
 
 
-def deprecated(options: Options, old: str, new: str) -> None:
+def deprecated(options: Options, old: str, new: str, word: str = "Option") -> None:
     """Both names of an option at once are a mistake; the old one alone is mentioned."""
     if not options.has(old):
         return
     if options.has(new):
         raise UsageError(f'Option "[{old}]" can\'t be used with option "[{new}]"')
     print(
-        f"Option --{old} has been deprecated and will be removed in a future version. "
+        f"{word} --{old} is deprecated and will be removed in a future version. "
         f"Use --{new} instead."
     )
 
@@ -301,7 +301,9 @@ def connect(options: Options, *names: str) -> DirectAdmin:
 
     servers = bootstrap_of(options, *names)
     path = options.first_of(*(n for n in ("command-config",) if n in options.specs))
-    return DirectAdmin(servers, **connection_settings({} if path is None else read_properties(path)))
+    return DirectAdmin(
+        servers, **connection_settings({} if path is None else read_properties(path))
+    )
 
 
 def connection_settings(properties: Mapping[str, str]) -> Any:
@@ -318,8 +320,10 @@ def connection_settings(properties: Mapping[str, str]) -> Any:
             try:
                 settings["timeout"] = int(properties[name]) / 1000
             except ValueError:
-                raise Failure(f"Invalid value {properties[name]} for configuration {name}: Not a "
-                    "number of type INT") from None
+                raise Failure(
+                    f"Invalid value {properties[name]} for configuration {name}: Not a "
+                    "number of type INT"
+                ) from None
     if "client.id" in properties:
         settings["client_id"] = properties["client.id"]
     return settings
@@ -383,12 +387,15 @@ def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence
     return code
 
 
-def subcommand_parser(tool: str, purpose: str) -> Any:
-    """An argparse parser for the tools that have subcommands, with Kafka's exit code."""
+def subcommand_parser(tool: str, purpose: str, *, help_code: int = 1) -> Any:
+    """An argparse parser for the tools that have subcommands, with Kafka's exit codes."""
     import argparse
 
     class Strict(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
             raise UsageError(f"{tool}: error: {message}")
+
+        def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+            raise HelpShown(help_code)
 
     return Strict(prog=tool, description=purpose, allow_abbrev=False)

@@ -127,9 +127,9 @@ def _checked_action(options: Options) -> Callable[[DirectAdmin, Options], None]:
         )
     if not options.has("bootstrap-server") and not options.has("broker-list"):
         raise UsageError("--bootstrap-server must be specified")
-    if action == "describe" and options.has("if-exists"):
-        if not options.has("topic") and not options.has("topic-id"):
-            raise UsageError("--topic or --topic-id is required to describe a topic")
+    named = options.has("topic") or options.has("topic-id")
+    if action == "describe" and options.has("if-exists") and not named:
+        raise UsageError("--topic or --topic-id is required to describe a topic")
     if action not in ("list", "describe"):
         check_required(options, "topic")
     if action == "alter":

@@ -13,13 +13,11 @@ class GroupSettings(Settings):
     group_consumer_assignors: tuple[str, ...] = names(
         default=("uniform", "range"),
         rule=distinct(empty=False),
-        effect="later",
         doc="Server-side assignors of the new consumer protocol; the first is the default.",
     )
     group_consumer_heartbeat_interval_ms: int = integer(
         default=5000,
         rule=at_least(1),
-        effect="later",
         doc="Interval at which members of the new protocol are told to send heartbeats.",
     )
     group_consumer_max_heartbeat_interval_ms: int = integer(
@@ -37,13 +35,11 @@ class GroupSettings(Settings):
     group_consumer_max_size: int = integer(
         default=MAX_INT,
         rule=at_least(1),
-        effect="later",
         doc="Most members of a group of the new protocol.",
     )
     group_consumer_migration_policy: str = string(
         default="bidirectional",
         rule=one_of_any_case("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
-        effect="later",
         doc="Which way a group may change between the classic and the new protocol while it has "
         "members.",
     )
@@ -62,14 +58,12 @@ class GroupSettings(Settings):
     group_consumer_regex_refresh_interval_ms: int = integer(
         default=600_000,
         rule=at_least(10_000),
-        effect="later",
         internal=True,
         doc="How often a regular-expression subscription is matched again against all topics.",
     )
     group_consumer_session_timeout_ms: int = integer(
         default=45_000,
         rule=at_least(1),
-        effect="later",
         doc="Silence after which a member of the new protocol is removed.",
     )
     group_coordinator_append_linger_ms: int = integer(
@@ -81,7 +75,6 @@ class GroupSettings(Settings):
     group_coordinator_rebalance_protocols: tuple[str, ...] = names(
         default=("classic", "consumer", "streams"),
         rule=distinct("consumer", "classic", "share", "streams", empty=False),
-        effect="later",
         doc="Group protocols that are served.",
     )
     group_coordinator_threads: int = integer(
@@ -93,83 +86,70 @@ class GroupSettings(Settings):
     )
     group_initial_rebalance_delay_ms: int = integer(
         default=3000,
-        effect="later",
         doc="How long an empty classic group waits for more members before its first rebalance.",
     )
     group_max_session_timeout_ms: int = integer(
         default=1_800_000,
-        effect="later",
         doc="Largest session timeout a classic member may ask for.",
     )
     group_max_size: int = integer(
         default=MAX_INT,
         rule=at_least(1),
-        effect="later",
         doc="Most members of a classic group.",
     )
     group_min_session_timeout_ms: int = integer(
         default=6000,
-        effect="later",
         doc="Smallest session timeout a classic member may ask for.",
     )
     offset_metadata_max_bytes: int = integer(
         default=4096,
         importance="high",
-        effect="later",
         doc="Longest note a client may store with a committed offset.",
     )
     offsets_commit_timeout_ms: int = integer(
         default=5000,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="How long an offset commit may wait for the replicas of the offsets topic.",
     )
     offsets_load_buffer_size: int = integer(
         default=5_242_880,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="Bytes read at a time when a coordinator loads its groups.",
     )
     offsets_retention_check_interval_ms: int = long(
         default=600_000,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="How often committed offsets are looked through for expired ones.",
     )
     offsets_retention_minutes: int = integer(
         default=10_080,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="How long offsets of an empty group or of an unsubscribed topic are kept.",
     )
     offsets_topic_compression_codec: int = integer(
         default=0,
         importance="high",
-        effect="later",
         doc="Number of the codec of the offsets topic's records; 0 is none.",
     )
     offsets_topic_num_partitions: int = integer(
         default=50,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="Partitions of the offsets topic. Not to be changed once it exists.",
     )
     offsets_topic_replication_factor: int = short(
         default=3,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="Replicas of the offsets topic; its creation waits for that many brokers.",
     )
     offsets_topic_segment_bytes: int = integer(
         default=104_857_600,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="Segment size of the offsets topic, small so that it compacts and loads fast.",
     )

@@ -61,7 +61,19 @@ class _Outcome:
         self.answers: list[Answer] = []
 
     def result(self, reply: object = None) -> Result:
-        return Result(reply, self.records, self.answers)
+        """The only record there can be says that the group is empty. When it cannot be written the
+        group is empty all the same: until then the log has a generation whose members will not be
+        heard of."""
+        if not self.records:
+            return Result(reply, answers=self.answers)
+
+        def settled(error: KafkaError | None, now: Now) -> Result | None:
+            if error is None:
+                return None
+            logger.warning("that a group is empty could not be written: %s", error)
+            return Result(reply, answers=self.answers)
+
+        return Result(reply, self.records, self.answers, settled)
 
 
 class ClassicMachine:
@@ -394,9 +406,13 @@ class ClassicMachine:
             self._state.deadlines.cancel(Timer(SYNC, group.id))
         if group.state is State.STABLE:
             return Result(_synced(group, member))
+        superseded: list[Answer] = []
+        if member.awaiting_sync is not None:
+            # The client gave up on its first request, as with Join.
+            superseded = [(member.awaiting_sync, KafkaError(ErrorCode.REBALANCE_IN_PROGRESS))]
         parked = member.awaiting_sync = Parked()
         if group.leader != member_id:
-            return Result(parked)
+            return Result(parked, answers=superseded)
         return self._assign(group, command, parked)
 
     def _assign(self, group: ClassicGroup, command: Sync, parked: Parked) -> Result:

@@ -335,8 +335,10 @@ class ClassicGroup:
         self.awaiting_joins = 0
         self.leader = None
         for it in snapshot.members:
+            offer = (snapshot.protocol or "", it.subscription)
             member = known.get(it.member_id)
-            if member is None:
+            if member is None or offer not in member.protocols:
+                # Not the member that the record was taken from: it is being loaded.
                 member = ClassicMember(
                     it.member_id,
                     it.instance_id,
@@ -345,8 +347,12 @@ class ClassicGroup:
                     it.rebalance_timeout_ms,
                     it.session_timeout_ms,
                     snapshot.protocol_type,
-                    ((snapshot.protocol or "", it.subscription),),
+                    (offer,),
                 )
+            member.instance_id = it.instance_id
+            member.client_id, member.client_host = it.client_id, it.client_host
+            member.rebalance_timeout_ms = it.rebalance_timeout_ms
+            member.session_timeout_ms = it.session_timeout_ms
             member.assignment = it.assignment
             self.add(member, member.awaiting_join)
         self.protocol_type = snapshot.protocol_type

@@ -119,14 +119,15 @@ class ConsumerMember:
             self.epoch, self.previous_epoch, self.state, self.assigned, self.revoking
         )
 
-    def told(self, about: ConsumerMemberSnapshot) -> ConsumerMember:
+    def told(self, about: ConsumerMemberSnapshot, topics: frozenset[str]) -> ConsumerMember:
+        """The member after it has said this about itself; `topics` are those it names there."""
         return replace(
             self,
             instance_id=about.instance_id,
             rack_id=about.rack_id,
             client_id=about.client_id,
             client_host=about.client_host,
-            topics=frozenset(about.topics),
+            topics=topics,
             regex=about.regex,
             rebalance_timeout_ms=about.rebalance_timeout_ms,
             server_assignor=about.server_assignor,
@@ -171,6 +172,8 @@ class ConsumerGroup:
         self.classic_protocols: Counter[str] = Counter()
         self.classic_members = 0
         self._names: Counter[str] = Counter()
+        # Members mostly want the same: then it is the same object, and compared in no time.
+        self._wanted: dict[frozenset[str], frozenset[str]] = {}
         # soft: the image for which the metadata hash was last compared, and at which epoch. A
         # comparison whose record could not be written does not count: the epoch is behind then.
         self.compared_image: object = None
@@ -370,7 +373,9 @@ class ConsumerGroup:
         old = self.members.get(member_id)
         if old is not None:
             self._forget_wishes(old)
-        member = (old or ConsumerMember(member_id)).told(about)
+        topics = frozenset(about.topics)
+        topics = self._wanted.setdefault(topics, topics)
+        member = (old or ConsumerMember(member_id)).told(about, topics)
         self.members[member_id] = member
         self._names.update(member.topics)
         if member.regex:
@@ -382,6 +387,8 @@ class ConsumerGroup:
             self.classic_protocols.update(name for name, _ in member.classic.protocols)
         if member.instance_id is not None:
             self.static[member.instance_id] = member_id
+        if len(self._wanted) > 16 + 2 * len(self.members):
+            self._wanted = {it.topics: it.topics for it in self.members.values()}
 
     def _forget_wishes(self, member: ConsumerMember) -> None:
         _uncount(self._names, member.topics)

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import re2  # type: ignore[import-untyped]
-
 # For the program and its automaton. What does not fit is refused when it is compiled: it would be
 # a pattern of tens of thousands of states, each a step for each letter of each name.
 _MEMORY = 1 << 20
@@ -48,6 +46,9 @@ def resolve(patterns: Iterable[str], names: Iterable[str]) -> dict[str, frozense
 
 
 def _compile(pattern: str) -> Any:
+    # Here and not above: most brokers never see a pattern, and all of them want to start at once.
+    import re2  # type: ignore[import-untyped]
+
     options = re2.Options()
     options.log_errors = False  # to our standard error, of all places
     options.never_capture = True

@@ -196,10 +196,10 @@ class Revision:
             holder = member if self.replaced is None else self.replaced
             self._target = group.targets.get(holder.id, NO_PARTITIONS)
             return
-        targets = self._assignor().assign(
-            subscribers := self._subscribers(),
-            self._topics.assignable({it for one in subscribers.values() for it in one.topics}),
-        )
+        subscribers = self._subscribers()
+        different = {id(it.topics): it.topics for it in subscribers.values()}
+        wanted = frozenset().union(*different.values())
+        targets = self._assignor().assign(subscribers, self._topics.assignable(wanted))
         written = group.targets.keys() | ({member.id} if self.replaced is not None else set())
         for member_id, target in targets.items():
             if target is not subscribers[member_id].owned or member_id not in written:

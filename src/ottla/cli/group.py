@@ -1,0 +1,594 @@
+"""`ottla group`: list, describe, reset, delete and watch groups of consumers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from ottla.cli.live import Frame, Table, age, keep_showing, show
+from ottla.cli.options import bootstrap_option, complete_topics, connect, json_option
+from ottla.cli.output import Column, broker_errors, count, show_json, show_table
+from ottla.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.client.groups import GroupDescription, Groups, PartitionLag
+    from ottla.client.resets import Target
+    from ottla.model.ids import TopicPartition
+
+    Late = Mapping[TopicPartition, float]
+
+_STATES = ("stable", "empty", "assigning", "reconciling", "preparingrebalance",
+           "completingrebalance", "dead")  # fmt: skip
+_TYPES = ("classic", "consumer", "share", "streams")
+
+
+@click.group()
+def group() -> None:
+    """List, describe, reset, delete and watch groups."""
+
+
+def open_groups(bootstrap: str) -> Groups:
+    """A connection, or the complaint that there is none."""
+    connect(bootstrap)
+    from ottla.client.groups import Groups
+
+    return Groups(bootstrap, client_id="ottla-cli")
+
+
+def complete_groups(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Names of groups that begin so; none when no broker answers quickly."""
+    from ottla.client.groups import Groups
+    from ottla.client.settings import bootstrap_servers
+
+    given = context.params.get("bootstrap") or context.find_root().params.get("bootstrap")
+    try:
+        with Groups(bootstrap_servers(given), timeout=1.0) as groups:
+            found = groups.list_groups()
+    except (KafkaError, ValueError):
+        return []
+    return sorted(each.name for each in found if each.name.startswith(incomplete))
+
+
+# -- looking
+
+
+@group.command(name="list")
+@click.option("--state", "states", multiple=True, type=click.Choice(_STATES, case_sensitive=False),
+              help="Only groups in this state; repeatable.")  # fmt: skip
+@click.option("--type", "types", multiple=True, type=click.Choice(_TYPES, case_sensitive=False),
+              help="Only groups of this type; repeatable.")  # fmt: skip
+@bootstrap_option
+@json_option
+def list_(states: tuple[str, ...], types: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
+    """List groups.
+
+    JSON: [{"group", "type", "state", "protocol"}]
+    """
+    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+        found = sorted(groups.list_groups(), key=lambda each: each.name)
+    chosen = [
+        each
+        for each in found
+        if (not states or each.state.lower() in states)
+        and (not types or each.type.lower() in types)
+    ]
+    if as_json:
+        show_json(
+            [
+                {
+                    "group": each.name,
+                    "type": each.type.lower(),
+                    "state": each.state,
+                    "protocol": each.protocol,
+                }
+                for each in chosen
+            ]
+        )
+        return
+    show_table(
+        [Column("GROUP"), Column("TYPE"), Column("STATE"), Column("PROTOCOL")],
+        [(each.name, each.type.lower(), each.state, each.protocol or None) for each in chosen],
+    )
+
+
+@group.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_groups)
+@click.option("--members", is_flag=True, help="Show members in place of partitions.")
+@bootstrap_option
+@json_option
+def describe(names: tuple[str, ...], members: bool, bootstrap: str, as_json: bool) -> None:
+    """Show what groups have committed, how far behind they are, and who reads what.
+
+    Without a name all groups. LAG is in records; BEHIND is the age of the next record to be read.
+
+    \b
+    JSON: [{"group", "type", "state", "assignor", "epoch", "lag", "lag_seconds",
+            "coordinator": {"id", "host", "port"},
+            "members": [{"id", "instance", "client", "host", "epoch",
+                         "partitions": [{"topic", "partition"}]}],
+            "partitions": [{"topic", "partition", "committed", "end", "lag", "lag_seconds",
+                            "member"}]}]
+    """
+    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+        pictures = [_look(groups, name) for name in names or _all_names(groups)]
+    if as_json:
+        show_json([_document(*picture) for picture in pictures])
+        return
+    for number, (described, rows, late) in enumerate(pictures):
+        if number:
+            click.echo()
+        if members:
+            _show_members(described)
+        else:
+            _show_offsets(described, rows, late)
+
+
+def _all_names(groups: Groups) -> list[str]:
+    return sorted(
+        each.name for each in groups.list_groups() if each.type in ("Classic", "Consumer")
+    )
+
+
+def _look(groups: Groups, name: str) -> tuple[GroupDescription, list[PartitionLag], Late]:
+    from ottla.client.ages import lag_seconds
+
+    try:
+        described = groups.describe(name)[name]
+    except KafkaError as error:
+        raise _named(error, name) from None
+    rows = groups.lag(name, described)
+    return described, rows, lag_seconds(groups, rows, time.time_ns() // 1_000_000)
+
+
+def _named(error: KafkaError, name: str) -> KafkaError:
+    if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+        return KafkaError(
+            error.code, f"there is no group {name!r}; `ottla group list` shows those there are"
+        )
+    return error
+
+
+def total_lag(rows: list[PartitionLag]) -> int:
+    """All records that are still to be read, where that is known."""
+    return sum(row.lag or 0 for row in rows)
+
+
+def _longest(late: Late) -> float | None:
+    return max(late.values(), default=None)
+
+
+def _title(described: GroupDescription, rows: list[PartitionLag], late: Late) -> str:
+    place = described.coordinator
+    facts = [
+        described.name,
+        described.state,
+        described.type.lower(),
+        *([described.assignor] if described.assignor else []),
+        count(len(described.members), "member"),
+        f"lag {total_lag(rows)}",
+        f"behind {age(_longest(late)) or '-'}",
+        f"coordinator {place.host}:{place.port} ({place.id})",
+    ]
+    return "  ".join(facts)
+
+
+def _show_offsets(described: GroupDescription, rows: list[PartitionLag], late: Late) -> None:
+    show_table(
+        [
+            Column("TOPIC"),
+            Column("PARTITION", True),
+            Column("COMMITTED", True),
+            Column("END", True),
+            Column("LAG", True),
+            Column("BEHIND", True),
+            Column("CLIENT"),
+            Column("HOST"),
+            Column("MEMBER"),
+        ],
+        [
+            (
+                row.partition.topic,
+                row.partition.partition,
+                row.committed,
+                row.end,
+                row.lag,
+                age(late.get(row.partition)),
+                row.member and row.member.client,
+                row.member and row.member.host.removeprefix("/"),
+                row.member and row.member.id,
+            )
+            for row in rows
+        ],
+        title=_title(described, rows, late),
+    )
+
+
+def _show_members(described: GroupDescription) -> None:
+    show_table(
+        [
+            Column("MEMBER"),
+            Column("INSTANCE"),
+            Column("CLIENT"),
+            Column("HOST"),
+            Column("EPOCH", True),
+            Column("PARTITIONS", True),
+            Column("ASSIGNMENT"),
+        ],
+        [
+            (
+                each.id,
+                each.instance,
+                each.client,
+                each.host.removeprefix("/"),
+                each.epoch,
+                len(each.assignment),
+                " ".join(map(str, each.assignment)) or None,
+            )
+            for each in described.members
+        ],
+        title=f"{described.name}  {described.state}  {described.type.lower()}",
+    )
+
+
+def _document(
+    described: GroupDescription, rows: list[PartitionLag], late: Late
+) -> dict[str, object]:
+    place = described.coordinator
+    return {
+        "group": described.name,
+        "type": described.type.lower(),
+        "state": described.state,
+        "assignor": described.assignor or None,
+        "epoch": described.epoch,
+        "lag": total_lag(rows),
+        "lag_seconds": _longest(late),
+        "coordinator": {"id": place.id, "host": place.host, "port": place.port},
+        "members": [
+            {
+                "id": each.id,
+                "instance": each.instance,
+                "client": each.client,
+                "host": each.host.removeprefix("/"),
+                "epoch": each.epoch,
+                "partitions": [
+                    {"topic": tp.topic, "partition": tp.partition} for tp in each.assignment
+                ],
+            }
+            for each in described.members
+        ],
+        "partitions": [
+            {
+                "topic": row.partition.topic,
+                "partition": row.partition.partition,
+                "committed": row.committed,
+                "end": row.end,
+                "lag": row.lag,
+                "lag_seconds": late.get(row.partition),
+                "member": row.member and row.member.id,
+            }
+            for row in rows
+        ],
+    }
+
+
+@group.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_groups)
+@click.option("--interval", type=click.FloatRange(0.1), default=2.0, show_default=True,
+              metavar="SECONDS", help="Between two looks.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Look once, and end.")
+@bootstrap_option
+@json_option
+def watch(
+    names: tuple[str, ...], interval: float, once: bool, bootstrap: str, as_json: bool
+) -> None:
+    """Watch how far behind groups are, until Ctrl-C.
+
+    Without a name all groups. READ/S is how many records a second were committed since the last
+    look.
+
+    JSON, a line per look: [{"group", "state", "members", "partitions", "lag", "lag_seconds",
+    "rate"}]
+    """
+    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+        watcher = Watcher(groups, names)
+        if once:
+            show(watcher.frame(), as_json=as_json)
+        else:
+            keep_showing(watcher.frame, interval, as_json=as_json)
+
+
+class Watcher:
+    """Looks at groups again and again, and knows what it saw the last time."""
+
+    def __init__(self, groups: Groups, names: tuple[str, ...]) -> None:
+        self._groups = groups
+        self._names = names
+        self._before: dict[str, tuple[float, int]] = {}
+
+    def rows(self) -> list[dict[str, object]]:
+        """What is known of each group now."""
+        found: list[dict[str, object]] = []
+        for name in self._names or _all_names(self._groups):
+            try:
+                described, rows, late = _look(self._groups, name)
+            except KafkaError as error:
+                if self._names or error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+                    raise
+                continue  # deleted since the list was made
+            done = sum(row.committed or 0 for row in rows)
+            now = time.monotonic()
+            then, before = self._before.get(name, (now, done))
+            self._before[name] = (now, done)
+            found.append(
+                {
+                    "group": name,
+                    "state": described.state,
+                    "members": len(described.members),
+                    "partitions": len(rows),
+                    "lag": total_lag(rows),
+                    "lag_seconds": _longest(late),
+                    "rate": (done - before) / (now - then) if now > then else None,
+                }
+            )
+        return found
+
+    def frame(self) -> Frame:
+        """The same as a table."""
+        rows = self.rows()
+        return Frame([group_table(rows)], rows)
+
+
+def group_table(rows: list[dict[str, object]]) -> Table:
+    """Groups with their lag, the one that is most behind first."""
+
+    def lateness(row: dict[str, object]) -> float:
+        lag = row["lag"]
+        return -float(lag) if isinstance(lag, int) else 0.0
+
+    cells = []
+    for row in sorted(rows, key=lateness):
+        seconds, rate = row["lag_seconds"], row["rate"]
+        cells.append(
+            (
+                row["group"],
+                row["state"],
+                row["members"],
+                row["partitions"],
+                row["lag"],
+                age(seconds if isinstance(seconds, float) else None),
+                f"{rate:.1f}" if isinstance(rate, float) else None,
+            )
+        )
+    columns = [
+        Column("GROUP"),
+        Column("STATE"),
+        Column("MEMBERS", True),
+        Column("PARTITIONS", True),
+        Column("LAG", True),
+        Column("BEHIND", True),
+        Column("READ/S", True),
+    ]
+    return Table(columns, cells)
+
+
+# -- changing
+
+
+@group.command()
+@click.argument("name", shell_complete=complete_groups)
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]",
+              shell_complete=complete_topics, help="What to reset; repeatable.")  # fmt: skip
+@click.option("--all-topics", is_flag=True, help="Reset everything the group has committed.")
+@click.option("--to", metavar="earliest|latest|current|N|TIME",
+              help="An end of the log, an offset, or a time as 2026-05-01T12:00:00Z.")  # fmt: skip
+@click.option("--back", metavar="DURATION", help="To the records of so long ago: 90s, 15m, 2h, 1d.")
+@click.option("--shift", type=int, metavar="N", help="On by N records, or back when negative.")
+@click.option("--from-file", type=click.File(encoding="utf-8"), metavar="FILE",
+              help="To the offsets in a file of topic,partition,offset lines.")  # fmt: skip
+@click.option("--execute", is_flag=True, help="Do it. Without this it is only shown.")
+@bootstrap_option
+@json_option
+def reset(
+    name: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    to: str | None,
+    back: str | None,
+    shift: int | None,
+    from_file: IO[str] | None,
+    execute: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Move a group's offsets, while nobody is in it.
+
+    Shows the new offsets; with --execute they are committed.
+
+    \b
+    JSON: {"group", "executed",
+           "offsets": [{"topic", "partition", "before", "after", "end"}]}
+    """
+    from ottla.client import resets
+
+    target = _target(name, to, back, shift, from_file)
+    from_list = isinstance(target, resets.ToGiven)
+    if sum((bool(topics), all_topics, from_list)) != 1:
+        raise click.UsageError(
+            "say what to reset: --topic, --all-topics or --from-file, one of them"
+        )
+    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+        _check_idle(groups, name)
+        committed = groups.offsets(name)
+        try:
+            partitions = resets.scope(groups, topics) if topics else list(committed)
+            if all_topics and not partitions:
+                raise click.ClickException(
+                    f"group {name!r} has committed nothing; name topics with --topic"
+                )
+            plan = resets.plan_reset(groups, name, partitions, target)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        if execute:
+            groups.set_offsets(name, plan.offsets)
+        ends = groups.ends(plan.offsets)
+    rows = [
+        (tp.topic, tp.partition, committed[tp].offset if tp in committed else None, after, ends[tp])
+        for tp, after in plan.offsets.items()
+    ]
+    if as_json:
+        names = ("topic", "partition", "before", "after", "end")
+        offsets = [dict(zip(names, row, strict=True)) for row in rows]
+        show_json({"group": name, "executed": execute, "offsets": offsets})
+        return
+    columns = [Column("TOPIC"), Column("PARTITION", True), Column("BEFORE", True),
+               Column("AFTER", True), Column("END", True)]  # fmt: skip
+    done = "reset" if execute else "would be reset; --execute does it"
+    show_table(columns, rows, title=f"{name}  {count(len(rows), 'partition')} {done}")
+
+
+def _target(
+    name: str,
+    to: str | None,
+    back: str | None,
+    shift: int | None,
+    from_file: IO[str] | None,
+) -> Target:
+    from ottla.client import resets
+
+    if sum(each is not None for each in (to, back, shift, from_file)) != 1:
+        raise click.UsageError("say where to: --to, --back, --shift or --from-file, one of them")
+    if shift is not None:
+        return resets.ShiftBy(shift)
+    if from_file is not None:
+        try:
+            plans = resets.parse_plans(from_file.read(), [name])
+        except (ValueError, OSError) as error:
+            raise click.ClickException(f"{from_file.name}: {error}") from None
+        if set(plans) != {name}:
+            others = ", ".join(sorted(set(plans) - {name}))
+            raise click.ClickException(f"{from_file.name} is about another group: {others}")
+        return resets.ToGiven(plans[name])
+    if back is not None:
+        return resets.ToTime(time.time_ns() // 1_000_000 - int(duration(back) * 1000))
+    assert to is not None
+    match to:
+        case "earliest":
+            return resets.ToEarliest()
+        case "latest":
+            return resets.ToLatest()
+        case "current":
+            return resets.ToCurrent()
+    if to.isascii() and to.isdigit():
+        return resets.ToOffset(int(to))
+    try:
+        return resets.ToTime(resets.parse_datetime(to))
+    except ValueError:
+        raise click.UsageError(
+            f"--to {to!r}: expected earliest, latest, current, an offset, or a time as "
+            f"2026-05-01T12:00:00Z"
+        ) from None
+
+
+def duration(text: str) -> float:
+    """Seconds in `90s`, `15m`, `2h`, `1d`, `1h30m`, or ISO 8601's `PT15M`."""
+    import re
+
+    from ottla.client.resets import parse_duration
+
+    if text[:1] in "Pp":
+        try:
+            return parse_duration(text).total_seconds()
+        except ValueError:
+            pass
+    parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
+    if not text or parts is None:
+        raise click.UsageError(f"--back {text!r}: expected a duration as 90s, 15m, 2h or 1d12h")
+    sizes = (86400, 3600, 60, 1)
+    return sum(float(part) * size for part, size in zip(parts.groups(), sizes, strict=True) if part)
+
+
+def _check_idle(groups: Groups, name: str) -> None:
+    """Complain about a group with members; one that does not exist yet may be given offsets."""
+    try:
+        described = groups.describe(name)[name]
+    except KafkaError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return
+    if not described.idle:
+        raise KafkaError(
+            ErrorCode.NON_EMPTY_GROUP,
+            f"group {name!r} has {count(len(described.members), 'member')}; stop "
+            f"{'it' if len(described.members) == 1 else 'them'} first, nothing was changed",
+        )
+
+
+@group.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_groups)
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]",
+              shell_complete=complete_topics,
+              help="Delete only what was committed for this; repeatable.")  # fmt: skip
+@click.option("--if-exists", is_flag=True, help="Do nothing for a group that does not exist.")
+@bootstrap_option
+@json_option
+def delete(
+    names: tuple[str, ...],
+    topics: tuple[str, ...],
+    if_exists: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Delete groups with their offsets, or only their offsets of some topics.
+
+    JSON: {"deleted": [name], "missing": [name]}
+    """
+    from ottla.client import resets
+    from ottla.client.errors import PartialFailureError
+
+    failures: dict[str, KafkaError] = {}
+    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+        outcomes: dict[str, ErrorCode] = {}
+        if topics:
+            try:
+                partitions = resets.scope(groups, topics)
+            except ValueError as error:
+                raise click.UsageError(str(error)) from None
+            for name in names:
+                try:
+                    codes = groups.delete_offsets(name, partitions).values()
+                    outcomes[name] = next(
+                        (c for c in codes if c is not ErrorCode.NONE), ErrorCode.NONE
+                    )
+                except KafkaError as error:
+                    outcomes[name] = error.code
+        else:
+            outcomes = groups.delete(*names)
+        missing = [n for n, code in outcomes.items() if code is ErrorCode.GROUP_ID_NOT_FOUND]
+        for name, code in outcomes.items():
+            if code is not ErrorCode.NONE and not (if_exists and name in missing):
+                failures[name] = _why(name, code)
+        if failures:
+            raise PartialFailureError(failures)
+    deleted = [name for name in names if name not in missing]
+    if as_json:
+        show_json({"deleted": deleted, "missing": missing})
+        return
+    for name in names:
+        what = f"offsets of group {name}" if topics else f"group {name}"
+        click.echo(f"no group {name}" if name in missing else f"deleted {what}")
+
+
+def _why(name: str, code: ErrorCode) -> KafkaError:
+    match code:
+        case ErrorCode.GROUP_ID_NOT_FOUND:
+            return KafkaError(code, "there is no such group; with --if-exists that is no error")
+        case ErrorCode.NON_EMPTY_GROUP | ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
+            return KafkaError(
+                code, f"it has members; stop them first (`ottla group describe {name}`)"
+            )
+    return KafkaError(code)

@@ -1,0 +1,113 @@
+"""Pictures that renew themselves: a live table on a terminal, one after the other elsewhere.
+
+A command gives a function that makes the next `Frame`. On a terminal rich redraws its tables in
+place, in a pipe each frame is printed below the last, and with --json each is one line of JSON.
+Ctrl-C ends it without a word, as that is how one leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import click
+
+from ottla.cli.output import Column, show_json, show_table
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a frame."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[object]]
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What is shown at one moment, and the same for programs."""
+
+    tables: Sequence[Table]
+    document: object
+
+
+def show(frame: Frame, *, as_json: bool) -> None:
+    """One frame."""
+    if as_json:
+        show_json(frame.document)
+        return
+    for number, table in enumerate(frame.tables):
+        if number:
+            click.echo()
+        show_table(table.columns, table.rows, title=table.title)
+
+
+def keep_showing(next_frame: Callable[[], Frame], interval: float, *, as_json: bool) -> None:
+    """Frames until Ctrl-C, or until nobody reads them."""
+    try:
+        if as_json or not sys.stdout.isatty():
+            _print_frames(next_frame, interval, as_json)
+        else:
+            _draw_frames(next_frame, interval)
+    except KeyboardInterrupt:
+        pass
+
+
+def _print_frames(next_frame: Callable[[], Frame], interval: float, as_json: bool) -> None:
+    first = True
+    while True:
+        frame = next_frame()
+        if as_json:
+            click.echo(json.dumps(frame.document, ensure_ascii=False))
+        else:
+            if not first:
+                click.echo()
+            show(frame, as_json=False)
+        sys.stdout.flush()
+        first = False
+        time.sleep(interval)
+
+
+def _draw_frames(next_frame: Callable[[], Frame], interval: float) -> None:
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from ottla.cli.output import drawn
+
+    console = Console(highlight=False)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            frame = next_frame()
+            live.update(
+                Group(*(drawn(each.columns, each.rows, each.title) for each in frame.tables)),
+                refresh=True,
+            )
+            time.sleep(interval)
+
+
+def age(seconds: float | None) -> str | None:
+    """`850 ms`, `12 s`, `3 min 10 s`, `2 h 5 min`, `4 d 3 h`; None for what is not known."""
+    if seconds is None:
+        return None
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    for size, name, smaller, smaller_name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // smaller
+            return (
+                f"{whole // size} {name} {rest} {smaller_name}"
+                if rest
+                else f"{whole // size} {name}"
+            )
+    return f"{whole} s"

@@ -1,0 +1,94 @@
+"""`ottla offsets`: where the logs of topics begin and end, or are at a moment."""
+
+from __future__ import annotations
+
+import click
+
+from ottla.cli.options import bootstrap_option, complete_topics, json_option
+from ottla.cli.output import Column, broker_errors, show_json, show_table
+
+
+@click.command()
+@click.argument("topics", metavar="TOPIC[:0,1]...", nargs=-1, required=True,
+                shell_complete=complete_topics)  # fmt: skip
+@click.option(
+    "--at",
+    metavar="TIME",
+    help="Also the first offset not before 2026-05-01T12:00:00Z, or milliseconds.",
+)
+@bootstrap_option
+@json_option
+def offsets(topics: tuple[str, ...], at: str | None, bootstrap: str, as_json: bool) -> None:
+    """Show where the partitions of topics begin and end.
+
+    EARLIEST is the first offset still there, LATEST the one the next record will get. NEWEST is the
+    offset of the record with the highest timestamp.
+
+    \b
+    JSON: [{"topic", "partition", "earliest", "latest", "newest", "newest_timestamp",
+            "at" (with --at; null when no record is that young)}]
+    """
+    from ottla.cli.group import open_groups
+    from ottla.client.groups import EARLIEST, LATEST, MAX_TIMESTAMP
+    from ottla.client.resets import scope
+
+    moment = None if at is None else _milliseconds(at)
+    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+        try:
+            partitions = sorted(scope(groups, topics))
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        first = groups.log_offsets(dict.fromkeys(partitions, EARLIEST))
+        last = groups.log_offsets(dict.fromkeys(partitions, LATEST))
+        newest = groups.log_offsets(dict.fromkeys(partitions, MAX_TIMESTAMP))
+        asked = {} if moment is None else dict.fromkeys(partitions, moment)
+        there = groups.log_offsets(asked)
+    missing = [str(tp) for tp in partitions if tp not in last]
+    if missing:
+        raise click.ClickException(
+            f"nobody leads {', '.join(missing)}, or there is no such partition"
+        )
+    documents = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "earliest": first[tp].offset,
+            "latest": last[tp].offset,
+            "newest": _known(newest[tp].offset) if tp in newest else None,
+            "newest_timestamp": _known(newest[tp].timestamp) if tp in newest else None,
+        }
+        | ({} if moment is None else {"at": _known(there[tp].offset)})
+        for tp in partitions
+    ]
+    if as_json:
+        show_json(documents)
+        return
+    columns = [
+        Column("TOPIC"),
+        Column("PARTITION", True),
+        Column("EARLIEST", True),
+        Column("LATEST", True),
+        Column("NEWEST", True),
+    ]
+    names = ["topic", "partition", "earliest", "latest", "newest"]
+    if moment is not None:
+        columns.append(Column("AT", True))
+        names.append("at")
+    show_table(columns, [[each[name] for name in names] for each in documents])
+
+
+def _known(value: int) -> int | None:
+    return value if value >= 0 else None
+
+
+def _milliseconds(text: str) -> int:
+    from ottla.client.resets import parse_datetime
+
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return parse_datetime(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--at {text!r}: expected a time as 2026-05-01T12:00:00Z, or milliseconds since 1970"
+        ) from None

@@ -1,0 +1,280 @@
+"""`ottla perf`: how fast a broker takes and gives records, and how long one is under way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.cli.options import (
+    CONFIG,
+    bootstrap_option,
+    complete_topics,
+    connect,
+    json_option,
+    quiet_client_log,
+    settings,
+)
+from ottla.cli.output import Column, broker_errors, say, show_json, show_table
+
+if TYPE_CHECKING:
+    from ottla.client.load import Taken, Window
+
+_PROGRESS = 0.5  # seconds between two steps of the progress bar
+
+_property_option = click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A property of librdkafka, as linger.ms=20; repeatable.",
+)
+
+
+@click.group()
+def perf() -> None:
+    """Measure how fast records are sent and read."""
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, and nothing elsewhere; it is told how much is done by now."""
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+@perf.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("--records", type=click.IntRange(1), default=100_000, show_default=True)
+@click.option("--size", type=click.IntRange(1), default=100, show_default=True, metavar="BYTES")
+@click.option("--rate", type=click.IntRange(1), help="Records a second.  [default: no limit]")
+@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
+@_property_option
+@bootstrap_option
+@json_option
+def produce(
+    topic: str,
+    records: int,
+    size: int,
+    rate: int | None,
+    acks: str,
+    properties: tuple[str, ...],
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Send records and measure it.
+
+    Latency is the time from handing a record over to the broker's acknowledgement.
+
+    JSON: {"records", "failed", "bytes", "seconds", "records_per_second", "mb_per_second",
+    "latency_ms": {"mean", "p50", "p95", "p99", "p999", "max"}}
+    """
+    config = {
+        "acks": acks,
+        "client.id": "ottla-perf",
+        **CONFIG,
+        **settings(properties, "--property"),
+    }
+    quiet_client_log()
+    with broker_errors(bootstrap):
+        _need_topic(bootstrap, topic)
+        from ottla.client.load import letters, produce_load
+
+        done = 0
+        with progress("sending", records) as advance, _bad_property():
+
+            def step(window: Window) -> None:
+                nonlocal done
+                done += window.records
+                advance(done)
+
+            sent = produce_load(
+                bootstrap,
+                topic,
+                records,
+                letters(size),
+                rate=rate or -1,
+                interval=_PROGRESS,
+                on_window=step,
+                config=config,
+            )
+    total = sent.total
+    names = ("p50", "p95", "p99", "p999")
+    latencies = dict(zip(names, total.percentiles, strict=True))
+    if as_json:
+        show_json(
+            {
+                "records": total.records,
+                "failed": sent.failed,
+                "bytes": total.bytes,
+                "seconds": total.seconds,
+                "records_per_second": total.rate,
+                "mb_per_second": total.megabytes,
+                "latency_ms": {"mean": total.mean, **latencies, "max": total.longest},
+            }
+        )
+    else:
+        columns = [Column(name, True) for name in (
+            "RECORDS", "SECONDS", "RECORDS/S", "MB/S",
+            "MEAN MS", "P50", "P95", "P99", "P99.9", "MAX",
+        )]  # fmt: skip
+        row = [
+            total.records,
+            f"{total.seconds:.2f}",
+            f"{total.rate:.0f}",
+            f"{total.megabytes:.2f}",
+            *(f"{each:.2f}" for each in (total.mean, *total.percentiles, total.longest)),
+        ]
+        show_table(columns, [row])
+    if sent.failed:
+        reason = sent.first_failure.message if sent.first_failure else "unknown"
+        raise click.ClickException(f"{sent.failed} records were not stored; the first: {reason}")
+
+
+@perf.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("--records", type=click.IntRange(1), default=100_000, show_default=True)
+@click.option("--group", metavar="NAME", help="Read as a member of it.  [default: on our own]")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+              metavar="SECONDS", help="End when nothing came for so long.")  # fmt: skip
+@_property_option
+@bootstrap_option
+@json_option
+def consume(
+    topic: str,
+    records: int,
+    group: str | None,
+    timeout: float,
+    properties: tuple[str, ...],
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Read records from the beginning and measure it.
+
+    JSON: {"records", "bytes", "seconds", "joining_seconds", "records_per_second",
+    "mb_per_second", "enough"}
+    """
+    config = {"client.id": "ottla-perf", **CONFIG, **settings(properties, "--property")}
+    quiet_client_log()
+    with broker_errors(bootstrap):
+        _need_topic(bootstrap, topic)
+        from ottla.client.load import consume_load
+
+        with progress("reading", records) as advance, _bad_property():
+
+            def step(whole: Taken, _part: Taken) -> None:
+                advance(whole.records)
+
+            done = consume_load(
+                bootstrap,
+                [topic],
+                records,
+                group=group,
+                timeout=timeout,
+                interval=_PROGRESS,
+                on_window=step,
+                config=config,
+            )
+    total = done.total
+    reading = max(total.seconds - total.joining - (0 if done.enough else timeout), 1e-9)
+    rate, megabytes = total.records / reading, total.bytes / reading / 1048576
+    if as_json:
+        show_json(
+            {
+                "records": total.records,
+                "bytes": total.bytes,
+                "seconds": total.seconds,
+                "joining_seconds": total.joining,
+                "records_per_second": rate,
+                "mb_per_second": megabytes,
+                "enough": done.enough,
+            }
+        )
+    else:
+        names = ("RECORDS", "SECONDS", "JOINING", "RECORDS/S", "MB/S")
+        row = [total.records, *(f"{x:.2f}" for x in (total.seconds, total.joining)),
+               f"{rate:.0f}", f"{megabytes:.2f}"]  # fmt: skip
+        show_table([Column(name, True) for name in names], [row])
+    if not done.enough:
+        say(f"only {total.records} of {records} records came; there are no more, or give --timeout")
+
+
+@perf.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("--records", type=click.IntRange(1), default=1_000, show_default=True)
+@click.option("--size", type=click.IntRange(1), default=100, show_default=True, metavar="BYTES")
+@click.option("--acks", type=click.Choice(["1", "all"]), default="all", show_default=True)
+@bootstrap_option
+@json_option
+def latency(topic: str, records: int, size: int, acks: str, bootstrap: str, as_json: bool) -> None:
+    """Send one record at a time and measure until it has been read again.
+
+    Nobody else may write to the topic meanwhile.
+
+    JSON: {"records", "latency_ms": {"mean", "p50", "p95", "p99", "p999", "max"}}
+    """
+    quiet_client_log()
+    found: list[float] = []
+    with broker_errors(bootstrap):
+        _need_topic(bootstrap, topic)
+        from ottla.client.load import latency_load, letters, percentiles
+
+        values = letters(size)
+        with progress("measuring", records) as advance:
+            try:
+                for each in latency_load(
+                    bootstrap, topic, records, lambda _: next(values), acks=acks,
+                    producer_config=CONFIG, consumer_config=CONFIG,
+                ):  # fmt: skip
+                    found.append(each)
+                    advance(len(found))
+            except KeyboardInterrupt:
+                pass
+    if not found:
+        raise click.ClickException("stopped before a record came back")
+    names = ("p50", "p95", "p99", "p999")
+    mean = sum(found) / len(found)
+    shares = dict(zip(names, percentiles(found), strict=True))
+    if as_json:
+        show_json(
+            {"records": len(found), "latency_ms": {"mean": mean, **shares, "max": max(found)}}
+        )
+        return
+    columns = [Column(name, True) for name in
+               ("RECORDS", "MEAN MS", "P50", "P95", "P99", "P99.9", "MAX")]  # fmt: skip
+    row = [len(found), *(f"{each:.2f}" for each in (mean, *shares.values(), max(found)))]
+    show_table(columns, [row])
+
+
+def _need_topic(bootstrap: str, topic: str) -> None:
+    """Complain about a topic that is not there instead of making one by accident."""
+    from ottla.cli.group import open_groups
+
+    connect(bootstrap)
+    with open_groups(bootstrap) as groups:
+        groups.partitions([topic])
+
+
+@contextmanager
+def _bad_property() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise click.UsageError(f"--property: {error}") from None

@@ -1,0 +1,103 @@
+"""How old the next record of a group is: its lag in seconds.
+
+Lag in records says little about a topic that nobody has described to you. The age of the first
+record that a group has not committed says how late it is. It is read from that record: one Fetch
+for each broker, for no more than the batch that the record is in.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ottla.client.groups import Groups, PartitionLag
+from ottla.model.ids import TopicPartition
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.records.batch import InvalidBatch, batches
+from ottla.records.reader import iter_records
+
+_AT_MOST = 1 << 20  # bytes of one answer; the first batch comes whole in any case
+
+
+def record_times(groups: Groups, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The timestamp of the record at, or first after, an offset of each partition.
+
+    In milliseconds since the epoch. A partition that has no such record, or nobody who would
+    send it, is left out.
+    """
+    if not places:
+        return {}
+    leaders = groups.leaders({tp.topic for tp in places})
+    asked: dict[int, dict[str, list[FetchPartition]]] = defaultdict(lambda: defaultdict(list))
+    for tp, offset in places.items():
+        if tp in leaders:
+            asked[leaders[tp]][tp.topic].append(
+                FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=1)
+            )
+    found: dict[TopicPartition, int] = {}
+    for number, topics in asked.items():
+        # A broker need not send more than one batch in all when so few bytes are wanted of each
+        # partition, so what is missing is asked for again until nothing more comes.
+        missing = {TopicPartition(name, p.partition): p for name, ps in topics.items() for p in ps}
+        while missing:
+            answer = groups.router.node(number).ask(_request(missing))
+            before = len(missing)
+            for tp, records in _answers(answer):
+                time = _time_at(records, places[tp])
+                if time is not None:
+                    found[tp] = time
+                    missing.pop(tp, None)
+            if len(missing) == before:
+                break
+    return found
+
+
+def lag_seconds(
+    groups: Groups, rows: Iterable[PartitionLag], now_ms: int
+) -> dict[TopicPartition, float]:
+    """How late a group is in each partition: the age of its next record, 0 at the end."""
+    late = {
+        row.partition: row.committed
+        for row in rows
+        if row.committed is not None and row.lag is not None and row.lag > 0
+    }
+    times = record_times(groups, late)
+    seconds = {tp: max(0.0, (now_ms - time) / 1000) for tp, time in times.items()}
+    return {row.partition: 0.0 for row in rows if row.lag == 0} | seconds
+
+
+def _request(partitions: Mapping[TopicPartition, FetchPartition]) -> FetchRequest:
+    topics: dict[str, list[FetchPartition]] = defaultdict(list)
+    for tp, wanted in partitions.items():
+        topics[tp.topic].append(wanted)
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=_AT_MOST,
+        topics=[FetchTopic(topic=name, partitions=each) for name, each in topics.items()],
+    )
+
+
+def _answers(answer: Any) -> Iterable[tuple[TopicPartition, memoryview]]:
+    for topic in answer.responses:
+        for each in topic.partitions:
+            if each.error_code == 0 and each.records:
+                yield TopicPartition(topic.topic, each.partition_index), memoryview(each.records)
+
+
+def _time_at(records: memoryview, offset: int) -> int | None:
+    try:
+        for position, header in batches(records):
+            if header.last_offset < offset:
+                continue
+            if header.is_control or position + header.size > len(records):
+                return header.max_timestamp
+            batch = bytes(records[position : position + header.size])
+            for record in iter_records(batch):
+                if record.offset >= offset:
+                    return record.timestamp
+            return header.max_timestamp
+    except InvalidBatch:
+        pass
+    return None
