@@ -44,8 +44,9 @@ format: setup ## put the code into its one format
 bench: setup ## Apache Kafka and Ottla side by side (needs java and mvn)
 	$(BIN)/python -m bench $(ARGS)
 
-interop: setup ## Apache's Java clients against Ottla (needs java, javac and mvn)
+interop: setup ## Apache's Java clients and kafka-python's own suite against Ottla (needs java and mvn)
 	$(BIN)/python -m bench.interop $(ARGS)
+	$(BIN)/python tests/conformance/upstream/run.py
 
 fuzz: setup ## mutated frames against a broker until stopped
 	$(BIN)/python tests/fuzz/run.py $(ARGS)

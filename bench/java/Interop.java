@@ -16,7 +16,8 @@ public final class Interop {
     private static final List<Map.Entry<String, Suite>> SUITES = List.of(
         Map.entry("producer", ProducerChecks::run),
         Map.entry("consumer", ConsumerChecks::run),
-        Map.entry("admin", AdminChecks::run));
+        Map.entry("admin", AdminChecks::run),
+        Map.entry("groups", GroupChecks::run));
 
     private Interop() {
     }

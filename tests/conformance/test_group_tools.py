@@ -12,11 +12,13 @@ are unique for each run but always of the same length, so that columns stay wher
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +27,9 @@ from typing import Any, NamedTuple
 
 import confluent_kafka as rd
 import pytest
+from click.testing import CliRunner
 
+from ottla.cli.main import cli
 from ottla.client.groups import Groups
 from ottla.model.ids import TopicPartition
 
@@ -313,3 +317,70 @@ def test_it_prints_what_apache_kafka_prints(scene: Scene, case: Case) -> None:
         return
     assert found == path.read_text(encoding="utf-8")
     assert done.returncode == case.code
+
+
+# -- the same in the house manner
+
+
+@pytest.fixture
+def ottla(scene: Scene) -> Callable[..., Any]:
+    """`ottla("group list")`: the exit code, and what was printed, JSON already read."""
+
+    def call(arguments: str) -> tuple[int, Any]:
+        words = [scene.fill(word) for word in arguments.split()]
+        result = CliRunner().invoke(cli, [*words, "--bootstrap", scene.bootstrap, "--json"])
+        return result.exit_code, json.loads(result.output) if result.output[
+            0
+        ] in "{[" else result.output
+
+    return call
+
+
+def test_lag_in_seconds_is_the_age_of_the_next_record(
+    scene: Scene, ottla: Callable[..., Any]
+) -> None:
+    before = time.time()
+    code, [found] = ottla("group describe {idle}")
+    assert code == 0
+    rows = {(row["topic"], row["partition"]): row for row in found["partitions"]}
+    row = rows[scene.names["orders"], 1]
+    assert (row["committed"], row["end"], row["lag"]) == (7, 20, 13)
+    age = before - (FIRST_TIMESTAMP / 1000 + 7)
+    assert age - 1 <= row["lag_seconds"] <= age + 60
+
+
+def test_a_reset_moves_the_offsets_and_one_with_members_is_refused(
+    scene: Scene, ottla: Callable[..., Any]
+) -> None:
+    group, orders = f"moved-{uuid.uuid4().hex}", scene.names["orders"]
+    code, found = ottla(f"group reset {group} --topic {{orders}}:0,2 --to 4 --execute")
+    assert (code, found["executed"]) == (0, True)
+    with Groups(scene.bootstrap) as groups:
+        moved = {tp: each.offset for tp, each in groups.offsets(group).items()}
+        assert moved == {TopicPartition(orders, 0): 4, TopicPartition(orders, 2): 4}
+        before = groups.offsets(scene.names["live"])
+        code, complaint = ottla("group reset {live} --all-topics --to earliest --execute")
+        assert code == 1
+        assert "has 1 member; stop it first, nothing was changed" in complaint
+        assert groups.offsets(scene.names["live"]) == before
+    assert ottla(f"group delete {group}") == (0, {"deleted": [group], "missing": []})
+    code, complaint = ottla(f"group describe {group}")
+    assert code == 1
+    assert "there is no group" in complaint
+
+
+def test_offsets_config_and_top_see_the_same_topic(scene: Scene, ottla: Callable[..., Any]) -> None:
+    _, found = ottla("offsets {orders}")
+    assert [row["latest"] for row in found] == list(RECORDS)
+    assert found[0]["newest"] == RECORDS[0] - 1
+    _, settings = ottla("config describe topic {orders}")
+    [setting] = [each for each in settings["settings"] if each["key"] == "retention.ms"]
+    assert (setting["value"], setting["source"]) == ("-1", "topic")
+    code, complaint = ottla("config alter topic {orders} --set retention.ms=soon")
+    assert code == 1
+    assert "nothing was changed" in complaint
+    _, picture = ottla("top --once --interval 0.1")
+    [topic] = [each for each in picture["topics"] if each["topic"] == scene.names["orders"]]
+    assert (topic["partitions"], topic["records"], topic["offline"]) == (3, sum(RECORDS), 0)
+    [group] = [each for each in picture["groups"] if each["group"] == scene.names["idle"]]
+    assert group["lag"] == 18

@@ -36,7 +36,7 @@ import pytest
 
 from ottla.cli.kafka_compat import run, tool_name
 from ottla.cli.kafka_compat.run_class import CLASSES
-from ottla.testing.process import BrokerProcess
+from ottla.testing.process import BrokerProcess, free_port
 
 GOLDEN = Path(__file__).parent.parent / "unit" / "cli" / "kafka_compat" / "golden"
 ADVERTISED = {"node.id": "1", "num.partitions": "1"}
@@ -155,6 +155,76 @@ def test_tools_print_what_apache_kafka_prints(path: Path, stage: Stage) -> None:
             step.command,
             step.expected,
         )
+
+
+def test_a_broker_is_started_and_stopped_by_kafkas_commands(
+    tmp_path: Path, eventually: Any, ours_only: None
+) -> None:
+    port = free_port()
+    config = tmp_path / "server.properties"
+    config.write_text(f"node.id=77\nlisteners=PLAINTEXT://127.0.0.1:{port}\n")
+    data = f"log.dirs={tmp_path / 'data'}"
+    line = [sys.executable, "-m", "ottla.cli.kafka_compat", "kafka-server-start"]
+    with (tmp_path / "log").open("wb") as log:
+        broker = subprocess.Popen(
+            [*line, str(config), "--override", data], stdout=log, stderr=log, cwd=tmp_path
+        )
+    try:
+        reach = ["cluster-id", "--bootstrap-server", f"127.0.0.1:{port}"]
+        eventually(lambda: our_tool("kafka-cluster", reach, b"")[0] == 0)
+        assert our_tool("kafka-server-stop", ["--node-id", "78"], b"")[:2] == (
+            1,
+            b"No kafka server to stop\n",
+        )
+        assert our_tool("kafka-server-stop.sh", ["--node-id", "77"], b"")[0] == 0
+        assert broker.wait(20) == 0
+    finally:
+        broker.kill()
+        broker.wait()
+
+
+def test_a_formatted_folder_gives_the_broker_its_cluster_id(
+    start_broker: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "formatted"
+    config = tmp_path / "server.properties"
+    config.write_text(f"node.id=1\nlog.dirs={folder}\n")
+    wanted = "4L6g3nShT-eMCtK--X86sw"
+    given = ["format", "--config", str(config), "--cluster-id", wanted, "--standalone"]
+    assert our_tool("kafka-storage", given, b"")[0] == 0
+    broker = start_broker(data_dir=folder, settings=ADVERTISED)
+    reach = ["cluster-id", "--bootstrap-server", broker.bootstrap]
+    assert our_tool("kafka-cluster", reach, b"")[1] == f"Cluster ID: {wanted}\n".encode()
+
+
+def test_the_offsets_of_a_group_are_decoded_from_the_log(stage: Stage) -> None:
+    reach = ["--bootstrap-server", stage.names["BROKER"], "--topic", "words"]
+    our_tool("kafka-topics", [*reach, "--create"], b"")
+    assert our_tool("kafka-console-producer", reach, b"one\ntwo\n")[0] == 0
+    read = [*reach, "--from-beginning", "--group", "readers", "--max-messages", "2"]
+    assert our_tool("kafka-console-consumer", read, b"")[1] == b"one\ntwo\n"
+    files = [
+        str(path)
+        for path in Path(stage.names["DATA"]).glob("__consumer_offsets-*/*.log")
+        if path.stat().st_size
+    ]
+    given = ["--offsets-decoder", "--files", ",".join(files)]
+    code, out, _ = our_tool("kafka-dump-log", given, b"")
+    assert code == 0
+    assert b'key: {"type":"1","data":{"group":"readers","topic":"words","partition":0}}' in out
+    assert b'"data":{"offset":2,"leaderEpoch":' in out
+    assert b'"subscription":{"topics":["words"]' in out
+
+
+def test_the_older_names_still_work(stage: Stage) -> None:
+    broker = stage.names["BROKER"]
+    created = ["kafka.admin.TopicCommand", "--create", "--topic", "t", "--bootstrap-server", broker]
+    assert our_tool("kafka-run-class.sh", created, b"")[:2] == (0, b"Created topic t.\n")
+    code, out, _ = our_tool("kafka-list-topic.sh", ["--bootstrap-server", broker], b"")
+    assert (code, out.split(b"\t")[0]) == (0, b"Topic: t")
+    code, _, err = our_tool("kafka-list-topic", ["--zookeeper", "localhost:2181"], b"")
+    assert code == 1
+    assert b"--bootstrap-server" in err
 
 
 # -- recording

@@ -10,8 +10,10 @@ Figures differ from run to run and are compared as `N`; what stands around them 
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +23,9 @@ from typing import NamedTuple
 import pytest
 
 from ottla.client.admin import Admin
+from ottla.client.groups import Groups
 from ottla.client.producer import Producer
+from ottla.model.ids import TopicPartition
 
 GOLDEN = Path(__file__).parents[1] / "unit/cli/kafka_compat/golden/perf"
 CLASSPATH = os.environ.get("OTTLA_GOLDEN_CLASSPATH")
@@ -117,3 +121,26 @@ def test_it_prints_what_apache_kafka_prints(
         return
     assert found == path.read_text(encoding="utf-8"), done.stderr
     assert done.returncode == case.code, done.stderr
+
+
+@pytest.mark.skipif(bool(CLASSPATH), reason="about our own tools")
+def test_a_verifiable_consumer_that_is_told_to_stop_leaves_its_group_and_says_so(
+    bootstrap: str, loaded_topic: str
+) -> None:
+    arguments = ["--bootstrap-server", bootstrap, "--topic", loaded_topic, "--group-id"]
+    command = [sys.executable, "-m", "ottla.cli.kafka_compat", "kafka-verifiable-consumer"]
+    with subprocess.Popen(
+        [*command, *arguments, loaded_topic], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        seen: list[str] = []
+        for line in process.stdout:
+            seen.append(json.loads(line)["name"])
+            if seen[-1] == "offsets_committed":
+                process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert seen[:2] == ["startup_complete", "partitions_assigned"]
+    assert seen[-2:] == ["partitions_revoked", "shutdown_complete"]
+    with Groups(bootstrap) as groups:
+        assert groups.describe(loaded_topic)[loaded_topic].idle
+        assert groups.offsets(loaded_topic)[TopicPartition(loaded_topic, 0)].offset == 100

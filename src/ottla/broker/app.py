@@ -344,6 +344,7 @@ class Broker:
         if services is None:
             return
         services.replicas.take_offline(lost)
+        services.groups.lose(lost)
         if not services.logs.folders and self._failed is not None and not self._failed.done():
             self._failed.set_result(
                 "no data folder is left: " + "; ".join(services.logs.offline_folders.values())

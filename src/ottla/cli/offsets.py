@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ottla.cli.options import bootstrap_option, complete_topics, json_option
+from ottla.cli.options import bootstrap_option, complete_topics, json_option, open_groups
 from ottla.cli.output import Column, broker_errors, show_json, show_table
 
 
@@ -28,7 +28,6 @@ def offsets(topics: tuple[str, ...], at: str | None, bootstrap: str, as_json: bo
     JSON: [{"topic", "partition", "earliest", "latest", "newest", "newest_timestamp",
             "at" (with --at; null when no record is that young)}]
     """
-    from ottla.cli.group import open_groups
     from ottla.client.groups import EARLIEST, LATEST, MAX_TIMESTAMP
     from ottla.client.resets import scope
 

@@ -1,11 +1,14 @@
-"""What several commands share: --bootstrap and --json, KEY=VALUE, topic names to complete."""
+"""What several commands share: --bootstrap and --json, KEY=VALUE, names to complete."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from ottla.client.groups import Groups
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,3 +99,28 @@ def complete_topics(
     except (KafkaError, ValueError):
         return []
     return [topic.name for topic in topics if topic.name.startswith(incomplete)]
+
+
+def open_groups(bootstrap: str) -> Groups:
+    """A connection, or the complaint that there is none."""
+    connect(bootstrap)
+    from ottla.client.groups import Groups
+
+    return Groups(bootstrap, client_id="ottla-cli")
+
+
+def complete_groups(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Names of groups that begin so; none when no broker answers quickly."""
+    from ottla.client.groups import Groups
+    from ottla.client.settings import bootstrap_servers
+    from ottla.errors import KafkaError
+
+    given = context.params.get("bootstrap") or context.find_root().params.get("bootstrap")
+    try:
+        with Groups(bootstrap_servers(given), timeout=COMPLETION_TIMEOUT) as groups:
+            found = groups.list_groups()
+    except (KafkaError, ValueError):
+        return []
+    return sorted(each.name for each in found if each.name.startswith(incomplete))

@@ -13,8 +13,8 @@ from ottla.cli.options import (
     CONFIG,
     bootstrap_option,
     complete_topics,
-    connect,
     json_option,
+    open_groups,
     quiet_client_log,
     settings,
 )
@@ -265,9 +265,6 @@ def latency(topic: str, records: int, size: int, acks: str, bootstrap: str, as_j
 
 def _need_topic(bootstrap: str, topic: str) -> None:
     """Complain about a topic that is not there instead of making one by accident."""
-    from ottla.cli.group import open_groups
-
-    connect(bootstrap)
     with open_groups(bootstrap) as groups:
         groups.partitions([topic])
 

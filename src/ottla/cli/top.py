@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.cli.group import Watcher, group_table, open_groups
+from ottla.cli.group import Watcher, group_table
 from ottla.cli.live import Frame, Table, keep_showing, show
-from ottla.cli.options import bootstrap_option, json_option
+from ottla.cli.options import bootstrap_option, json_option, open_groups
 from ottla.cli.output import Column, broker_errors, count
 
 if TYPE_CHECKING:

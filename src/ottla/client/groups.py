@@ -15,6 +15,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -299,7 +300,7 @@ class Groups:
                 raise KafkaError(code)
             return code
 
-        return {name: self.router.retried(lambda name=name: delete_one(name)) for name in names}  # type: ignore[misc]
+        return {name: self.router.retried(partial(delete_one, name)) for name in names}
 
     # -- what they read
 

@@ -199,11 +199,14 @@ def produce_load(
 ) -> Sent:
     """Send records and wait until all of them are acknowledged or have failed.
 
-    `warmup` leaves that many out of `steady`; `transaction` commits every so many seconds
-    (`transactional.id` is in `config` then). Ctrl-C ends the sending, not the counting.
+    `warmup` leaves that many out of `steady`, whose first window is announced by `on_steady`;
+    `transaction` commits every so many seconds (`transactional.id` is in `config` then).
+    Ctrl-C ends the sending, not the counting.
     """
     statistics: dict[str, Any] = {}
     settings: dict[str, Any] = {"queue.buffering.max.messages": 1_000_000, "linger.ms": 5}
+    if transaction is None:
+        settings["message.timeout.ms"] = 120_000  # Java's; librdkafka's would be five minutes
     settings |= {**(config or {}), "bootstrap.servers": bootstrap}
     if settings.get("statistics.interval.ms"):
         settings["stats_cb"] = lambda text: statistics.update(json.loads(text))
@@ -215,6 +218,15 @@ def produce_load(
     steady: Tally | None = None
     failures: list[KafkaError] = []
     failed = 0
+    told = False
+
+    def steady_window(window: Window) -> None:
+        nonlocal told
+        if not told and on_steady is not None:
+            on_steady()
+        told = True
+        if on_window is not None:
+            on_window(window)
 
     def delivered(error: rd.KafkaError | None, message: rd.Message) -> None:
         nonlocal steady, failed
@@ -229,9 +241,7 @@ def produce_load(
             steady.add(latency, size)
         elif warmup and total.records >= warmup:
             total.report = None
-            steady = Tally(records - warmup, interval, on_window)
-            if on_steady is not None:
-                on_steady()
+            steady = Tally(records - warmup, interval, steady_window)
 
     def serve(wait: float = 0.0) -> None:
         producer.poll(wait)

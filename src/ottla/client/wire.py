@@ -45,7 +45,11 @@ class Wire:
                 ErrorCode.BROKER_NOT_AVAILABLE, f"{host}:{port}: {error.strerror or error}"
             ) from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.greeting = self._greet()
+        try:
+            self.greeting = self._greet()
+        except BaseException:
+            self._socket.close()
+            raise
         self.versions = {
             each.api_key: (each.min_version, each.max_version) for each in self.greeting.api_keys
         }

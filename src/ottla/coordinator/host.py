@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 LOAD_SLICE_SECONDS = 0.005
 """How long replaying may hold the event loop before others have their turn."""
+LONG_LOAD_SECONDS = 1.0
 BATCH_OVERHEAD = 128
 RECORD_OVERHEAD = 32
 
@@ -87,6 +88,7 @@ class Host:
         # One piece of work at a time: the threads are shared with fsync.
         self.work_turn = asyncio.Semaphore(1)
         self._slots: dict[int, Slot] = {}
+        self._closed = False
 
     def now(self) -> Now:
         clock = self.clock
@@ -120,7 +122,7 @@ class Host:
     def apply(self, change: ImageChange) -> None:
         """Follow the cluster: load what has become ours, let go what is no longer."""
         self.image = change.new
-        if self.topic not in change.topics:
+        if self._closed or self.topic not in change.topics:
             return
         topic = change.new.topics.get(self.topic)
         mine: dict[int, int] = {}
@@ -164,6 +166,8 @@ class Host:
             await asyncio.wait(loading)
 
     async def close(self) -> None:
+        """Let go of everything, and take on nothing any more."""
+        self._closed = True
         tasks = [slot.loading for slot in self if slot.loading is not None]
         for index in tuple(self._slots):
             self.unload(index)
@@ -208,13 +212,14 @@ class Slot:
             self.loading = None
         if self._closed:
             return
-        if count:
-            logger.info(
-                "%s: loaded %d records in %d ms",
-                self.partition.id,
-                count,
-                (self._host.clock.monotonic() - started) * 1000,
-            )
+        seconds = self._host.clock.monotonic() - started
+        logger.log(
+            logging.INFO if seconds > LONG_LOAD_SECONDS else logging.DEBUG,
+            "%s: loaded %d records in %d ms",
+            self.partition.id,
+            count,
+            seconds * 1000,
+        )
         now = self._host.now()
         first = self.shard.loaded(now)
         self.active = True

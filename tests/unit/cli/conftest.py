@@ -167,3 +167,10 @@ class SceneGroups(Groups):
 @pytest.fixture
 def scene() -> SceneGroups:
     return SceneGroups()
+
+
+@pytest.fixture
+def over_the_scene(scene: SceneGroups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands find the scene where they would have connected to a broker."""
+    monkeypatch.setattr("ottla.cli.options.connect", lambda _bootstrap: None)
+    monkeypatch.setattr("ottla.client.groups.Groups", lambda *_arguments, **_options: scene)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from ottla.cli.group import Watcher, duration
+from ottla.cli.group import Watcher
+from ottla.cli.group_changes import duration
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -17,13 +18,12 @@ MARK = "-########"
 
 
 @pytest.fixture
-def group(scene: Any, ottla: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+def group(over_the_scene: None, ottla: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`group("list")`: `ottla group list` over the scene; every next record is an hour old."""
 
     def ages(_groups: Any, rows: Any, _now: int) -> dict[TopicPartition, float]:
         return {row.partition: 3600.0 if row.lag else 0.0 for row in rows if row.lag is not None}
 
-    monkeypatch.setattr("ottla.cli.group.open_groups", lambda _bootstrap: scene)
     monkeypatch.setattr("ottla.client.ages.lag_seconds", ages)
     return lambda *arguments, **options: ottla("group", *arguments, **options)
 

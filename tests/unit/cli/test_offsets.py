@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from click.testing import Result
@@ -11,9 +10,7 @@ Run = Callable[..., Result]
 MARK = "-########"
 
 
-@pytest.fixture(autouse=True)
-def over_the_scene(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.group.open_groups", lambda _bootstrap: scene)
+pytestmark = pytest.mark.usefixtures("over_the_scene")
 
 
 def test_beginning_and_end_of_every_partition(ottla: Run) -> None:

@@ -15,10 +15,7 @@ TOPIC = "orders-########"
 WINDOW = Window(1000, 100_000, 2.0, 1.5, 9.0, (1.0, 2.0, 3.0, 4.0))
 
 
-@pytest.fixture(autouse=True)
-def over_the_scene(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.group.open_groups", lambda _bootstrap: scene)
-    monkeypatch.setattr("ottla.cli.perf.connect", lambda _bootstrap: None)
+pytestmark = pytest.mark.usefixtures("over_the_scene")
 
 
 @pytest.fixture

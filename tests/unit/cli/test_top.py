@@ -20,10 +20,9 @@ def seen(moment: float, written: int, size: int | None = 1000) -> Look:
 
 
 @pytest.fixture
-def looks(scene: Any, monkeypatch: pytest.MonkeyPatch) -> list[Look]:
+def looks(over_the_scene: None, scene: Any, monkeypatch: pytest.MonkeyPatch) -> list[Look]:
     scene.committed = {}
     found = [seen(10.0, 100), seen(12.0, 300, 5000)]
-    monkeypatch.setattr("ottla.cli.top.open_groups", lambda _bootstrap: scene)
     monkeypatch.setattr("ottla.cli.top.time.sleep", lambda _seconds: None)
     monkeypatch.setattr("ottla.client.overview.look", lambda *_args, **_options: found.pop(0))
     return found

@@ -146,12 +146,14 @@ def test_every_record_is_counted_with_librdkafkas_latency(producers: list[FakePr
 def test_warm_up_records_are_left_out_of_the_second_summary(producers: list[FakeProducer]) -> None:
     told: list[str] = []
     sent = produce_load(
-        "h:1", "t", 100, letters(10), warmup=40, on_steady=lambda: told.append("steady")
-    )
-    assert sent.total.records == 100
+        "h:1", "t", 1000, letters(10), warmup=400, interval=0.0,
+        on_steady=lambda: told.append("steady"), on_window=lambda window: told.append("window"),
+    )  # fmt: skip
+    assert sent.total.records == 1000
     assert sent.steady is not None
-    assert sent.steady.records == 60
-    assert told == ["steady"]
+    assert sent.steady.records == 600
+    assert told.count("steady") == 1
+    assert "window" in told[told.index("steady") :]
 
 
 def test_failures_are_counted_and_the_first_is_kept(

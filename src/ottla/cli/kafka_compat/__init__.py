@@ -39,8 +39,8 @@ TOOLS: Mapping[str, str] = {
     "kafka-server-stop": f"{_HERE}.server:stop",
     "kafka-storage": f"{_HERE}.storage:main",
     "kafka-topics": f"{_HERE}.topics:main",
-    "kafka-verifiable-producer": f"{_HERE}.verifiable_producer:main",
     "kafka-verifiable-consumer": f"{_HERE}.verifiable_consumer:main",
+    "kafka-verifiable-producer": f"{_HERE}.verifiable_producer:main",
 }
 """Where each tool is: `module:function`, and the function takes arguments and returns a code."""
 

@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
         config = {}
         if options.has("command-config"):
             config = read_properties(options.required("command-config"))
-        timeout = max(int(options.required("timeout")), 1) / 1000
+        timeout = max(options.integer("timeout") or 0, 1) / 1000
         with Groups(
             bootstrap, timeout=timeout, client_id="kafka-consumer-groups", config=config
         ) as groups:

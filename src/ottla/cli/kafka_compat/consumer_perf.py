@@ -20,6 +20,7 @@ from ottla.cli.kafka_compat.perf_output import (
     date_text,
     for_librdkafka,
     metric_lines,
+    number,
     quiet_client_log,
 )
 from ottla.client.settings import check_reachable
@@ -76,6 +77,10 @@ def main(arguments: Sequence[str]) -> int:
     for old, new in (("messages", "num-records"), ("consumer.config", "command-config")):
         if options.has(old):
             print(f"Warning: --{old} is deprecated. Use --{new} instead.")
+    if number(options, "reporting-interval") <= 0:
+        raise UsageError("Reporting interval must be greater than 0.")
+    timeout = number(options, "timeout")
+    wanted = number(options, "messages" if options.has("messages") else "num-records")
     bootstrap = bootstrap_of(options, "bootstrap-server", "broker-list")
     properties = client_config(
         (options.value("consumer.config"), options.value("command-config")),
@@ -110,8 +115,8 @@ def main(arguments: Sequence[str]) -> int:
 
     config = {
         "client.id": _CLIENT,
-        "fetch.message.max.bytes": options.required("fetch-size"),
-        "socket.receive.buffer.bytes": options.required("socket-buffer-size"),
+        "fetch.message.max.bytes": number(options, "fetch-size"),
+        "socket.receive.buffer.bytes": number(options, "socket-buffer-size"),
         "auto.offset.reset": "latest" if options.has("from-latest") else "earliest",
         "check.crcs": "false",
         **for_librdkafka(properties),
@@ -120,8 +125,6 @@ def main(arguments: Sequence[str]) -> int:
         config["statistics.interval.ms"] = 500
     group = options.value("group") or properties.get("group.id")
     config.pop("group.id", None)
-    timeout = int(options.required("timeout"))
-    wanted = int(options.first_of("num-records", "messages") or 0)
     include = options.value("include")
     topics = [f"^{include}$" if include is not None else options.required("topic")]
     begun = time.time()
@@ -132,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
             wanted,
             group=group or f"perf-consumer-{random.randrange(100_000)}",
             timeout=timeout / 1000,
-            interval=int(options.required("reporting-interval")) / 1000,
+            interval=number(options, "reporting-interval") / 1000,
             on_window=window,
             config=config,
         )

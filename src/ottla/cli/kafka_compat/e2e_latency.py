@@ -17,7 +17,12 @@ from ottla.cli.kafka_compat.options import (
     bootstrap_of,
     check_required,
 )
-from ottla.cli.kafka_compat.perf_output import client_config, for_librdkafka, quiet_client_log
+from ottla.cli.kafka_compat.perf_output import (
+    client_config,
+    for_librdkafka,
+    number,
+    quiet_client_log,
+)
 from ottla.client.settings import check_reachable
 from ottla.errors import ErrorCode, KafkaError
 
@@ -27,6 +32,13 @@ _POSITIONS = (
     "bootstrap-server", "topic", "num-records", "producer-acks", "record-size", "command-config",
 )  # fmt: skip
 _REQUIRED = _POSITIONS[:5]
+_SIZES = {
+    "record-size": 0,
+    "record-key-size": 0,
+    "num-headers": 0,
+    "record-header-key-size": 0,
+    "record-header-size": -1,
+}
 
 PARSER = Parser(
     TOOL,
@@ -56,10 +68,10 @@ def main(arguments: Sequence[str]) -> int:
             "Invalid value for --producer-acks. Latency testing requires synchronous "
             "acknowledgement. Please use '1' or 'all'."
         )
-    for name in ("num-records", "record-size"):
-        if int(options.required(name)) <= 0 and name == "num-records":
-            raise UsageError(f"Value for --{name} must be a positive integer.")
-        if int(options.required(name)) < 0:
+    if number(options, "num-records") <= 0:
+        raise UsageError("Value for --num-records must be a positive integer.")
+    for name, least in _SIZES.items():
+        if number(options, name) < least:
             raise UsageError(f"Value for --{name} must be a non-negative integer.")
     bootstrap = bootstrap_of(options)
     config = for_librdkafka(client_config((options.value("command-config"),), ()))
@@ -120,19 +132,19 @@ def measure(options: Options, bootstrap: str, topic: str, config: dict[str, obje
     def filled(size: int) -> bytes:
         return bytes([dice.randrange(65, 91)]) * size
 
-    size, key_size = int(options.required("record-size")), int(options.required("record-key-size"))
-    name_size = int(options.required("record-header-key-size"))
-    value_size = int(options.required("record-header-size"))
+    size, key_size = number(options, "record-size"), number(options, "record-key-size")
+    name_size = number(options, "record-header-key-size")
+    value_size = number(options, "record-header-size")
     headers = [
         (filled(name_size).decode(), filled(max(value_size, 0)) if value_size >= 0 else None)
-        for _ in range(int(options.required("num-headers")))
+        for _ in range(number(options, "num-headers"))
     ]
     latencies: list[float] = []
-    for number, latency in enumerate(
+    for index, latency in enumerate(
         latency_load(
             bootstrap,
             topic,
-            int(options.required("num-records")),
+            number(options, "num-records"),
             lambda _: filled(size),
             key=(lambda _: filled(key_size)) if key_size > 0 else None,
             headers=headers,
@@ -141,8 +153,8 @@ def measure(options: Options, bootstrap: str, topic: str, config: dict[str, obje
             consumer_config=config,
         )
     ):
-        if number % 1000 == 0:
-            print(f"{number}\t{latency}", flush=True)
+        if index % 1000 == 0:
+            print(f"{index}\t{latency}", flush=True)
         latencies.append(latency)
     print(f"Avg latency: {sum(latencies) / len(latencies):.4f} ms")
     half, _, most, nearly_all = (int(value) for value in percentiles(latencies))

@@ -98,14 +98,23 @@ class Options:
         return self.found.get(name, [])
 
     def value(self, name: str) -> str | None:
-        """The one argument of an option, else its default."""
+        """The one argument of an option, else its default; a number is checked to be one.
+
+        That happens here and not while parsing because Java's library does so too, and some
+        tools have a different way of complaining by then.
+        """
         given = self.found.get(name)
+        spec = self.specs[name]
         if not given:
-            return self.specs[name].default
+            return spec.default
         if len(given) > 1:
             raise UsageError(
                 f"Found multiple arguments for option {name}, but you asked for only one"
             )
+        try:
+            spec.kind(given[0])
+        except ValueError:
+            raise UsageError(f"Cannot parse argument '{given[0]}' of option {name}") from None
         return given[0]
 
     def required(self, name: str) -> str:
@@ -116,12 +125,9 @@ class Options:
         return value
 
     def integer(self, name: str) -> int | None:
-        """The argument as a number; whether it is one is only checked here, as in Java."""
+        """The argument of an option of kind int."""
         value = self.value(name)
-        try:
-            return None if value is None else int(value)
-        except ValueError:
-            raise UsageError(f"Cannot parse argument '{value}' of option {name}") from None
+        return None if value is None else int(value)
 
     def first_of(self, *names: str) -> str | None:
         """The argument of the first of these options that was given; for options that were

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ottla.cli.kafka_compat.client_properties import librdkafka_properties
-from ottla.cli.kafka_compat.options import Failure, UsageError, read_properties
+from ottla.cli.kafka_compat.options import Failure, Options, UsageError, read_properties
 
 # SimpleDateFormat's letters that have one meaning in every length we may meet.
 _DATE_LETTERS = {
@@ -28,6 +28,22 @@ def quiet_client_log() -> None:
     import logging
 
     logging.getLogger("ottla.client").setLevel(logging.CRITICAL)
+
+
+def number(options: Options, name: str) -> int:
+    """The number of an option that was given or has a default."""
+    value = options.integer(name)
+    if value is None:
+        raise UsageError(f'Missing required argument "[{name}]"')
+    return value
+
+
+def warn_of_old(old: str, new: str) -> None:
+    """What Kafka says about an option that has another name now."""
+    print(
+        f"Option {old} has been deprecated and will be removed in a future version. Use {new} "
+        f"instead."
+    )
 
 
 def client_config(files: Iterable[str | None], pairs: Iterable[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from ottla.cli.kafka_compat.perf_output import (
     for_librdkafka,
     metric_lines,
     quiet_client_log,
+    warn_of_old,
 )
 from ottla.client.settings import bootstrap_servers, check_reachable
 
@@ -67,12 +68,16 @@ def main(arguments: Sequence[str]) -> int:
     given = parser().parse_args(list(arguments))
     _check(given)
     files = (getattr(given, "producer.config"), getattr(given, "command-config"))
+    if given.producer_props:
+        warn_of_old("--producer-props", "--command-property")
+    if files[0] is not None:
+        warn_of_old("--producer.config", "--command-config")
     properties = client_config(files, [*given.producer_props, *given.command_property])
     servers = given.bootstrap_server or properties.get("bootstrap.servers")
     if servers is None:
         raise UsageError(
             "At least one of --bootstrap-server, --command-property, --producer-props, "
-            "--producer.config or --command-config must be specified with bootstrap.servers"
+            "--producer.config or --command-config must be specified."
         )
     try:
         bootstrap = bootstrap_servers(servers)

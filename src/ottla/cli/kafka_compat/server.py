@@ -84,7 +84,9 @@ def stop(arguments: Sequence[str]) -> int:
     number = getattr(signal, f"SIG{os.environ.get('SIGNAL', 'TERM').removeprefix('SIG')}", None)
     if number is None:
         raise Failure(f"SIGNAL={os.environ['SIGNAL']}: there is no such signal; leave it out")
-    found = [pid for pid, words in processes() if node_id is None or _has_node_id(words, node_id)]
+    found = [
+        pid for pid, words in processes() if node_id is None or _has_node_id(pid, words, node_id)
+    ]
     if not found:
         raise Failure("No kafka server to stop", out=True)
     for pid in found:
@@ -140,8 +142,10 @@ def is_broker(words: Sequence[str]) -> bool:
     return program.removesuffix(".sh") == "kafka-server-start" and "-daemon" not in rest
 
 
-def _has_node_id(words: Sequence[str], node_id: str) -> bool:
+def _has_node_id(pid: int, words: Sequence[str], node_id: str) -> bool:
     """Whether a broker was told this id on its command line or in its file."""
+    from ottla.cli.kafka_compat.options import read_properties
+
     names = ("node.id", "broker.id")
     for word in words:
         name, equals, value = word.removeprefix("--override=").partition("=")
@@ -149,8 +153,9 @@ def _has_node_id(words: Sequence[str], node_id: str) -> bool:
             return value == node_id
     for word in words:
         if word.endswith(".properties"):
-            from ottla.cli.kafka_compat.options import read_properties
-
-            found = read_properties(word)
+            try:
+                found = read_properties(os.path.join(f"/proc/{pid}/cwd", word))
+            except Failure:
+                return False  # not ours to read, or gone
             return any(found.get(name) == node_id for name in names)
     return False

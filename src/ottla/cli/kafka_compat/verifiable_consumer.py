@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
 from collections.abc import Sequence
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.kafka_compat.client_properties import librdkafka_properties
 from ottla.cli.kafka_compat.options import Failure, UsageError, subcommand_parser
-from ottla.cli.kafka_compat.perf_output import client_config, for_librdkafka, quiet_client_log
-from ottla.cli.kafka_compat.verifiable_producer import Events
+from ottla.cli.kafka_compat.perf_output import (
+    client_config,
+    for_librdkafka,
+    quiet_client_log,
+    warn_of_old,
+)
+from ottla.cli.kafka_compat.verifiable_producer import Events, Stop
 from ottla.client.settings import bootstrap_servers, check_reachable
 from ottla.errors import KafkaError
 
@@ -63,13 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     check_reachable(bootstrap, _CONNECT)
     from ottla.client.consumer import Consumer
 
-    stop = threading.Event()
-
-    def stopping(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stopping)
+    stop = Stop()
     events = Events()
     try:
         consumer = Consumer(
@@ -93,12 +89,14 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         consumer.close()
         events.say("shutdown_complete")
-    return 0
+    return stop.code
 
 
 def settings(given: argparse.Namespace) -> dict[str, Any]:
     """What librdkafka is told besides what `Consumer` takes by name."""
     files = (getattr(given, "consumer.config"), getattr(given, "command-config"))
+    if files[0] is not None:
+        warn_of_old("--consumer.config", "--command-config")
     config = for_librdkafka(client_config(files, ()))
     for taken in ("group.id", "auto.offset.reset", "enable.auto.commit", "isolation.level"):
         config.pop(taken, None)
@@ -123,11 +121,11 @@ def read(
     consumer: Consumer[bytes, bytes],
     given: argparse.Namespace,
     events: Events,
-    stop: threading.Event,
+    stop: Stop,
 ) -> None:
     """Records until there were enough, or somebody stops us."""
     left = given.max_messages
-    while not stop.is_set() and left != 0:
+    while not stop and left != 0:
         records = consumer.take(_MOST if left < 0 else min(_MOST, left), _WAIT)
         if not records:
             continue

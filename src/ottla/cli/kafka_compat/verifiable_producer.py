@@ -12,7 +12,12 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ottla.cli.kafka_compat.options import Failure, UsageError, subcommand_parser
-from ottla.cli.kafka_compat.perf_output import client_config, for_librdkafka, quiet_client_log
+from ottla.cli.kafka_compat.perf_output import (
+    client_config,
+    for_librdkafka,
+    quiet_client_log,
+    warn_of_old,
+)
 from ottla.client.settings import bootstrap_servers, check_reachable
 
 if TYPE_CHECKING:
@@ -43,6 +48,26 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+class Stop:
+    """Whether SIGINT or SIGTERM has come; the exit code is then the one a Java program has."""
+
+    def __init__(self) -> None:
+        self._come = threading.Event()
+        self.code = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._heard)
+
+    def __bool__(self) -> bool:
+        return self._come.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        return self._come.wait(seconds)
+
+    def _heard(self, number: int, _frame: FrameType | None) -> None:
+        self.code = 128 + number
+        self._come.set()
+
+
 class Events:
     """Lines of JSON, each with the time and its name first."""
 
@@ -65,6 +90,8 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from None
     files = (getattr(given, "producer.config"), getattr(given, "command-config"))
+    if files[0] is not None:
+        warn_of_old("--producer.config", "--command-config")
     config = for_librdkafka(client_config(files, ()))
     config.pop("acks", None)
     quiet_client_log()
@@ -73,13 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     from ottla.client.producer import Producer
 
     events = Events()
-    stop = threading.Event()
-
-    def stopping(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stopping)
+    stop = Stop()
     sent = acked = 0
     begun = time.monotonic()
     try:
@@ -96,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     events.say("startup_complete")
     pace = Pace(given.throughput)
     created = given.message_create_time if given.message_create_time >= 0 else None
-    while not stop.is_set() and (given.max_messages < 0 or sent < given.max_messages):
+    while not stop and (given.max_messages < 0 or sent < given.max_messages):
         key = None if given.repeating_keys is None else str(sent % max(given.repeating_keys, 1))
         value = str(sent) if given.value_prefix is None else f"{given.value_prefix}.{sent}"
 
@@ -143,4 +164,4 @@ def main(arguments: Sequence[str]) -> int:
         target_throughput=given.throughput,
         avg_throughput=acked / elapsed,
     )
-    return 0
+    return stop.code

@@ -38,6 +38,8 @@ GROUP_ID_NOT_FOUND_SINCE = 9
 Place = tuple[str, str, int]
 """Group, topic, partition."""
 
+LATEST_TIME = 2**63 - 1
+
 
 class _Stored(NamedTuple):
     committed: CommittedOffset
@@ -75,7 +77,10 @@ class OffsetMachine:
                 api_version=command.api_version,
             )
         limit = self._state.config().offset_metadata_max_bytes
-        expires = -1 if command.retention_ms < 0 else now.wall_ms + command.retention_ms
+        # A retention of ages stays within what the record can hold.
+        expires = (
+            -1 if command.retention_ms < 0 else min(now.wall_ms + command.retention_ms, LATEST_TIME)
+        )
         codes = []
         records = []
         for it in command.partitions:

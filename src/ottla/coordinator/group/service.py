@@ -8,7 +8,7 @@ before it looks for a shard is checked here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from ottla.cluster.registry import ImageChange
@@ -37,6 +37,7 @@ from ottla.coordinator.group.shard import ConsumerMachine, GroupShard
 from ottla.coordinator.host import Host, Partitions
 from ottla.coordinator.replies import attempt, gather, then
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.records.compression import Compression
 from ottla.runtime.clock import Clock
@@ -110,6 +111,11 @@ class Groups:
     def apply(self, change: ImageChange) -> None:
         """Follow the cluster; after the partitions have."""
         self.host.apply(change)
+        for slot in self.host:
+            # Those that are being loaded too: they get no command, but must not begin with an old
+            # image.
+            assert isinstance(slot.shard, GroupShard)
+            slot.shard.state.image = change.new
         gone = frozenset(
             name
             for name in change.topics
@@ -119,6 +125,12 @@ class Groups:
         self.host.notify(change)
         if gone:
             self.host.notify(ForgetTopics(gone))
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """The disk of these partitions has failed."""
+        for partition in partitions:
+            if partition.topic == OFFSETS_TOPIC:
+                self.host.unload(partition.partition)
 
     async def wait_loaded(self) -> None:
         await self.host.wait_loaded()

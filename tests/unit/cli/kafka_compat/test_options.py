@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli.kafka_compat import TOOLS, load, run, tool_name
+from ottla.cli.kafka_compat import TOOLS, load, main, run, tool_name
 from ottla.cli.kafka_compat.options import (
     Failure,
     HelpShown,
@@ -27,6 +27,7 @@ from ottla.cli.kafka_compat.options import (
 from ottla.cli.kafka_compat.run_class import CLASSES
 
 FLAGS = Path(__file__).parent / "golden" / "flags"
+DOCS = Path(__file__).parents[4] / "docs" / "tools.md"
 
 PARSER = Parser(
     "tool",
@@ -172,6 +173,20 @@ def test_a_program_is_its_tool_with_or_without_sh(program: str, name: str) -> No
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_of_the_table_can_be_loaded(name: str) -> None:
     assert callable(load(name))
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_tool_of_the_table_is_documented(name: str) -> None:
+    assert f"`{name}`" in DOCS.read_text()
+
+
+def test_the_entry_point_goes_by_the_name_it_was_called_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/opt/bin/kafka-get-offsets.sh", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().out) == (0, "4.2.0\n")
 
 
 def test_an_unknown_tool_gets_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:

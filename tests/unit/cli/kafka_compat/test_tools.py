@@ -117,7 +117,7 @@ def test_javas_properties_become_librdkafkas() -> None:
 def test_impossible_properties_are_refused() -> None:
     with pytest.raises(Failure, match="configuration acks"):
         librdkafka_properties({"acks": "2"})
-    with pytest.raises(Failure, match="when group.protocol=CONSUMER"):
+    with pytest.raises(Failure, match=r"when group\.protocol=CONSUMER"):
         librdkafka_properties({"group.protocol": "CONSUMER", "session.timeout.ms": "1"})
 
 

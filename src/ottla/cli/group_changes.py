@@ -1,0 +1,237 @@
+"""`ottla group reset` and `ottla group delete`: what changes a group."""
+
+from __future__ import annotations
+
+import time
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from ottla.cli.options import (
+    bootstrap_option,
+    complete_groups,
+    complete_topics,
+    json_option,
+    open_groups,
+)
+from ottla.cli.output import Column, broker_errors, count, show_json, show_table
+from ottla.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.client.groups import Groups
+    from ottla.client.resets import Target
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_groups)
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]",
+              shell_complete=complete_topics, help="What to reset; repeatable.")  # fmt: skip
+@click.option("--all-topics", is_flag=True, help="Reset everything the group has committed.")
+@click.option("--to", metavar="earliest|latest|current|N|TIME",
+              help="An end of the log, an offset, or a time as 2026-05-01T12:00:00Z.")  # fmt: skip
+@click.option("--back", metavar="DURATION", help="To the records of so long ago: 90s, 15m, 2h, 1d.")
+@click.option("--shift", type=int, metavar="N", help="On by N records, or back when negative.")
+@click.option("--from-file", type=click.File(encoding="utf-8"), metavar="FILE",
+              help="To the offsets in a file of topic,partition,offset lines.")  # fmt: skip
+@click.option("--execute", is_flag=True, help="Do it. Without this it is only shown.")
+@bootstrap_option
+@json_option
+def reset(
+    name: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    to: str | None,
+    back: str | None,
+    shift: int | None,
+    from_file: IO[str] | None,
+    execute: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Move a group's offsets, while nobody is in it.
+
+    Shows the new offsets; with --execute they are committed.
+
+    \b
+    JSON: {"group", "executed",
+           "offsets": [{"topic", "partition", "before", "after", "end"}]}
+    """
+    from ottla.client import resets
+
+    target = _target(name, to, back, shift, from_file)
+    from_list = isinstance(target, resets.ToGiven)
+    if sum((bool(topics), all_topics, from_list)) != 1:
+        raise click.UsageError(
+            "say what to reset: --topic, --all-topics or --from-file, one of them"
+        )
+    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+        _check_idle(groups, name)
+        committed = groups.offsets(name)
+        try:
+            partitions = resets.scope(groups, topics) if topics else list(committed)
+            if all_topics and not partitions:
+                raise click.ClickException(
+                    f"group {name!r} has committed nothing; name topics with --topic"
+                )
+            plan = resets.plan_reset(groups, name, partitions, target)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        if execute:
+            groups.set_offsets(name, plan.offsets)
+        ends = groups.ends(plan.offsets)
+    rows = [
+        (tp.topic, tp.partition, committed[tp].offset if tp in committed else None, after, ends[tp])
+        for tp, after in plan.offsets.items()
+    ]
+    if as_json:
+        names = ("topic", "partition", "before", "after", "end")
+        offsets = [dict(zip(names, row, strict=True)) for row in rows]
+        show_json({"group": name, "executed": execute, "offsets": offsets})
+        return
+    columns = [Column("TOPIC"), Column("PARTITION", True), Column("BEFORE", True),
+               Column("AFTER", True), Column("END", True)]  # fmt: skip
+    done = "reset" if execute else "would be reset; --execute does it"
+    show_table(columns, rows, title=f"{name}  {count(len(rows), 'partition')} {done}")
+
+
+def _target(
+    name: str,
+    to: str | None,
+    back: str | None,
+    shift: int | None,
+    from_file: IO[str] | None,
+) -> Target:
+    from ottla.client import resets
+
+    if sum(each is not None for each in (to, back, shift, from_file)) != 1:
+        raise click.UsageError("say where to: --to, --back, --shift or --from-file, one of them")
+    if shift is not None:
+        return resets.ShiftBy(shift)
+    if from_file is not None:
+        try:
+            plans = resets.parse_plans(from_file.read(), [name])
+        except (ValueError, OSError) as error:
+            raise click.ClickException(f"{from_file.name}: {error}") from None
+        if set(plans) != {name}:
+            others = ", ".join(sorted(set(plans) - {name}))
+            raise click.ClickException(f"{from_file.name} is about another group: {others}")
+        return resets.ToGiven(plans[name])
+    if back is not None:
+        return resets.ToTime(time.time_ns() // 1_000_000 - int(duration(back) * 1000))
+    assert to is not None
+    match to:
+        case "earliest":
+            return resets.ToEarliest()
+        case "latest":
+            return resets.ToLatest()
+        case "current":
+            return resets.ToCurrent()
+    if to.isascii() and to.isdigit():
+        return resets.ToOffset(int(to))
+    try:
+        return resets.ToTime(resets.parse_datetime(to))
+    except ValueError:
+        raise click.UsageError(
+            f"--to {to!r}: expected earliest, latest, current, an offset, or a time as "
+            f"2026-05-01T12:00:00Z"
+        ) from None
+
+
+def duration(text: str) -> float:
+    """Seconds in `90s`, `15m`, `2h`, `1d`, `1h30m`, or ISO 8601's `PT15M`."""
+    import re
+
+    from ottla.client.resets import parse_duration
+
+    if text[:1] in "Pp":
+        try:
+            return parse_duration(text).total_seconds()
+        except ValueError:
+            pass
+    parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
+    if not text or parts is None:
+        raise click.UsageError(f"--back {text!r}: expected a duration as 90s, 15m, 2h or 1d12h")
+    sizes = (86400, 3600, 60, 1)
+    return sum(float(part) * size for part, size in zip(parts.groups(), sizes, strict=True) if part)
+
+
+def _check_idle(groups: Groups, name: str) -> None:
+    """Complain about a group with members; one that does not exist yet may be given offsets."""
+    try:
+        described = groups.describe(name)[name]
+    except KafkaError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return
+    if not described.idle:
+        raise KafkaError(
+            ErrorCode.NON_EMPTY_GROUP,
+            f"group {name!r} has {count(len(described.members), 'member')}; stop "
+            f"{'it' if len(described.members) == 1 else 'them'} first, nothing was changed",
+        )
+
+
+@click.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_groups)
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]",
+              shell_complete=complete_topics,
+              help="Delete only what was committed for this; repeatable.")  # fmt: skip
+@click.option("--if-exists", is_flag=True, help="Do nothing for a group that does not exist.")
+@bootstrap_option
+@json_option
+def delete(
+    names: tuple[str, ...],
+    topics: tuple[str, ...],
+    if_exists: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Delete groups with their offsets, or only their offsets of some topics.
+
+    JSON: {"deleted": [name], "missing": [name]}
+    """
+    from ottla.client import resets
+    from ottla.client.errors import PartialFailureError
+
+    failures: dict[str, KafkaError] = {}
+    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+        outcomes: dict[str, ErrorCode] = {}
+        if topics:
+            try:
+                partitions = resets.scope(groups, topics)
+            except ValueError as error:
+                raise click.UsageError(str(error)) from None
+            for name in names:
+                try:
+                    codes = groups.delete_offsets(name, partitions).values()
+                    outcomes[name] = next(
+                        (c for c in codes if c is not ErrorCode.NONE), ErrorCode.NONE
+                    )
+                except KafkaError as error:
+                    outcomes[name] = error.code
+        else:
+            outcomes = groups.delete(*names)
+        missing = [n for n, code in outcomes.items() if code is ErrorCode.GROUP_ID_NOT_FOUND]
+        for name, code in outcomes.items():
+            if code is not ErrorCode.NONE and not (if_exists and name in missing):
+                failures[name] = _why(name, code)
+        if failures:
+            raise PartialFailureError(failures)
+    deleted = [name for name in names if name not in missing]
+    if as_json:
+        show_json({"deleted": deleted, "missing": missing})
+        return
+    for name in names:
+        what = f"offsets of group {name}" if topics else f"group {name}"
+        click.echo(f"no group {name}" if name in missing else f"deleted {what}")
+
+
+def _why(name: str, code: ErrorCode) -> KafkaError:
+    match code:
+        case ErrorCode.GROUP_ID_NOT_FOUND:
+            return KafkaError(code, "there is no such group; with --if-exists that is no error")
+        case ErrorCode.NON_EMPTY_GROUP | ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
+            return KafkaError(
+                code, f"it has members; stop them first (`ottla group describe {name}`)"
+            )
+    return KafkaError(code)

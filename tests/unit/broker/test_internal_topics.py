@@ -1,0 +1,91 @@
+"""The broker's own topics: their settings, and how many replicas there can be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from ottla.broker.internal_topics import InternalTopics
+from ottla.config.broker import BrokerConfig
+from ottla.controller.service import Controller
+from ottla.controller.topics import NewTopic, TopicCreation
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.broker import Broker
+from ottla.model.ids import TopicId
+from ottla.model.image import ClusterImage
+from ottla.model.topic import Topic
+
+OFFSETS = "__consumer_offsets"
+
+
+class Office:
+    """A controller that notes what it is asked for."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self.image = ClusterImage(brokers={it: Broker(it, 0, {}) for it in range(brokers)})
+        self.asked: list[NewTopic] = []
+        self.error: KafkaError | None = None
+
+    async def create_topics(self, wishes: Sequence[NewTopic]) -> list[TopicCreation]:
+        self.asked += wishes
+        await asyncio.sleep(0)
+        if self.error is not None:
+            return [TopicCreation(wish.name, error=self.error) for wish in wishes]
+        topic = Topic(wishes[0].name, TopicId(b"t" * 16), ())
+        self.image = ClusterImage(brokers=self.image.brokers, topics={topic.name: topic})
+        return [TopicCreation(topic.name, topic)]
+
+    def topics(self, **settings: Any) -> InternalTopics:
+        config = BrokerConfig(**settings)
+        return InternalTopics(cast("Controller", self), lambda: self.image, lambda: config)
+
+
+async def test_the_offsets_topic_is_compacted_and_has_fifty_partitions() -> None:
+    office = Office(brokers=3)
+    await office.topics().ensure(OFFSETS)
+    (wish,) = office.asked
+    assert (wish.name, wish.partitions, wish.replication_factor) == (OFFSETS, 50, 3)
+    assert wish.config == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    }
+
+
+async def test_one_broker_makes_it_with_one_replica_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    office = Office()
+    topics = office.topics(min_insync_replicas=2)
+    await topics.ensure(OFFSETS)
+    await topics.ensure(OFFSETS)
+    (wish,) = office.asked
+    assert wish.replication_factor == 1
+    assert wish.config["min.insync.replicas"] == "1"
+    assert [it.levelname for it in caplog.records] == ["WARNING"]
+    assert "1 replica(s), not 3" in caplog.text
+
+
+async def test_it_is_made_once_whoever_asks_at_the_same_time() -> None:
+    office = Office()
+    topics = office.topics()
+    await asyncio.gather(*(topics.ensure(OFFSETS) for _ in range(5)))
+    assert len(office.asked) == 1
+
+
+async def test_that_another_broker_made_it_is_no_failure_but_others_are() -> None:
+    office = Office()
+    office.error = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS)
+    await office.topics().ensure(OFFSETS)
+    office.error = KafkaError(ErrorCode.POLICY_VIOLATION)
+    with pytest.raises(KafkaError) as caught:
+        await office.topics().ensure(OFFSETS)
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+async def test_other_topics_are_not_its_business() -> None:
+    with pytest.raises(KafkaError):
+        await Office().topics().ensure("orders")
