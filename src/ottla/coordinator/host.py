@@ -5,10 +5,13 @@ into a new shard, slice by slice, with COORDINATOR_LOAD_IN_PROGRESS for whoever 
 it runs commands; when the partition is led elsewhere or its disk fails it is gone, and everybody is
 told NOT_COORDINATOR.
 
-A command runs to its end in one call: handle, append, replay, `after`. Only then are answers given,
-because giving one may bring the next command. An answer leaves at once when the high watermark is
-at the log's end, which with one replica it always is, and else when it gets there: so no answer
-tells of a state that a new leader might not have. The straight path makes no future and no task.
+A command runs to its end in one call: handle, append, replay, `after`. Its own reply is given
+first. Those of others that it brought about follow in the loop's next turn: giving one may bring
+the next command, and a group's leader, who has the most to do, should not be the last to know.
+
+An answer leaves when the high watermark is at the log's end, which with one replica it always is:
+so no answer tells of a state that a new leader might not have. The straight path makes no future
+and no task.
 
 Time-outs are the shard's deadlines; a slot has at most one timer of the loop, set to the earliest.
 """
@@ -190,6 +193,7 @@ class Slot:
         self._timer_due = 0
         self._working: dict[Any, asyncio.Task[None]] = {}
         self._parked: set[Deferred[Any]] = set()
+        self._answers: list[Answer] = []  # to be given in the next turn
         self.loading: asyncio.Task[None] | None = self._loop.create_task(self._load())
 
     # ------------------------------------------------------------------ loading
@@ -275,6 +279,8 @@ class Slot:
         error = KafkaError(ErrorCode.NOT_COORDINATOR)
         for parked, value in self.shard.unload(error):
             _settle(parked.waiting, value)
+        for parked, _ in self._answers:
+            _settle(parked.waiting, error)
         for deferred in tuple(self._parked):
             deferred.fail(error)
 
@@ -313,14 +319,24 @@ class Slot:
             logger.exception("%s: %r failed", self.partition.id, command)
 
     def _carry_out(self, result: Result, now: Now) -> Any:
-        """Append, replay, go on; the reply. Answers to others are given last of all."""
+        """Append, replay, go on; the reply."""
         answers: list[Answer] = []
         reply = self._apply(result, now, answers)
-        if type(reply) is Parked and reply.waiting is None:
-            self._park(reply)  # so that it can be among the answers
-        for parked, value in answers:
-            self._answer(parked, value)
+        for answer in answers:
+            if answer[0] is reply:
+                self._park(reply)
+                self._answer(*answer)
+            else:
+                if not self._answers:
+                    self._loop.call_soon(self._give_answers)
+                self._answers.append(answer)
         return reply
+
+    def _give_answers(self) -> None:
+        answers, self._answers = self._answers, []
+        if not self._closed:
+            for parked, value in answers:
+                self._answer(parked, value)
 
     def _apply(self, result: Result, now: Now, answers: list[Answer]) -> Any:
         reply = result.reply

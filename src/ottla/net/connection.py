@@ -75,6 +75,7 @@ class Host(Protocol):
     answer: Answer
     complaints: RateLimit
 
+    def busy(self, connection: Connection) -> None: ...
     def closed(self, connection: Connection) -> None: ...
     def run_blocking(self, work: Callable[[], None]) -> asyncio.Future[None]: ...
 
@@ -181,7 +182,10 @@ class Connection:
                     break
                 reply = answer(self, frame)
                 if type(reply) is list and not self._slots:
-                    self._send(reply)
+                    if len(reply) == 1 and not self._out:
+                        self._send_one(reply[0])
+                    else:
+                        self._send(reply)
                 elif reply is not None:
                     self._enqueue(reply)
                 if self._fd < 0:
@@ -197,6 +201,7 @@ class Connection:
             logger.exception("closed %s: answering it failed", self.peer)
             self.close(None)
             return
+        self._host.busy(self)
         if frames.settle():
             self._starving = False
             self._read(not self._backlog)
@@ -263,6 +268,22 @@ class Connection:
         if self._backlog and not self._exclusive and not self._paused:
             # Not from here: whoever resolved the reply is still at work.
             self._host.loop.call_soon(self._resume)
+
+    def _send_one(self, part: Part) -> None:
+        """The common answer: one small buffer, and nothing before it. The same as `_send`."""
+        if not isinstance(part, FileRegion):
+            try:
+                sent = self._sock.send(part)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self.close(f"write failed: {error.strerror}")
+                return
+            self.sent_bytes += sent
+            if sent == len(part):
+                return
+            part = memoryview(part)[sent:]
+        self._send((part,))
 
     def _send(self, parts: Sequence[Part]) -> None:
         out = self._out

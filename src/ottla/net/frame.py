@@ -125,10 +125,11 @@ class FrameReader:
         caller stops reading and calls `settle` again when memory was given back.
         """
         left = self._end - self._start
-        if left == 0:
-            self.drop()
-            return True
         own = self._own
+        if left == 0:
+            if own is not None:
+                self.drop()
+            return True
         if own is None:
             grant = min(max(self._need, left), max(FIRST_GRANT, left))
             buffer = self._memory.acquire(grant)

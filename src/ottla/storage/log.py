@@ -26,7 +26,12 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, 
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP, TopicId
-from ottla.records.batch import HEADER_SIZE, read_header, set_offset_and_epoch
+from ottla.records.batch import (
+    HEADER_SIZE,
+    read_header,
+    read_timestamps,
+    set_offset_and_epoch,
+)
 from ottla.records.control import read_end_marker
 from ottla.runtime.files import FileRegion
 from ottla.storage import reads, retention
@@ -35,6 +40,7 @@ from ottla.storage.faults import describe
 from ottla.storage.flush import FlushJob
 from ottla.storage.producers import Origin
 from ottla.storage.reads import TimestampOffset
+from ottla.storage.record_rules import header_suffices
 from ottla.storage.replay import reload_producers
 from ottla.storage.validate import judge, judge_replicated, needs_slow_path
 
@@ -204,6 +210,7 @@ class Log:
         self._segment_bytes = config.internal_segment_bytes or config.segment_bytes
         self._segment_ms = config.segment_ms
         self._stamps = config.message_timestamp_type == "LogAppendTime"
+        self._plain = header_suffices(config)
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -326,6 +333,10 @@ class Log:
         """Whether the caller should `await` `validate.prepare` elsewhere before `append`."""
         if records.nbytes <= HEADER_SIZE:
             return False
+        if self._plain:
+            base, newest = read_timestamps(records)
+            if newest >= base:
+                return False
         return needs_slow_path(read_header(records), self._config, records.nbytes, records)
 
     # --- reading ------------------------------------------------------------------------------

@@ -65,6 +65,19 @@ def invalid_record(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
+def header_suffices(config: TopicConfig) -> bool:
+    """Whether the topic has no rule at all that concerns records, so that only a header which
+    contradicts itself can make `needs_records` true."""
+    return (
+        "compact" not in config.cleanup_policy
+        and config.compression_type == "producer"
+        and (
+            config.message_timestamp_before_max_ms == MAX_LONG
+            or config.message_timestamp_type != "CreateTime"
+        )
+    )
+
+
 def needs_records(header: BatchHeader, config: TopicConfig) -> bool:
     """Whether this topic has a rule that the header alone cannot answer for this batch."""
     return (

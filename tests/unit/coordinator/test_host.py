@@ -289,8 +289,9 @@ async def test_a_parked_reply_is_answered_by_a_later_command(bench: Bench) -> No
     waiting = bench.run(lambda slate, now: Result(parked))
     assert isinstance(waiting, Deferred)
     assert not waiting.done
-    bench.run(write(b"a", answers=[(parked, "at last")]))
-    assert waiting.result() == "at last"
+    assert bench.run(write(b"a", answers=[(parked, "at last")])) == "done"
+    assert not waiting.done, "whoever asked is answered first"
+    assert await waiting == "at last"
 
 
 async def test_a_command_may_answer_itself(bench: Bench) -> None:
@@ -307,6 +308,7 @@ async def test_nothing_is_told_before_it_is_committed(slow: Bench) -> None:
     parked = Parked()
     other = slow.run(lambda slate, now: Result(parked))
     read = slow.run(lambda slate, now: Result(slate.content[b"a"], answers=[(parked, "seen")]))
+    await asyncio.sleep(0)
     assert [it.done for it in (first, other, read)] == [False, False, False]
     await slow.disk.flush()
     assert [it.result() for it in (first, other, read)] == ["done", "seen", b"v"]
@@ -342,6 +344,17 @@ async def test_when_the_partition_is_led_elsewhere_everybody_is_sent_away(slow: 
             it.result()
         assert caught.value.code is ErrorCode.NOT_COORDINATOR
     assert refused(lambda: slow.run(write(b"b"))) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_answers_on_their_way_out_are_taken_back(bench: Bench) -> None:
+    await bench.ready()
+    parked = Parked()
+    waiting = bench.run(lambda slate, now: Result(parked))
+    bench.run(write(b"a", answers=[(parked, "too late")]))
+    bench.lead(2, 1)
+    with pytest.raises(KafkaError) as caught:
+        waiting.result()
+    assert caught.value.code is ErrorCode.NOT_COORDINATOR
 
 
 async def test_when_it_comes_back_it_is_loaded_anew(bench: Bench) -> None:

@@ -90,7 +90,7 @@ def of_consumers(group: GroupListing) -> bool:
 
 
 def table(groups: Sequence[GroupListing]) -> Iterable[str]:
-    """Three columns as wide as the longest cell of any; every line but the first ends in a space."""
+    """Three columns as wide as the longest cell; every line but the first ends in a space."""
     rows = [(each.name, each.type, each.protocol) for each in groups]
     width = max([20, *(len(cell) for row in rows for cell in row)])
     yield " ".join(cell.ljust(width) for cell in ("GROUP", "TYPE", "PROTOCOL"))
