@@ -631,3 +631,12 @@ def test_only_an_empty_group_can_be_deleted(version, stable, wire, group):
     assert delete() == NONE
     assert state(connection, group) == "Dead"
     assert delete() == GROUP_ID_NOT_FOUND
+
+
+def test_a_look_at_the_offsets_topic_makes_it_as_the_broker_would(start_broker, wire):
+    connection = wire(start_broker().bootstrap)
+    (topic,) = connection.ask(
+        "metadata", 12, topics=[{"name": "__consumer_offsets"}], allow_auto_topic_creation=True
+    ).topics
+    assert topic.is_internal
+    assert len(topic.partitions) == 50

@@ -286,6 +286,21 @@ def test_a_flood_of_small_requests_leaves_others_their_turn(loop):
     run(loop, answer, scenario)
 
 
+def test_the_loop_goes_to_sleep_when_a_client_pauses(loop):
+    async def scenario(listeners, connect):
+        client = await connect()
+        for _ in range(200):
+            client.send(b"one by one")
+            assert await client.receive() == b"one by one"
+        async with asyncio.timeout(10):
+            while listeners._spinning:
+                await asyncio.sleep(0.001)
+        client.send(b"after a pause")
+        assert await client.receive() == b"after a pause"
+
+    run(loop, echo, scenario)
+
+
 def test_a_bug_in_answering_closes_that_connection_and_no_other(loop, caplog):
     def answer(connection: Connection, request: memoryview) -> Reply:
         if request == b"trigger":

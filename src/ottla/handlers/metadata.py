@@ -26,7 +26,7 @@ from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId
 from ottla.model.names import topic_name_problem
-from ottla.model.topic import PartitionState, Topic
+from ottla.model.topic import INTERNAL_TOPICS, PartitionState, Topic
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.metadata import (
     Cursor,
@@ -91,11 +91,17 @@ def metadata(
 async def _create_and_answer(
     request: Request[MetadataRequest], services: Services, missing: set[str]
 ) -> MetadataResponse:
-    wishes = [NewTopic(name) for name in sorted(missing)]
-    outcomes = await services.controller.create_topics(wishes)
-    failures = {
-        outcome.name: outcome.error.code for outcome in outcomes if outcome.error is not None
-    }
+    failures: dict[str, ErrorCode] = {}
+    for name in sorted(missing & INTERNAL_TOPICS):
+        # The broker's own topics have settings of their own.
+        try:
+            await services.internal_topics.ensure(name)
+        except KafkaError as error:
+            failures[name] = error.code
+    wishes = [NewTopic(name) for name in sorted(missing - INTERNAL_TOPICS)]
+    for outcome in await services.controller.create_topics(wishes) if wishes else ():
+        if outcome.error is not None:
+            failures[outcome.name] = outcome.error.code
     return _response(request, services, _answers(request.body.topics or [], services, failures))
 
 

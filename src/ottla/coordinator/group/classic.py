@@ -4,25 +4,15 @@ A rebalance in two phases. Everybody joins; when all have, or time is up, the ge
 each is told so, the leader with everybody's subscription. Then everybody syncs; the leader brings
 the assignments, which are written down and handed out.
 
-How long things may take, and what happens then:
-
-    session      a member is silent: it is removed. Not while it waits for us
-    new member   its first Join waits too long: it is removed, its client comes again
-    pending id   an id that was given out (KIP-394) is not used: it is forgotten
-    join         not all have joined within the longest rebalance timeout: those who have not are
-                 removed, except static members, whose sessions decide
-    initial      an empty group waits a while before its first rebalance, and again a while when
-                 somebody came meanwhile, but never longer than the rebalance timeout
-    sync         a member has not asked for its assignment: it is removed
-
-All are `Timer`s in the shard's deadlines. The generation lives in memory from the end of the join
-phase on, and is in the log once the leader has synced.
+Here is what members may ask, and what becomes of it; how a rebalance goes on, and how long it may
+take, is in phases.py. The generation lives in memory from the end of the join phase on, and is in
+the log once the leader has synced.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ottla.coordinator.group import journal
@@ -30,14 +20,11 @@ from ottla.coordinator.group.classic_group import ClassicGroup, ClassicMember, S
 from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync, Synced
 from ottla.coordinator.group.journal import GroupEntry, GroupSnapshot
 from ottla.coordinator.group.members import ShardState, Timer
+from ottla.coordinator.group.phases import SESSION, SYNC, Outcome, Phases
 from ottla.coordinator.shard import Answer, Now, Parked, Record, Result
 from ottla.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
-
-SESSION = "session"
-JOIN = "join"
-SYNC = "sync"
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
 
@@ -51,41 +38,13 @@ class Shrink:
     group_id: str
 
 
-class _Outcome:
-    """What is being gathered for a Result."""
-
-    __slots__ = ("answers", "records")
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.answers: list[Answer] = []
-
-    def result(self, reply: object = None) -> Result:
-        """The only record there can be says that the group is empty. When it cannot be written the
-        group is empty all the same: until then the log has a generation whose members will not be
-        heard of."""
-        if not self.records:
-            return Result(reply, answers=self.answers)
-
-        def settled(error: KafkaError | None, now: Now) -> Result | None:
-            if error is None:
-                return None
-            logger.warning("that a group is empty could not be written: %s", error)
-            return Result(reply, answers=self.answers)
-
-        return Result(reply, self.records, self.answers, settled)
-
-
 class ClassicMachine:
     """The classic groups of a shard."""
 
     def __init__(self, state: ShardState) -> None:
         self._state = state
-        self.timeouts: Mapping[str, Callable[[Timer, Now], Result]] = {
-            SESSION: self._on_session_timeout,
-            JOIN: self._on_join_timeout,
-            SYNC: self._on_sync_timeout,
-        }
+        self._phases = Phases(state)
+        self.timeouts = self._phases.timeouts
 
     # ------------------------------------------------------------------ join
 
@@ -139,10 +98,10 @@ class ClassicMachine:
         return member is not None or len(group.members) < limit
 
     def _turn_away(self, group: ClassicGroup, command: Join, now: Now) -> Result:
-        out = _Outcome()
-        self._forget(group, command.member_id)
+        out = Outcome()
+        self._phases.forget(group, command.member_id)
         if group.initial_delay is None:
-            self._complete_join_if_all(group, out, now)
+            self._phases.complete_join_if_all(group, out, now)
         return out.result(Joined("", ErrorCode.GROUP_MAX_SIZE_REACHED))
 
     def _join_without_id(self, group: ClassicGroup, command: Join, now: Now) -> Result:
@@ -156,7 +115,7 @@ class ClassicMachine:
             return self._add(group, command, member_id, now)
         if command.id_required:
             group.pending.add(member_id)
-            self._expect(group.id, member_id, now.ms + command.session_timeout_ms)
+            self._phases.expect(group.id, member_id, now.ms + command.session_timeout_ms)
             return _refused(member_id, ErrorCode.MEMBER_ID_REQUIRED)
         return self._add(group, command, member_id, now)
 
@@ -178,9 +137,9 @@ class ClassicMachine:
         group.add(member, parked)
         # It cannot send heartbeats before it knows its id, and its client may be gone without our
         # noticing: the first Join is given a time-out of its own, and the client tries again.
-        self._expect(group.id, member_id, now.ms + NEW_MEMBER_TIMEOUT_MS)
-        out = _Outcome()
-        self._rebalance(group, out, now, f"new member {member_id}", command.reason)
+        self._phases.expect(group.id, member_id, now.ms + NEW_MEMBER_TIMEOUT_MS)
+        out = Outcome()
+        self._phases.rebalance(group, out, now, f"new member {member_id}", command.reason)
         return out.result(parked)
 
     def _join_again(self, group: ClassicGroup, command: Join, now: Now) -> Result:
@@ -200,7 +159,7 @@ class ClassicMachine:
         # It joins the rebalance, or wants one: it offers something else, or it leads and sees that
         # the topics have changed.
         parked = Parked()
-        out = _Outcome()
+        out = Outcome()
         if member.awaiting_join is not None:
             # The client gave up on its first request; should it still be there, it may try again.
             out.answers.append(
@@ -213,7 +172,7 @@ class ClassicMachine:
             command.session_timeout_ms,
             parked,
         )
-        self._rebalance(group, out, now, f"member {member_id} joins again", command.reason)
+        self._phases.rebalance(group, out, now, f"member {member_id} joins again", command.reason)
         return out.result(parked)
 
     # ------------------------------------------------------------------ static members
@@ -227,7 +186,7 @@ class ClassicMachine:
             and group.select_protocol((old_id, command.protocols)) == group.protocol_name
         ):
             return self._replace_quietly(group, command, old_id, new_id, now)
-        out = _Outcome()
+        out = Outcome()
         parked = Parked()
         member = self._rename(group, old_id, new_id, out.answers)
         group.update(
@@ -237,8 +196,8 @@ class ClassicMachine:
             command.session_timeout_ms,
             parked,
         )
-        self._touch(group, member, now)
-        self._rebalance(group, out, now, f"static member {new_id} is back", command.reason)
+        self._phases.touch(group, member, now)
+        self._phases.rebalance(group, out, now, f"static member {new_id} is back", command.reason)
         return out.result(parked)
 
     def _replace_quietly(
@@ -280,8 +239,8 @@ class ClassicMachine:
                 None,
             )
             group.pending_sync.discard(old_id)
-            self._touch(group, member, now)
-            logger.info("group %s: static member %s replaces %s", group.id, new_id, old_id)
+            self._phases.touch(group, member, now)
+            logger.info("group %r: static member %r replaces %r", group.id, new_id, old_id)
             if not command.can_skip_assignment:
                 # Under the leader's old id the new one takes itself for a follower, and takes the
                 # assignment it gets instead of making one.
@@ -303,89 +262,6 @@ class ClassicMachine:
             old.awaiting_sync = None
         self._state.deadlines.cancel(Timer(SESSION, group.id, old_id))
         return group.rename(old_id, new_id)
-
-    # ------------------------------------------------------------------ the join phase
-
-    def _rebalance(
-        self, group: ClassicGroup, out: _Outcome, now: Now, why: str, told: str | None = None
-    ) -> None:
-        """Begin a rebalance; when one is under way, see whether all have joined."""
-        if group.state is not State.PREPARING:
-            self.prepare(group, out, now, why if told is None else f"{why}: {told}")
-        elif group.initial_delay is None:
-            self._complete_join_if_all(group, out, now)
-
-    def prepare(self, group: ClassicGroup, out: _Outcome, now: Now, why: str) -> None:
-        """Everybody must join again."""
-        if group.state is State.COMPLETING:
-            self._fail_syncs(group, KafkaError(ErrorCode.REBALANCE_IN_PROGRESS), out, now)
-        self._end_sync_phase(group)
-        logger.info("group %s: rebalance after generation %d (%s)", group.id, group.generation, why)
-        if group.state is State.EMPTY:
-            delay = self._state.config().group_initial_rebalance_delay_ms
-            group.initial_delay = (delay, max(group.rebalance_timeout_ms - delay, 0))
-            group.added_meanwhile = False
-            self._state.deadlines.set(Timer(JOIN, group.id), now.ms + delay)
-        group.to(State.PREPARING, now.wall_ms)
-        if group.initial_delay is None and not self._complete_join_if_all(group, out, now):
-            self._await_joins(group, now)
-
-    def begin_rebalance(self, group: ClassicGroup, now: Now, why: str) -> Result:
-        """`prepare` from outside: of a group that has just become a classic one."""
-        out = _Outcome()
-        self.prepare(group, out, now, why)
-        return out.result()
-
-    def _await_joins(self, group: ClassicGroup, now: Now) -> None:
-        self._state.deadlines.set(Timer(JOIN, group.id), now.ms + group.rebalance_timeout_ms)
-
-    def _complete_join_if_all(self, group: ClassicGroup, out: _Outcome, now: Now) -> bool:
-        if group.state is not State.PREPARING or not group.all_joined():
-            return False
-        self._complete_join(group, out, now)
-        return True
-
-    def _complete_join(self, group: ClassicGroup, out: _Outcome, now: Now) -> None:
-        """Whoever has joined makes the next generation."""
-        self._state.deadlines.cancel(Timer(JOIN, group.id))
-        late = [
-            member
-            for member in group.members.values()
-            if member.awaiting_join is None and member.instance_id is None
-        ]
-        for member in late:
-            self._forget(group, member.member_id)
-        if late:
-            logger.info(
-                "group %s: did not join in time: %s",
-                group.id,
-                ", ".join(member.member_id for member in late),
-            )
-        group.initial_delay = None
-        if group.members and not group.elect_joined_leader():
-            # Only static members are left and none has joined: their sessions decide.
-            self._await_joins(group, now)
-            return
-        group.begin_generation(now.wall_ms)
-        if not group.members:
-            logger.info("group %s: empty, generation %d", group.id, group.generation)
-            out.records.append(journal.group(group.id, group.snapshot()))
-            return
-        logger.info(
-            "group %s: generation %d has %d members",
-            group.id,
-            group.generation,
-            len(group.members),
-        )
-        for member in group.members.values():
-            parked = group.take_join(member)
-            if parked is not None:
-                leads = group.leader == member.member_id
-                out.answers.append((parked, group.joined(member.member_id, members=leads)))
-            member.is_new = False
-            group.pending_sync.add(member.member_id)
-            self._touch(group, member, now)
-        self._state.deadlines.set(Timer(SYNC, group.id), now.ms + group.rebalance_timeout_ms)
 
     # ------------------------------------------------------------------ sync
 
@@ -421,33 +297,22 @@ class ClassicMachine:
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
 
         def written(error: KafkaError | None, now: Now) -> Result:
-            out = _Outcome()
+            out = Outcome()
             if error is not None:
-                self._fail_syncs(group, error, out, now)
-                self.prepare(group, out, now, f"the assignment could not be written: {error}")
+                self._phases.fail_syncs(group, error, out, now)
+                self._phases.prepare(
+                    group, out, now, f"the assignment could not be written: {error}"
+                )
                 return out.result(parked)
             for member in group.members.values():
                 if member.awaiting_sync is not None:
                     out.answers.append((member.awaiting_sync, _synced(group, member)))
                     member.awaiting_sync = None
-                    self._touch(group, member, now)
+                    self._phases.touch(group, member, now)
             return out.result(parked)
 
         record = journal.group(group.id, group.snapshot(assignments))
         return Result(parked, [record], after=written)
-
-    def _fail_syncs(self, group: ClassicGroup, error: KafkaError, out: _Outcome, now: Now) -> None:
-        """Those who wait for an assignment of this generation will not get one."""
-        for member in group.members.values():
-            member.assignment = b""
-            if member.awaiting_sync is not None:
-                out.answers.append((member.awaiting_sync, error))
-                member.awaiting_sync = None
-                self._touch(group, member, now)
-
-    def _end_sync_phase(self, group: ClassicGroup) -> None:
-        group.pending_sync.clear()
-        self._state.deadlines.cancel(Timer(SYNC, group.id))
 
     # ------------------------------------------------------------------ heartbeat, leave
 
@@ -458,13 +323,13 @@ class ClassicMachine:
             member = group.members[command.member_id]
         if command.generation != group.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-        self._touch(group, member, now)
+        self._phases.touch(group, member, now)
         if group.state is State.PREPARING:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         return _ALIVE
 
     def leave(self, group: ClassicGroup, command: Leave, now: Now) -> Result:
-        out = _Outcome()
+        out = Outcome()
         codes = [self._leave(group, leaver, out) for leaver in command.members]
         gone = [
             leaver.member_id or leaver.instance_id or ""
@@ -472,10 +337,10 @@ class ClassicMachine:
             if code is ErrorCode.NONE
         ]
         if gone and group.state is not State.EMPTY:
-            self._rebalance(group, out, now, f"left: {', '.join(gone)}")
+            self._phases.rebalance(group, out, now, f"left: {', '.join(gone)}")
         return out.result(codes)
 
-    def _leave(self, group: ClassicGroup, leaver: Leaver, out: _Outcome) -> ErrorCode:
+    def _leave(self, group: ClassicGroup, leaver: Leaver, out: Outcome) -> ErrorCode:
         member_id = leaver.member_id
         if not member_id:
             # A tool removes a static member, whose id it need not know.
@@ -487,84 +352,20 @@ class ClassicMachine:
                 group.check_member(member_id, leaver.instance_id)
             except KafkaError as error:
                 return error.code
-        self._drop(group, member_id, out)
+        self._phases.drop(group, member_id, out)
         return ErrorCode.NONE
-
-    # ------------------------------------------------------------------ time-outs
-
-    def _on_session_timeout(self, timer: Timer, now: Now) -> Result:
-        group = self._state.groups.get(timer.group_id)
-        out = _Outcome()
-        if not isinstance(group, ClassicGroup):
-            return out.result()
-        member = group.members.get(timer.member_id)
-        if member is not None and member.may_be_silent:
-            return out.result()  # its clock starts again when it is answered
-        if member is None and timer.member_id not in group.pending:
-            return out.result()
-        logger.info("group %s: member %s has not been heard of", group.id, timer.member_id)
-        self._drop(group, timer.member_id, out)
-        if group.state is State.PREPARING:
-            self._complete_join_if_all(group, out, now)
-        elif member is not None:
-            self._rebalance(group, out, now, f"silent: {timer.member_id}")
-        return out.result()
-
-    def _on_join_timeout(self, timer: Timer, now: Now) -> Result:
-        group = self._state.groups.get(timer.group_id)
-        out = _Outcome()
-        if not isinstance(group, ClassicGroup) or group.state is not State.PREPARING:
-            return out.result()
-        if group.initial_delay is not None and group.added_meanwhile:
-            delay, left = group.initial_delay
-            if left:
-                most = self._state.config().group_initial_rebalance_delay_ms
-                group.added_meanwhile = False
-                group.initial_delay = (min(most, left), max(left - delay, 0))
-                self._state.deadlines.set(timer, now.ms + group.initial_delay[0])
-                return out.result()
-        self._complete_join(group, out, now)
-        return out.result()
-
-    def _on_sync_timeout(self, timer: Timer, now: Now) -> Result:
-        group = self._state.groups.get(timer.group_id)
-        out = _Outcome()
-        if not isinstance(group, ClassicGroup) or not group.pending_sync:
-            return out.result()
-        late = sorted(group.pending_sync)
-        for member_id in late:
-            self._forget(group, member_id)
-        self.prepare(group, out, now, f"did not sync: {', '.join(late)}")
-        return out.result()
-
-    def _touch(self, group: ClassicGroup, member: ClassicMember, now: Now) -> None:
-        """It has been heard of, or answered: its session starts anew."""
-        self._expect(group.id, member.member_id, now.ms + member.session_timeout_ms)
 
     def touch(self, group: ClassicGroup, member_id: str, now: Now) -> None:
         """A commit is a sign of life as well, though not in the middle of a rebalance."""
         member = group.members.get(member_id)
         if member is not None and group.state is not State.COMPLETING:
-            self._touch(group, member, now)
+            self._phases.touch(group, member, now)
 
-    def _expect(self, group_id: str, member_id: str, at_ms: int) -> None:
-        self._state.deadlines.set(Timer(SESSION, group_id, member_id), at_ms)
-
-    def _forget(self, group: ClassicGroup, member_id: str) -> None:
-        self._state.deadlines.cancel(Timer(SESSION, group.id, member_id))
-        group.remove(member_id)
-
-    def _drop(self, group: ClassicGroup, member_id: str, out: _Outcome) -> None:
-        """Remove a member; if its client still waits for the answer to a Join, it may come anew."""
-        member = group.members.get(member_id)
-        if member is not None:
-            parked = group.take_join(member)
-            if parked is not None:
-                out.answers.append((parked, Joined("", ErrorCode.UNKNOWN_MEMBER_ID)))
-            if member.awaiting_sync is not None:
-                out.answers.append((member.awaiting_sync, KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)))
-                member.awaiting_sync = None
-        self._forget(group, member_id)
+    def begin_rebalance(self, group: ClassicGroup, now: Now, why: str) -> Result:
+        """`prepare` from outside: of a group that has just become a classic one."""
+        out = Outcome()
+        self._phases.prepare(group, out, now, why)
+        return out.result()
 
     # ------------------------------------------------------------------ coming and going
 
@@ -575,7 +376,7 @@ class ClassicMachine:
             if group is not None:
                 del groups[entry.group_id]
             if isinstance(group, ClassicGroup):
-                self._stop_clocks(group)
+                self._phases.stop_clocks(group)
             return
         if not isinstance(group, ClassicGroup):
             group = groups[entry.group_id] = ClassicGroup(entry.group_id, entry.value.since_ms)
@@ -595,7 +396,7 @@ class ClassicMachine:
         for group in self._state.groups.values():
             if isinstance(group, ClassicGroup):
                 for member in group.members.values():
-                    self._touch(group, member, now)
+                    self._phases.touch(group, member, now)
                 if len(group.members) > limit:
                     oversized.append(Shrink(group.id))
         return oversized
@@ -611,15 +412,8 @@ class ClassicMachine:
             if member.awaiting_sync is not None:
                 answers.append((member.awaiting_sync, KafkaError(code)))
                 member.awaiting_sync = None
-        self._stop_clocks(group)
+        self._phases.stop_clocks(group)
         return answers
-
-    def _stop_clocks(self, group: ClassicGroup) -> None:
-        cancel = self._state.deadlines.cancel
-        for member_id in (*group.members, *group.pending):
-            cancel(Timer(SESSION, group.id, member_id))
-        cancel(Timer(JOIN, group.id))
-        cancel(Timer(SYNC, group.id))
 
 
 def _refused(member_id: str, code: ErrorCode) -> Result:

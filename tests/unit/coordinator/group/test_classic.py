@@ -350,6 +350,17 @@ class TestRecords:
             runner.reload(compact=compact)
             assert runner.run(DescribeGroup("g")) == before
 
+    def test_of_a_member_that_joined_again_the_newest_subscription_is_loaded(
+        self, runner: Any, stable: Stable
+    ) -> None:
+        (one,) = stable(protocols=(("range", b"old"),))
+        one.join(protocols=(("range", b"new"),), session_timeout_ms=20_000)
+        one.sync({one.id: b"more"})
+        runner.reload()
+        (member,) = runner.run(DescribeGroup("g")).members
+        assert (member.metadata, member.assignment) == (b"new", b"more")
+        assert group(runner).members[one.id].session_timeout_ms == 20_000
+
     def test_a_generation_that_was_not_assigned_is_forgotten(
         self, runner: Any, stable: Stable
     ) -> None:
@@ -392,6 +403,32 @@ class TestUnloading:
         assert answers[other.waiting].error is ErrorCode.NOT_COORDINATOR
         assert answers[follower.waiting].code is ErrorCode.NOT_COORDINATOR
         assert runner.shard.due(runner.now._replace(ms=10**9)) == [EXPIRE]
+
+
+def test_a_sync_given_up_and_sent_again_is_answered_once(runner: Any, stable: Stable) -> None:
+    leader, follower = stable(2)
+    leader.join()
+    follower.join()
+    leader.joined()
+    assert follower.sync() is None
+    first = follower.waiting
+    assert follower.sync() is None
+    with pytest.raises(KafkaError):
+        runner.answer(first)
+    leader.sync({follower.id: b"x"})
+    assert follower.synced().assignment == b"x"
+
+
+def test_those_who_leave_are_answered_even_if_nothing_can_be_written(
+    runner: Any, stable: Stable, client: Client
+) -> None:
+    (one,) = stable()
+    two = client("two")
+    assert two.join() is None
+    runner.failures = 1
+    codes = runner.run(Leave("g", (Leaver(one.id), Leaver(two.id))))
+    assert codes == [ErrorCode.NONE, ErrorCode.NONE]
+    assert two.joined().error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_join_given_up_and_sent_again_is_answered_once(runner: Any, stable: Stable) -> None:
