@@ -597,21 +597,10 @@ def test_the_log_that_the_broker_wrote_can_be_dumped_and_verified(
     assert {batch["compression"] for batch in batches} == {"lz4"}
 
 
-# -- groups: Apache Kafka has them, Ottla is to get them
+# -- groups
 
 
-@pytest.fixture(scope="module")
-def groups(bootstrap: str) -> None:
-    with ottla.Consumer(bootstrap, group="are-there-groups", timeout=3) as consumer:
-        try:
-            consumer.committed(("nosuch", 0))
-        except KafkaError:
-            pytest.skip("this broker has no consumer groups yet")
-
-
-def test_a_group_goes_on_where_it_was(
-    groups: None, bootstrap: str, make_topic: MakeTopic, unique: Any
-) -> None:
+def test_a_group_goes_on_where_it_was(bootstrap: str, make_topic: MakeTopic, unique: Any) -> None:
     topic, group = make_topic(2), unique("group")
     fill(bootstrap, topic, 10)
     with ottla.Consumer(bootstrap, group=group, reset="earliest") as consumer:
@@ -624,7 +613,7 @@ def test_a_group_goes_on_where_it_was(
 
 
 def test_a_group_by_command(
-    groups: None, command: Command, bootstrap: str, make_topic: MakeTopic, unique: Any
+    command: Command, bootstrap: str, make_topic: MakeTopic, unique: Any
 ) -> None:
     topic, group = make_topic(), unique("group")
     fill(bootstrap, topic, 3)

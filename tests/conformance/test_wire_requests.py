@@ -148,13 +148,7 @@ def test_a_transactional_producer_is_told_at_once_and_for_good(version, ours_onl
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_a_transaction_coordinator_look_up_fails_for_good(version, ours_only, wire):
-    connection = wire()
-    keys = connection.ask("api_versions", 0).api_keys
-    if 10 not in {api.api_key for api in keys}:
-        pytest.skip("FindCoordinator is not advertised")
-    answer = connection.ask(
-        "find_coordinator", version, key="k", key_type=1, coordinator_keys=["k"]
-    )
+    answer = wire().ask("find_coordinator", version, key="k", key_type=1, coordinator_keys=["k"])
     code = answer.coordinators[0].error_code if version >= 4 else answer.error_code
     assert code != 0
     assert not ErrorCode(code).retriable
