@@ -594,7 +594,8 @@ def test_the_log_that_the_broker_wrote_can_be_dumped_and_verified(
     batches = [row for row in map(json.loads, text.splitlines()) if row["kind"] == "batch"]
     values = [record["value"] for batch in batches for record in batch["records"]]
     assert values == [str(number) for number in range(500)]
-    assert {batch["compression"] for batch in batches} == {"lz4"}
+    # a batch that would not shrink, such as one of a single record, is sent as it is
+    assert "lz4" in {batch["compression"] for batch in batches} <= {"lz4", "none"}
 
 
 # -- groups
