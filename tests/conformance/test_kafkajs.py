@@ -1,7 +1,7 @@
-"""kafkajs 2.2 under Node: its producer and its admin client.
+"""kafkajs 2.2 under Node: its producer, its consumer and its admin client.
 
-kafkajs consumes only through consumer groups, which come later, so what it produced is read
-back with librdkafka. One Node process per worker takes the calls (`kafkajs/client.js`).
+What kafkajs produced is read back with librdkafka; its consumer, which always joins a group, has
+tests of its own. One Node process per worker takes the calls (`kafkajs/client.js`).
 Every expectation was checked against Apache Kafka 4.2 (OTTLA_TEST_BOOTSTRAP).
 """
 
@@ -88,6 +88,9 @@ class KafkaJS:
             "messages": [{"key": None, **message} for message in messages],
         }
         return self.call(call="produce", producer=producer, send=sent)
+
+    def consume(self, topic: str, group: str, count: int, **seek: Any) -> Any:
+        return self.call(call="consume", topic=topic, group=group, count=count, seek=seek or None)
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -197,6 +200,28 @@ def test_keys_values_nulls_headers_and_timestamps(kafkajs, consumer, topic):
     assert (second.key(), second.value()) == (None, b"")
     assert second.headers() == [("a", b"1"), ("a", b"2"), ("ä", b"\x00\xff")]
     assert (third.key(), third.value()) == (b"", b"v")
+
+
+def test_its_consumer_reads_what_was_written(kafkajs, topic, unique):
+    name = topic()
+    kafkajs.produce(
+        name,
+        {"key": b64(b"k"), "value": None, "timestamp": "1700000000000"},
+        {"value": b64(b"v"), "headers": {"a": [b64(b"1"), b64(b"2")]}},
+        codec="gzip",
+    )
+    first, second = kafkajs.consume(name, unique("group"), 2)
+    assert (first["offset"], first["key"], first["value"]) == ("0", b64(b"k"), None)
+    assert first["timestamp"] == "1700000000000"
+    assert (second["offset"], second["key"], second["value"]) == ("1", None, b64(b"v"))
+    assert second["headers"] == {"a": [b64(b"1"), b64(b"2")]}
+
+
+def test_its_consumer_seeks(kafkajs, topic, unique):
+    name = topic()
+    kafkajs.produce(name, *({"value": b64(str(i).encode())} for i in range(20)))
+    found = kafkajs.consume(name, unique("group"), 5, partition=0, offset="15")
+    assert [record["offset"] for record in found] == ["15", "16", "17", "18", "19"]
 
 
 def test_an_idempotent_producer_writes_each_record_once_in_order(kafkajs, consumer, topic):

@@ -2,6 +2,7 @@
 //
 //   {"id": 1, "call": "admin", "method": "createTopics", "arguments": {…}}
 //   {"id": 2, "call": "produce", "producer": {…}, "send": {"topic": …, "messages": [...]}}
+//   {"id": 3, "call": "consume", "group": …, "topic": …, "count": 10, "seek": {…}}
 //
 // Keys, values and header values are base64 strings. An error is answered as data, so that
 // the tests can look at its code.
@@ -73,8 +74,46 @@ async function produce(request) {
   return (await producer(request.producer || {})).send({ ...request.send, messages })
 }
 
+const text = value => (value === null || value === undefined ? null : value.toString('base64'))
+
+// The first `count` records of a topic, as a member of a group; after `seek`, if there is one.
+async function consume(request) {
+  const consumer = kafka.consumer({ groupId: request.group })
+  const found = []
+  try {
+    await consumer.connect()
+    await consumer.subscribe({ topic: request.topic, fromBeginning: true })
+    await new Promise((resolve, reject) => {
+      consumer.on(consumer.events.CRASH, event => reject(event.payload.error))
+      consumer
+        .run({
+          eachMessage: async ({ partition, message }) => {
+            const { offset, timestamp, key, value, headers } = message
+            found.push({
+              partition,
+              offset,
+              timestamp,
+              key: text(key),
+              value: text(value),
+              headers: Object.fromEntries(
+                Object.entries(headers || {}).map(([name, one]) => [name, [one].flat().map(text)])
+              ),
+            })
+            if (found.length === request.count) resolve()
+          },
+        })
+        .catch(reject)
+      if (request.seek) consumer.seek({ topic: request.topic, ...request.seek })
+    })
+  } finally {
+    await consumer.disconnect()
+  }
+  return found.slice(0, request.count)
+}
+
 const calls = {
   admin: request => admin[request.method](request.arguments),
+  consume,
   produce,
 }
 
