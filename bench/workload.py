@@ -133,7 +133,9 @@ def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> N
 
 
 # One segment is as small as Kafka allows; with this many records every partition rolls a few times.
-SMALL_SEGMENTS = {"segment.bytes": "1048576", "index.interval.bytes": "1024"}
+# The samples are from 2023: only with this are they not retention's to delete.
+KEPT = {"retention.ms": "-1"}
+SMALL_SEGMENTS = {"segment.bytes": "1048576", "index.interval.bytes": "1024", **KEPT}
 _RECORDS = 12_000
 
 
@@ -144,11 +146,13 @@ def common_topics() -> list[Topic]:
         Topic("append-time", 2, {**SMALL_SEGMENTS, "message.timestamp.type": "LogAppendTime"}),
         Topic("to-zstd", 1, {**SMALL_SEGMENTS, "compression.type": "zstd"}),
         Topic("to-plain", 1, {**SMALL_SEGMENTS, "compression.type": "uncompressed"}),
-        Topic("index-full", 1, {"segment.index.bytes": "400", "index.interval.bytes": "100"}),
-        Topic("time-rolls", 1, {"segment.ms": "600000", "retention.ms": "-1"}),
+        Topic(
+            "index-full", 1, {"segment.index.bytes": "400", "index.interval.bytes": "100", **KEPT}
+        ),
+        Topic("time-rolls", 1, {"segment.ms": "600000", **KEPT}),
         Topic("idempotent", 2, SMALL_SEGMENTS),
         Topic("shortened", 1, SMALL_SEGMENTS),
-        Topic("large", 1, {"segment.bytes": "4194304"}),
+        Topic("large", 1, {"segment.bytes": "4194304", **KEPT}),
         Topic("empty", 3),
     ]
 

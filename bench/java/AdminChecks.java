@@ -299,7 +299,7 @@ final class AdminChecks {
 
     private static String listOffsets(Session session) throws Exception {
         String name = filled(session, 100);
-        long start = 1_700_000_000_000L;
+        long start = ProducerChecks.HOUR_AGO;
         Session.equal("earliest", 0L, offset(session, name, OffsetSpec.earliest()).offset());
         Session.equal("latest", 100L, offset(session, name, OffsetSpec.latest()).offset());
         ListOffsetsResultInfo newest = offset(session, name, OffsetSpec.maxTimestamp());

@@ -140,7 +140,7 @@ final class ConsumerChecks {
 
     private static String offsetsForTimes(Session session, TopicPartition place) {
         try (KafkaConsumer<byte[], byte[]> consumer = session.consumer(Map.of())) {
-            long start = 1_700_000_000_000L;
+            long start = ProducerChecks.HOUR_AGO;
             for (int number : new int[] {0, 1, 499, 998, 999}) {
                 // Half a second before record `number`: the first record not older than that.
                 OffsetAndTimestamp found =

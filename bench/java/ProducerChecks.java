@@ -21,6 +21,8 @@ import org.apache.kafka.common.record.TimestampType;
 
 /** KafkaProducer: every codec, every kind of acknowledgement, with and without idempotence. */
 final class ProducerChecks {
+    /** When the first sample was made; what is older than a week is retention's to delete. */
+    static final long HOUR_AGO = System.currentTimeMillis() - 3_600_000L;
     private static final int COUNT = 200;
     private static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
 
@@ -49,7 +51,7 @@ final class ProducerChecks {
         byte[] key = number % 3 == 0 ? null : ("key-" + number % 17).getBytes(UTF_8);
         byte[] value = number % 11 == 0 ? null : number % 13 == 0 ? new byte[0]
             : ("value " + number + " ").repeat(1 + number % 9).getBytes(UTF_8);
-        long timestamp = 1_700_000_000_000L + number * 1_000L;
+        long timestamp = HOUR_AGO + number * 1_000L;
         ProducerRecord<byte[], byte[]> record =
             new ProducerRecord<>(topic, partition, timestamp, key, value);
         for (int header = 0; header < number % 4; header++) {

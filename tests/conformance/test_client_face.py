@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -23,7 +24,8 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
 MakeTopic = Callable[..., str]
-THEN = 1_700_000_000_000
+# An hour ago: older records would be retention's to delete whenever its turn comes.
+THEN = int(time.time() * 1000) - 3_600_000
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION = 1, 3
@@ -14,7 +16,8 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
     -5,
     -6,
 )
-START = 1_700_000_000_000
+# An hour ago: older records would be retention's to delete whenever its turn comes.
+START = int(time.time() * 1000) - 3_600_000
 
 
 @pytest.fixture

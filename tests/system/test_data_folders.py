@@ -6,12 +6,15 @@ import os
 import shlex
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 KAFKA_STORAGE_ERROR = 56
 SEGMENT = "00000000000000000000"
+# An hour ago: older records would be retention's to delete whenever its turn comes.
+THEN = int(time.time() * 1000) - 3_600_000
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def filled(start_broker, wire, raw, batch):
     for name in ("hurt", "well"):
         raw.create_topic(connection, name)
         for i in range(20):
-            records = batch([b"%d" % i * 500], timestamps=[1_700_000_000_000 + i])
+            records = batch([b"%d" % i * 500], timestamps=[THEN + i])
             assert raw.produce(connection, name, records).error_code == 0
     broker.kill()
     return broker
@@ -110,7 +113,7 @@ def test_missing_indexes_are_built_again(suffixes, filled, wire, raw, batch):
         file.unlink()
     filled.start()
     connection = wire(filled.bootstrap)
-    asked = [{"partition_index": 0, "timestamp": 1_700_000_000_013}]
+    asked = [{"partition_index": 0, "timestamp": THEN + 13}]
     (found,) = connection.ask(
         "list_offsets", 7, replica_id=-1, topics=[{"name": "hurt", "partitions": asked}]
     ).topics
