@@ -196,7 +196,12 @@ class Broker:
             workers=workers,
             config=lambda: self.services.config,
             new_id=self._new_id,
-            consumer=ConsumerMachine,
+            consumer=lambda state, classic: ConsumerMachine(
+                state, classic, lambda group: registry.image.group_configs.get(group, {})
+            ),
+            on_loaded=self.metrics.histogram(
+                "ottla_group_load_seconds", "Loading one partition of the groups' log."
+            ).record,
         )
         self.services = services = Services(
             node_id=self.node_id,

@@ -3,8 +3,9 @@
 Kafka keeps its metadata in a log of its own, `__cluster_metadata-0`: `.checkpoint` files, each a
 snapshot of everything up to an offset, and ordinary segments with what happened since. This module
 replays the newest snapshot and the log behind it, and turns the result into the first contents of
-our store: topics with their ids and settings, leader epochs, settings of brokers, the next producer
-id, the cluster id. The partitions' own folders stay where they are; their format is ours already.
+our store: topics with their ids and settings, leader epochs, settings of brokers and groups, the
+next producer id, the cluster id. The partitions' own folders stay where they are; their format is
+ours already.
 
 The import happens once, when there is a `__cluster_metadata-0` and no store of ours, and is all or
 nothing: the contents become the store's first snapshot, which is written atomically. Kafka's files
@@ -59,7 +60,8 @@ _SNAPSHOT_FOOTER = b"\x00\x00\x00\x04"  # the key of the control record that end
 
 _TOPIC_RESOURCE = 2
 _BROKER_RESOURCE = 4
-_OTHER_RESOURCES = {8: "broker logger levels", 16: "client metrics", 32: "group settings"}
+_GROUP_RESOURCE = 32
+_OTHER_RESOURCES = {8: "broker logger levels", 16: "client metrics"}
 
 
 class ImportRefused(Exception):
@@ -77,6 +79,7 @@ class KafkaCluster:
     next_producer_id: int
     features: Mapping[str, int]
     left_out: Mapping[str, int]  # how many of what could not be taken over
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def contents(self) -> dict[str, bytes]:
         """The same as the first contents of a metadata store.
@@ -89,6 +92,8 @@ class KafkaCluster:
         }
         for resource, config in self.broker_configs.items():
             entries[layout.broker_config_key(resource)] = layout.encode_config(config)
+        for group, config in self.group_configs.items():
+            entries[layout.group_config_key(group)] = layout.encode_config(config)
         for topic in self.topics:
             entries[layout.topic_key(topic.name)] = layout.encode_topic(topic.id, topic.config)
             for number, states in enumerate(layout.chunks(topic.partitions)):
@@ -346,15 +351,19 @@ class _Replay:
             cluster_id,
             node_id,
             tuple(topics),
-            {
-                resource: config
-                for (kind, resource), config in self.configs.items()
-                if kind == _BROKER_RESOURCE and config
-            },
+            self._configs_of(_BROKER_RESOURCE),
             self.next_producer_id,
             self.features,
             left_out,
+            self._configs_of(_GROUP_RESOURCE),
         )
+
+    def _configs_of(self, wanted: int) -> dict[str, Mapping[str, str]]:
+        return {
+            resource: config
+            for (kind, resource), config in self.configs.items()
+            if kind == wanted and config
+        }
 
 
 def _changed(state: PartitionSet, change: PartitionChanged) -> PartitionSet:

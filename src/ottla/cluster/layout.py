@@ -7,6 +7,7 @@
     brokers/ids/<broker>            ephemeral: a broker that is there, and where it listens
     configs/brokers/<broker>        dynamic settings of one broker
     configs/brokers/default         dynamic settings of all brokers
+    configs/groups/<group>          settings of one group, whether it exists or not
     topics/<name>                   id and settings of a topic
     partitions/<topic id>/<n>       states of its partitions 64 n … 64 n + 63
     producer_ids                    the first producer id that nobody was given
@@ -15,6 +16,9 @@ A topic's name is in the path of one key, so that creating it twice is a conflic
 partitions lie under its id, so that a leader of a deleted topic cannot write into a new one of the
 same name. States come 64 to a key: a key holds 1 MB at most on the weaker backend, and leaders of
 one topic should seldom conflict.
+
+A group may be called anything: in its key everything but letters, digits and `_.-~` is
+percent-encoded.
 
 Values are JSON in ASCII with a version, `{"v":1,…}`. A reader ignores fields and array elements it
 does not know; a writer that would be misread by an older reader must raise the version, which the
@@ -26,6 +30,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
 from ottla.model.broker import Broker, Endpoint
 from ottla.model.ids import TopicId, parse_topic_id, topic_id_text
@@ -43,6 +48,7 @@ BROKER_EPOCH = "brokers/epoch"
 
 _BROKERS = "brokers/ids/"
 _BROKER_CONFIGS = "configs/brokers/"
+_GROUP_CONFIGS = "configs/groups/"
 _TOPICS = "topics/"
 _PARTITIONS = "partitions/"
 _DEFAULT = "default"
@@ -147,6 +153,17 @@ def parse_broker_config_key(key: str) -> str | None:
         return None
     name = key[len(_BROKER_CONFIGS) :]
     return "" if name == _DEFAULT else name
+
+
+def group_config_key(group: str) -> str:
+    name = quote(group, safe="")
+    if not name.strip("."):
+        name = name.replace(".", "%2E")  # which no path may have as a segment
+    return f"{_GROUP_CONFIGS}{name}"
+
+
+def parse_group_config_key(key: str) -> str | None:
+    return unquote(key[len(_GROUP_CONFIGS) :]) if key.startswith(_GROUP_CONFIGS) else None
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:

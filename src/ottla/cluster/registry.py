@@ -38,6 +38,7 @@ from ottla.cluster.store import (
     Snapshot,
     StoreError,
     Term,
+    epoch_key,
     holder_key,
 )
 from ottla.errors import ErrorCode, KafkaError
@@ -130,6 +131,7 @@ class Registry:
         image = replace(self.image, revision=snapshot.revision)
         brokers = dict(image.brokers)
         broker_configs = dict(image.broker_configs)
+        group_configs = dict(image.group_configs)
         touched: set[str] = set()  # topics
         moved: set[TopicId] = set()  # topics whose partitions changed
         for key, entry in _differences(self._entries, snapshot.entries):
@@ -158,6 +160,11 @@ class Registry:
                     broker_configs.pop(resource, None)
                 else:
                     broker_configs[resource] = layout.decode_config(key, value)
+            elif (group := layout.parse_group_config_key(key)) is not None:
+                if value is None:
+                    group_configs.pop(group, None)
+                else:
+                    group_configs[group] = layout.decode_config(key, value)
             elif key == layout.CLUSTER and value is not None:
                 image = replace(image, cluster_id=layout.decode_cluster(value))
             elif key == layout.FEATURES:
@@ -165,9 +172,13 @@ class Registry:
             elif key == holder_key(layout.CONTROLLER):
                 holder = -1 if value is None else layout.decode_holder(key, value)
                 image = replace(image, controller_id=holder)
+            elif key == epoch_key(layout.CONTROLLER) and entry is not None:
+                image = replace(image, controller_epoch=entry.version + 1)
         if touched or moved:
             image = self._with_topics(image, touched, moved)
-        return touched, replace(image, brokers=brokers, broker_configs=broker_configs)
+        return touched, replace(
+            image, brokers=brokers, broker_configs=broker_configs, group_configs=group_configs
+        )
 
     def _with_topics(
         self, image: ClusterImage, touched: set[str], moved: set[TopicId]
@@ -262,7 +273,17 @@ class Registry:
         self, broker: str, config: Mapping[str, str], *, fence: Check | None = None
     ) -> None:
         """Replace the dynamic settings of a broker (an id in decimal), or of all (empty)."""
-        key = layout.broker_config_key(broker)
+        await self._replace_config(layout.broker_config_key(broker), config, fence)
+
+    async def set_group_config(
+        self, group: str, config: Mapping[str, str], *, fence: Check | None = None
+    ) -> None:
+        """Replace the settings of a group."""
+        await self._replace_config(layout.group_config_key(group), config, fence)
+
+    async def _replace_config(
+        self, key: str, config: Mapping[str, str], fence: Check | None
+    ) -> None:
         value = layout.encode_config(config)
 
         def ops() -> list[Op]:

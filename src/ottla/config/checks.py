@@ -138,15 +138,16 @@ def group_contradictions(group: GroupConfig, broker: BrokerConfig) -> list[Confi
             found += _between(
                 name, _of(group, name), low, _of(broker, low), high, _of(broker, high)
             )
-        beat, session = f"{family}.heartbeat.interval.ms", f"{family}.session.timeout.ms"
-        if _of(group, beat) >= _of(group, session):
-            found.append(ConfigError(beat, f"{beat} must be less than {session}"))
     lock = "share.record.lock.duration.ms"
     low, high = (f"group.share.{end}.record.lock.duration.ms" for end in ("min", "max"))
     found += _between(lock, _of(group, lock), low, _of(broker, low), high, _of(broker, high))
     standby, most = "streams.num.standby.replicas", "group.streams.max.standby.replicas"
     if _of(group, standby) > _of(broker, most):
         found.append(_not_most(standby, most))
+    for family in ("consumer", "share", "streams"):
+        beat, session = f"{family}.heartbeat.interval.ms", f"{family}.session.timeout.ms"
+        if _of(group, beat) >= _of(group, session):
+            found.append(ConfigError(session, f"{session} must be greater than {beat}"))
     return found
 
 

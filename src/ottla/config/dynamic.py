@@ -8,7 +8,7 @@ INVALID_REQUEST, and Scala's way of printing a set is part of some messages.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.config.broker import BrokerConfig
@@ -59,13 +59,8 @@ def apply_incremental(
 ) -> dict[str, str]:
     """What `current` becomes. Judges the operations, not the result: validate that afterwards."""
     changes = list(changes)
-    if len({change.name for change in changes}) < len(changes):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    empty = [c.name for c in changes if c.value is None and c.op is not AlterOp.DELETE]
-    if empty:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(empty)}"
-        )
+    _check_once([change.name for change in changes])
+    _check_not_null(c.name for c in changes if c.value is None and c.op is not AlterOp.DELETE)
     result = dict(current)
     for name, op, value in changes:
         if op is AlterOp.DELETE or value is None:
@@ -81,6 +76,13 @@ def apply_incremental(
                     items.append(item)
             result[name] = ",".join(items)
     return result
+
+
+def apply_replacement(given: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    """What AlterConfigs makes of whatever was there: exactly what is given."""
+    _check_once([name for name, _ in given])
+    _check_not_null(name for name, text in given if text is None)
+    return {name: text for name, text in given if text is not None}
 
 
 def validate_topic_overrides(
@@ -123,9 +125,7 @@ def validate_broker_overrides(
     Names that nothing knows are allowed, as in Kafka: plug-ins may read them. `broker` supplies
     the static settings and the other dynamic layer. Raises KafkaError(INVALID_REQUEST).
     """
-    empty = [name for name, text in overrides.items() if text is None]
-    if empty:
-        raise _refused(f"Null value not supported for : {','.join(empty)}")
+    _check_not_null(name for name, text in overrides.items() if text is None)
     texts = {name: text for name, text in overrides.items() if text is not None}
     settings = BrokerConfig.settings
     fixed = [n for n in texts if n in settings and settings[n].update == "read-only"]
@@ -197,6 +197,16 @@ def _split(value: str) -> list[str]:
     while len(items) > 1 and not items[-1]:
         items.pop()
     return items
+
+
+def _check_once(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise _refused("Error due to duplicate config keys")
+
+
+def _check_not_null(empty: Iterable[str]) -> None:
+    if names := list(empty):
+        raise _refused(f"Null value not supported for : {', '.join(names)}")
 
 
 def _without_null(overrides: Mapping[str, str | None], what: str) -> dict[str, str]:

@@ -34,14 +34,12 @@ class GroupConfig(Settings):
     consumer_heartbeat_interval_ms: int = integer(
         default=5000,
         rule=at_least(1),
-        effect="later",
         synonym="group.consumer.heartbeat.interval.ms",
         doc="Interval at which members are told to send heartbeats.",
     )
     consumer_session_timeout_ms: int = integer(
         default=45_000,
         rule=at_least(1),
-        effect="later",
         synonym="group.consumer.session.timeout.ms",
         doc="Silence after which a member is removed.",
     )

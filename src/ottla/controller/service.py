@@ -47,11 +47,12 @@ class ResourceKind(Enum):
 
     TOPIC = "topic"
     BROKER = "broker"
+    GROUP = "group"
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """New settings for one topic, one broker, or (a broker without a name) all brokers.
+    """New settings for one topic, one group, one broker, or (a broker without a name) all brokers.
 
     `edit` makes the settings out of those in force, an empty mapping if there are none, and raises
     ConfigError or KafkaError when the result would not be valid. It may be called more than once.
@@ -254,6 +255,11 @@ class Controller:
             _check_broker(change.name, image)
             if not validate_only:
                 await self._registry.set_broker_config(change.name, config, fence=fence)
+            return
+        if change.kind is ResourceKind.GROUP:
+            config = change.edit(image.group_configs.get(change.name, {}))
+            if not validate_only:  # the group need not be there yet
+                await self._registry.set_group_config(change.name, config, fence=fence)
             return
         topic = image.topics.get(change.name)
         config = change.edit(topic.config if topic is not None else {})

@@ -79,6 +79,7 @@ class Host:
         workers: Workers,
         settings: HostSettings,
         make_shard: Callable[[int, ClusterImage], Shard],
+        on_loaded: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.topic = topic
         self._node_id = node_id
@@ -87,6 +88,7 @@ class Host:
         self.workers = workers
         self.settings = settings
         self.make_shard = make_shard
+        self.on_loaded = on_loaded
         self.image = ClusterImage()
         # One piece of work at a time: the threads are shared with fsync.
         self.work_turn = asyncio.Semaphore(1)
@@ -112,10 +114,9 @@ class Host:
         return [slot.run(make()) for slot in tuple(self._slots.values())]
 
     def notify(self, command: Any) -> None:
-        """Run a command on every loaded shard; nobody waits for the outcome."""
+        """Run a command on every shard, after loading if need be; nobody waits for the outcome."""
         for slot in tuple(self._slots.values()):
-            if slot.active:
-                slot.run_quietly(command)
+            slot.notify(command)
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(tuple(self._slots.values()))
@@ -194,6 +195,7 @@ class Slot:
         self._working: dict[Any, asyncio.Task[None]] = {}
         self._parked: set[Deferred[Any]] = set()
         self._answers: list[Answer] = []  # to be given in the next turn
+        self._missed: list[Any] = []  # what has happened since the loading began
         self.loading: asyncio.Task[None] | None = self._loop.create_task(self._load())
 
     # ------------------------------------------------------------------ loading
@@ -217,6 +219,7 @@ class Slot:
         if self._closed:
             return
         seconds = self._host.clock.monotonic() - started
+        self._host.on_loaded(seconds)
         logger.log(
             logging.INFO if seconds > LONG_LOAD_SECONDS else logging.DEBUG,
             "%s: loaded %d records in %d ms",
@@ -227,7 +230,8 @@ class Slot:
         now = self._host.now()
         first = self.shard.loaded(now)
         self.active = True
-        for command in first:
+        missed, self._missed = self._missed, []
+        for command in (*first, *missed):
             self.run_quietly(command)
         self._arm(now)
 
@@ -308,6 +312,13 @@ class Slot:
                 raise reply
             return reply
         return self._when_committed(reply)
+
+    def notify(self, command: Any) -> None:
+        """Run a command now or, while the shard is being loaded, when it has been."""
+        if self.active:
+            self.run_quietly(command)
+        else:
+            self._missed.append(command)
 
     def run_quietly(self, command: Any) -> None:
         """Run a command whose reply nobody waits for."""

@@ -20,6 +20,7 @@ from ottla.handlers import (
     metadata,
     offsets,
     produce,
+    quorum,
     topics,
     transactions,
 )
@@ -51,6 +52,7 @@ HANDLERS: tuple[Callable[..., Any], ...] = (
     groups.delete_groups,
     configs.incremental_alter_configs,
     group_offsets.offset_delete,
+    quorum.describe_quorum,
     metadata.describe_cluster,
     transactions.describe_producers,
     consumer_groups.consumer_group_heartbeat,

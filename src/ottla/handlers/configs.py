@@ -3,7 +3,7 @@
 Versions   DescribeConfigs 1-4, AlterConfigs 0-2, IncrementalAlterConfigs 0-1,
            ListConfigResources 0-1.
 Behaviour  Resources: topics (2), brokers (4; the empty name is the default of all brokers) and
-           groups (32, described only). Every value is shown with its source and synonyms in
+           groups (32, which need not exist). Every value is shown with its source and synonyms in
            Kafka's order. A change is in force when it is answered, on topics that exist and on
            this broker, and survives a restart. One bad resource never fails its neighbours.
 Odd        AlterConfigs replaces everything that is set on a resource, which is why Kafka has
@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from ottla.config.broker import BrokerConfig
+from ottla.config.declare import Settings
 from ottla.config.describe import (
     ConfigEntry,
     describe_broker,
@@ -30,9 +31,12 @@ from ottla.config.dynamic import (
     AlterOp,
     Change,
     apply_incremental,
+    apply_replacement,
     validate_broker_overrides,
+    validate_group_overrides,
     validate_topic_overrides,
 )
+from ottla.config.group import GroupConfig
 from ottla.config.topic import TopicConfig
 from ottla.controller.service import ConfigChange, ResourceKind
 from ottla.dispatch.context import Request, Services
@@ -107,7 +111,7 @@ def _entries(resource_type: int, name: str, services: Services) -> list[ConfigEn
     if resource_type == GROUP:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-        return describe_group({}, services.config)
+        return describe_group(services.image.group_configs.get(name, {}), services.config)
     raise _unsupported(resource_type)
 
 
@@ -171,24 +175,18 @@ async def incremental_alter_configs(
 
 
 # What a request makes of the settings there are; the type says which kind of settings they are.
-Edit = Callable[[Mapping[str, str], type[TopicConfig] | type[BrokerConfig]], dict[str, str | None]]
+Edit = Callable[[Mapping[str, str], type[Settings]], dict[str, str]]
 
 
 def _replacing(configs: list[tuple[str, str | None]]) -> Edit:
-    def edit(
-        current: Mapping[str, str], kind: type[TopicConfig] | type[BrokerConfig]
-    ) -> dict[str, str | None]:
-        if len({name for name, _ in configs}) < len(configs):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-        return dict(configs)
+    def edit(current: Mapping[str, str], kind: type[Settings]) -> dict[str, str]:
+        return apply_replacement(configs)
 
     return edit
 
 
 def _changing(configs: list[tuple[str, int, str | None]]) -> Edit:
-    def edit(
-        current: Mapping[str, str], kind: type[TopicConfig] | type[BrokerConfig]
-    ) -> dict[str, str | None]:
+    def edit(current: Mapping[str, str], kind: type[Settings]) -> dict[str, str]:
         try:
             changes = [
                 Change(name, AlterOp(operation), value) for name, operation, value in configs
@@ -197,7 +195,7 @@ def _changing(configs: list[tuple[str, int, str | None]]) -> Edit:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "Unknown operation type in the request."
             ) from None
-        return dict(apply_incremental(current, changes, kind))
+        return apply_incremental(current, changes, kind)
 
     return edit
 
@@ -238,10 +236,17 @@ def _change(kind: int, name: str, edit: Edit, services: Services) -> ConfigChang
             edit(current, BrokerConfig), per_broker=name != "", broker=services.config
         )
 
+    def group(current: Mapping[str, str]) -> Mapping[str, str]:
+        return validate_group_overrides(edit(current, GroupConfig), services.config)
+
     if kind == TOPIC:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         return ConfigChange(ResourceKind.TOPIC, name, topic)
+    if kind == GROUP:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        return ConfigChange(ResourceKind.GROUP, name, group)
     if kind == BROKER:
         if name != "":
             _check_is_us(name, services)
@@ -274,6 +279,7 @@ def list_config_resources(
         TOPIC: image.topics,
         BROKER: map(str, image.brokers),
         BROKER_LOGGER: map(str, image.brokers),
+        GROUP: image.group_configs,
     }
     return ListConfigResourcesResponse(
         config_resources=[

@@ -21,8 +21,11 @@ class ClusterImage:
     revision: int = 0
     cluster_id: str = ""
     controller_id: int = -1
+    controller_epoch: int = 0
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
     # Dynamic broker settings: by broker id, with "" for the cluster-wide default.
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # Settings of single groups, by group id; the group itself need not exist.
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

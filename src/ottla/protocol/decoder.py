@@ -14,6 +14,7 @@ such bound.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -25,7 +26,7 @@ from ottla.protocol.primitives import (
     skip_tagged_fields,
 )
 from ottla.protocol.schema import Field, Schema, schema_of
-from ottla.protocol.source import CODES, REPEATED, Source, default_value
+from ottla.protocol.source import CODES, REPEATED, Source, default_instance, default_value
 
 MAX_ELEMENTS = 1 << 20
 """How many array elements, of all arrays together, a request may have."""
@@ -83,7 +84,7 @@ class _DecoderWriter:
             if not field.versions.includes(self._version):
                 source.line(f"{target}.{field.name} = {self._default(field)}")
             elif field.tag is not None and self._flexible:
-                source.line(f"{target}.{field.name} = {self._default(field)}")
+                source.line(f"{target}.{field.name} = {self._when_left_out(field)}")
                 tagged.append(field)
             else:
                 self._field(field, f"{target}.{field.name}", f"{path} {field.name}")
@@ -92,6 +93,14 @@ class _DecoderWriter:
 
     def _default(self, field: Field) -> str:
         return self._source.constant(default_value(field))
+
+    def _when_left_out(self, field: Field) -> str:
+        """What a tagged field is when it is not there. Null is another thing, and written out."""
+        if not field.null_is_written(self._version):
+            return self._default(field)
+        assert isinstance(field.element, type)
+        make = functools.partial(default_instance, field.element)
+        return f"{self._source.bind(f'unset_{field.element.__name__}', make)}()"
 
     def _flush(self) -> None:
         """Read all pending fields at once."""
@@ -109,13 +118,13 @@ class _DecoderWriter:
             self._source.line(f"p += {size}")
         pending.clear()
 
-    def _field(self, field: Field, target: str, path: str) -> None:
+    def _field(self, field: Field, target: str, path: str, *, tagged: bool = False) -> None:
         nullable = field.nullable.includes(self._version)
         if field.type in CODES:
             self._pending.append((CODES[field.type], target))
         elif field.type == "struct":
             assert isinstance(field.element, type)
-            self._nested(field.element, target, path, nullable)
+            self._nested(field.element, target, path, nullable, tagged=tagged)
         elif field.type == "array":
             self._array(field, target, path, nullable)
         else:
@@ -178,7 +187,7 @@ class _DecoderWriter:
         with self._source.block("else:"):
             read()
 
-    def _nested(self, cls: type, target: str, path: str, nullable: bool) -> None:
+    def _nested(self, cls: type, target: str, path: str, nullable: bool, *, tagged: bool) -> None:
         source = self._source
         local = source.fresh("inner")
         if not nullable:
@@ -186,8 +195,11 @@ class _DecoderWriter:
             source.line(f"{target} = {local}")
             return
         presence = source.fresh("n")
-        self._pending.append(("b", presence))
+        # One byte says whether it is there: -1 or 1; in a tagged field 0 or 1.
+        self._pending.append(("B" if tagged else "b", presence))
         self._flush()
+        if tagged:
+            source.line(f"{presence} -= 1")
 
         def read() -> None:
             self._struct(cls, local, path)
@@ -258,7 +270,9 @@ class _DecoderWriter:
                 word = "if"
                 for field in fields:
                     with source.block(f"{word} {tag} == {field.tag}:"):
-                        self._field(field, f"{target}.{field.name}", f"{path} {field.name}")
+                        self._field(
+                            field, f"{target}.{field.name}", f"{path} {field.name}", tagged=True
+                        )
                         self._flush()
                     word = "elif"
                 with source.block("else:"):

@@ -94,6 +94,10 @@ class _EncoderWriter:
             unset = f"default_{field.element.__name__}"
             if unset not in self._source.names:
                 self._source.bind(unset, default_instance(field.element))
+            if field.null_is_written(self._version):
+                return f"({attribute} is None or {attribute} != {unset})"
+            if field.tag is not None and field.nullable.includes(self._version):
+                return f"{attribute} is not None"
             return f"{attribute} is not None and {attribute} != {unset}"
         if default is None:
             return f"{attribute} is not None"
@@ -121,7 +125,7 @@ class _EncoderWriter:
         else:
             self._source.line(f"{self._buffer} += {pack}({values})")
 
-    def _field(self, field: Field, attribute: str, path: str) -> None:
+    def _field(self, field: Field, attribute: str, path: str, *, tagged: bool = False) -> None:
         nullable = field.nullable.includes(self._version)
         if field.type == "uuid":
             self._uuid(attribute, path)
@@ -129,7 +133,7 @@ class _EncoderWriter:
             self._pending.append((CODES[field.type], attribute))
         elif field.type == "struct":
             assert isinstance(field.element, type)
-            self._nested(field.element, attribute, path, nullable)
+            self._nested(field.element, attribute, path, nullable, tagged=tagged)
         else:
             local = self._source.fresh("v")
             self._source.line(f"{local} = {attribute}")
@@ -205,7 +209,9 @@ class _EncoderWriter:
             source.line(f"total += len(buf) + {size}")
             source.line("buf = bytearray()")
 
-    def _nested(self, cls: type, attribute: str, path: str, nullable: bool) -> None:
+    def _nested(
+        self, cls: type, attribute: str, path: str, nullable: bool, *, tagged: bool
+    ) -> None:
         local = self._source.fresh("inner")
         self._source.line(f"{local} = {attribute}")
         if not nullable:
@@ -213,7 +219,7 @@ class _EncoderWriter:
             return
         before = list(self._pending)
         with self._source.block(f"if {local} is None:"):
-            self._flush(("b", "-1"))
+            self._flush(("b", "0" if tagged else "-1"))
         self._pending[:] = before
         with self._source.block("else:"):
             self._pending.append(("b", "1"))
@@ -277,7 +283,7 @@ class _EncoderWriter:
                 with source.block(f"if {condition}:"):
                     source.line(f"{payload} = bytearray()")
                     self._buffer = payload
-                    self._field(field, attribute, path)
+                    self._field(field, attribute, path, tagged=True)
                     self._flush()
                     self._buffer = outer
                     source.line(f"{count} += 1")

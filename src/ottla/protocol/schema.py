@@ -112,6 +112,15 @@ class Field:
     def required(self) -> bool:
         return self.default is REQUIRED and self.factory is None
 
+    def null_is_written(self, version: int) -> bool:
+        """Whether a tagged structure, left out, is an empty one, so that null must be said."""
+        return (
+            self.type == "struct"
+            and self.tag is not None
+            and self.required
+            and self.nullable.includes(version)
+        )
+
     def __repr__(self) -> str:
         return f"<Field {self.name}: {self.type}>"
 
@@ -272,7 +281,11 @@ def nested(
     ignorable: bool = False,
     tag: int | None = None,
 ) -> Any:
-    """One structure. None is null where that exists, "the default" where it is tagged."""
+    """One structure. None is null where that exists, "the default" where it is tagged.
+
+    Tagged and nullable, it is left out at its default: at None with `default=None`, else when
+    nothing in it is set, and None is written as null.
+    """
     return Field("struct", versions, default, ignorable, tag, nullable, element)
 
 

@@ -75,6 +75,8 @@ EXPECTED = {
     },
 }
 
+GROUP_CONFIGS = {"grp": {"consumer.session.timeout.ms": "50000"}}
+
 
 @pytest.mark.parametrize("name", ["stopped", "killed"])
 def test_a_recorded_folder_is_read_as_kafka_meant_it(name: str) -> None:
@@ -88,7 +90,8 @@ def test_a_recorded_folder_is_read_as_kafka_meant_it(name: str) -> None:
         "7": {"log.cleaner.backoff.ms": "20000"},
     }
     assert cluster.features["metadata.version"] == 29
-    assert cluster.left_out == {"client quotas": 1, "SCRAM credentials": 1, "group settings": 1}
+    assert cluster.group_configs == GROUP_CONFIGS
+    assert cluster.left_out == {"client quotas": 1, "SCRAM credentials": 1}
 
 
 @pytest.mark.parametrize("dropped", [1, 2])
@@ -131,11 +134,12 @@ async def test_a_store_opened_on_a_kafka_folder_begins_with_its_metadata(
     assert image.topics == EXPECTED[name]
     assert image.cluster_id == "MkU3OEVBNTcwNTJENDM2Qg"
     assert image.broker_configs == imported.broker_configs
+    assert image.group_configs == GROUP_CONFIGS
     assert (await registry.allocate_producer_ids()).start == 1000, "beyond Kafka's last block"
     assert registry.features == {}
     await store.close()
     assert "2 topics with 6 partitions" in caplog.text
-    assert "1 SCRAM credentials, 1 client quotas, 1 group settings" in caplog.text
+    assert "1 SCRAM credentials, 1 client quotas" in caplog.text
     after = {path: files.read_bytes(f"/kafka/{FOLDER}/{path}") for path in listing(files)}
     assert after == before, "Kafka's files are only read"
 
@@ -423,6 +427,19 @@ def test_settings_of_a_removed_topic_go_with_it() -> None:
     assert topic.config == {"retention.ms": "1"}
     (topic,) = replayed([*again, config, removed], again).topics
     assert topic.config == {}
+
+
+def test_settings_of_groups_are_taken_over_as_long_as_there_are_any() -> None:
+    def config(group: str, text: bytes) -> bytes:
+        name = string("consumer.session.timeout.ms")
+        return frame(4, b"\x20" + string(group) + name + text + b"\x00")
+
+    cluster = replayed(
+        [config("a/b", string("50000")), config("gone", string("50000"))], [config("gone", b"\x00")]
+    )
+    assert cluster.group_configs == {"a/b": {"consumer.session.timeout.ms": "50000"}}
+    key = layout.group_config_key("a/b")
+    assert layout.decode_config(key, cluster.contents()[key]) == cluster.group_configs["a/b"]
 
 
 def test_things_left_out_are_counted_as_long_as_they_exist() -> None:

@@ -20,6 +20,7 @@ def test_every_key_is_a_valid_one_and_is_recognised() -> None:
         layout.broker_key(7): layout.parse_broker_key,
         layout.broker_config_key("7"): layout.parse_broker_config_key,
         layout.broker_config_key(""): layout.parse_broker_config_key,
+        layout.group_config_key("a/b c"): layout.parse_group_config_key,
         layout.topic_key("orders.eu_1"): layout.parse_topic_key,
         layout.partitions_key(ID, 3): layout.parse_partitions_key,
     }
@@ -37,6 +38,7 @@ def test_keys_read_back_as_what_they_were_made_of() -> None:
     assert layout.parse_broker_key(layout.broker_key(7)) == 7
     assert layout.parse_broker_config_key(layout.broker_config_key("7")) == "7"
     assert layout.parse_broker_config_key(layout.broker_config_key("")) == ""
+    assert layout.group_config_key("orders.eu-1") == "configs/groups/orders.eu-1"
     assert layout.parse_topic_key(layout.topic_key("a.b")) == "a.b"
     assert layout.parse_partitions_key(layout.partitions_key(ID, 12)) == (ID, 12)
 
@@ -53,6 +55,16 @@ partition_states = st.builds(
     elr=id_lists,
 )
 settings_maps = st.dictionaries(st.text(), st.text())
+
+
+@given(
+    st.one_of(st.text(min_size=1), st.sampled_from([".", "..", "...", "%2E", "a/./b", "ö", "/"]))
+)
+def test_a_group_may_be_called_anything_and_has_a_key_of_its_own(group: str) -> None:
+    key = layout.group_config_key(group)
+    check_key(key)
+    assert key.count("/") == 2
+    assert layout.parse_group_config_key(key) == group
 
 
 @given(st.lists(partition_states, max_size=70))

@@ -134,7 +134,7 @@ async def test_growing_a_topic_keeps_what_it_had(
     assert caught.value.code is ErrorCode.INVALID_PARTITIONS
 
 
-async def test_settings_of_topics_and_brokers_are_replaced(
+async def test_settings_of_topics_brokers_and_groups_are_replaced(
     registry: Registry, store: EmbeddedStore
 ) -> None:
     orders = topic(registry, "orders", 1, a="1")
@@ -149,6 +149,13 @@ async def test_settings_of_topics_and_brokers_are_replaced(
     await registry.set_broker_config("", {})
     await registry.set_broker_config("", {})
     assert registry.image.broker_configs == {"7": {"y": "1"}}
+    await registry.set_group_config("a/b", {"x": "1"})
+    await registry.set_group_config("a/b", {"x": "2"})
+    await registry.set_group_config(".", {"y": "1"})
+    assert registry.image.group_configs == {"a/b": {"x": "2"}, ".": {"y": "1"}}
+    await registry.set_group_config(".", {})
+    await registry.set_group_config("never", {})
+    assert registry.image.group_configs == {"a/b": {"x": "2"}}
     await registry.set_features({"transaction.version": 2})
     assert registry.features == {"transaction.version": 2}
     await registry.set_features({})
@@ -182,6 +189,7 @@ async def test_a_fenced_controller_changes_nothing(
     await old.release()
     new = await registry.campaign(2)
     assert registry.image.controller_id == 2
+    assert registry.image.controller_epoch == new.epoch > old.epoch
     before = registry.image
     for attempt in (
         registry.create_topics([topic(registry, "late")], fence=old.fence),
@@ -189,6 +197,7 @@ async def test_a_fenced_controller_changes_nothing(
         registry.grow_topic(orders.id, 1, [STATE], fence=old.fence),
         registry.set_topic_config(orders.id, {"a": "1"}, fence=old.fence),
         registry.set_broker_config("", {"a": "1"}, fence=old.fence),
+        registry.set_group_config("g", {"a": "1"}, fence=old.fence),
     ):
         with pytest.raises(Fenced):
             await attempt

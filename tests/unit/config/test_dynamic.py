@@ -9,6 +9,7 @@ from ottla.config.dynamic import (
     AlterOp,
     Change,
     apply_incremental,
+    apply_replacement,
     validate_broker_overrides,
     validate_group_overrides,
     validate_topic_overrides,
@@ -223,6 +224,21 @@ def test_a_bad_group_setting_is_refused_in_kafkas_words(
     assert refusal(caught.value) == (ErrorCode.INVALID_CONFIG, message)
 
 
+def test_a_groups_session_must_outlast_its_heartbeats() -> None:
+    limits = {
+        "group_consumer_min_session_timeout_ms": 1,
+        "group_consumer_max_session_timeout_ms": 60_000,
+    }
+    broker = BrokerConfig(**limits)
+    validate_group_overrides({"consumer.session.timeout.ms": "5001"}, broker)
+    with pytest.raises(KafkaError) as caught:
+        validate_group_overrides({"consumer.session.timeout.ms": "5000"}, broker)
+    assert refusal(caught.value) == (
+        ErrorCode.INVALID_CONFIG,
+        "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms",
+    )
+
+
 @pytest.mark.parametrize("start", ["latest", "earliest", "by_duration:PT5S", "by_duration:P1DT2H"])
 def test_a_share_group_may_start_at_an_end_or_some_time_ago(start: str) -> None:
     validate_group_overrides({"share.auto.offset.reset": start})
@@ -328,9 +344,20 @@ def test_operations_that_make_no_sense_are_refused_in_kafkas_words(
 
 def test_a_name_may_appear_once_in_a_change() -> None:
     twice = [Change("flush.ms", AlterOp.SET, "1"), Change("flush.ms", AlterOp.DELETE)]
+    refused = (ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     with pytest.raises(KafkaError) as caught:
         apply_incremental({}, twice)
+    assert refusal(caught.value) == refused
+    with pytest.raises(KafkaError) as caught:
+        apply_replacement([("flush.ms", "1"), ("flush.ms", None)])
+    assert refusal(caught.value) == refused
+
+
+def test_a_replacement_has_no_null_in_it() -> None:
+    assert apply_replacement([("a", "1"), ("b", "")]) == {"a": "1", "b": ""}
+    with pytest.raises(KafkaError) as caught:
+        apply_replacement([("a", None), ("b", "1"), ("c", None)])
     assert refusal(caught.value) == (
         ErrorCode.INVALID_REQUEST,
-        "Error due to duplicate config keys",
+        "Null value not supported for : a, c",
     )

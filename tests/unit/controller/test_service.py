@@ -137,11 +137,14 @@ async def test_settings_are_edited_from_what_is_in_force(node: Node) -> None:
             ConfigChange(ResourceKind.BROKER, "", add("c", "3")),
             ConfigChange(ResourceKind.BROKER, "", add("d", "4")),
             ConfigChange(ResourceKind.BROKER, "1", add("e", "5")),
+            ConfigChange(ResourceKind.GROUP, "never seen", add("f", "6")),
+            ConfigChange(ResourceKind.GROUP, "never seen", add("g", "7")),
         ]
     )
-    assert [outcome.error for outcome in outcomes] == [None] * 4
+    assert [outcome.error for outcome in outcomes] == [None] * 6
     assert node.registry.image.topics["t"].config == {"a": "1", "b": "2"}
     assert node.registry.image.broker_configs == {"": {"c": "3", "d": "4"}, "1": {"e": "5"}}
+    assert node.registry.image.group_configs == {"never seen": {"f": "6", "g": "7"}}
 
 
 async def test_what_does_not_exist_has_no_settings(node: Node) -> None:

@@ -388,6 +388,44 @@ async def test_losing_it_while_loading_stops_the_loading(bench: Bench) -> None:
     assert list(bench.host) == []
 
 
+async def test_what_happens_while_a_shard_is_loaded_it_is_told_afterwards(bench: Bench) -> None:
+    bench.lead(1, 2)
+    await bench.host.wait_loaded()
+    for number in range(50):
+        bench.run(write(b"%d" % number))
+    bench.host.reload(0)
+
+    def seen(value: bytes) -> Any:
+        def command(slate: Slate, now: Now) -> Result:
+            assert len(slate.content) >= 50, "before everything was there"
+            order = (slate.content.get(b"order") or b"") + value
+            return Result(records=[(b"order", order)])
+
+        return command
+
+    bench.slate().ready.append(seen(b"first, "))
+    bench.host.notify(seen(b"then this, "))
+    bench.host.notify(seen(b"then that"))
+    await bench.host.wait_loaded()
+    assert bench.slate().content[b"order"] == b"first, then this, then that"
+
+
+async def test_a_shard_that_could_not_be_loaded_is_told_nothing(bench: Bench) -> None:
+    told: list[Slate] = []
+
+    def command(slate: Slate, now: Now) -> Result:
+        told.append(slate)
+        return Result()
+
+    await bench.ready()
+    bench.run(write(b"x"))
+    bench.host.reload(0)
+    bench.host.notify(command)
+    bench.lead(2, 1)
+    await bench.host.wait_loaded()
+    assert told == [bench.slate(1)]
+
+
 async def test_a_state_that_cannot_be_trusted_is_made_anew(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -37,6 +37,7 @@ KAFKA_4_2 = {
     "DeleteGroups": (0, 2),
     "IncrementalAlterConfigs": (0, 1),
     "OffsetDelete": (0, 0),
+    "DescribeQuorum": (0, 2),
     "DescribeCluster": (0, 2),
     "DescribeProducers": (0, 0),
     "ConsumerGroupHeartbeat": (0, 1),

@@ -42,7 +42,16 @@ from ottla.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from ottla.protocol.primitives import DecodeError, EncodeError, Part, uvarint
-from ottla.protocol.schema import array, boolean, float64, int32, message, uint16
+from ottla.protocol.schema import (
+    array,
+    boolean,
+    float64,
+    int32,
+    message,
+    nested,
+    struct,
+    uint16,
+)
 
 Fill = Callable[[type, int], Any]
 
@@ -153,6 +162,53 @@ def test_a_tagged_structure_at_its_defaults_is_not_written() -> None:
 
     assert encoded[0] == encoded[1]
     assert decode(FetchResponse, 13, encoded[1]).responses[0].partitions[0].current_leader is None
+
+
+@struct
+class Facet:
+    number: int = int32(default=0)
+
+
+@message(api_key=5, kind="data", versions="0", flexible="0+")
+class Faceted:
+    said: Facet | None = nested(Facet, nullable="0+", tag=0)
+    assumed: Facet | None = nested(Facet, nullable="0+", tag=3, default=None)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Faceted(said=None), "01 00 01 00"),
+        (Faceted(said=Facet()), "00"),
+        (Faceted(said=Facet(number=7)), "01 00 06 01 00000007 00"),
+        (Faceted(said=Facet(), assumed=Facet()), "01 03 06 01 00000000 00"),
+        (
+            Faceted(said=None, assumed=Facet(number=7)),
+            "02 00 01 00 03 06 01 00000007 00",
+        ),
+    ],
+)
+def test_null_in_a_tagged_structure_is_not_the_same_as_nothing(
+    value: Faceted, expected: str
+) -> None:
+    """The bytes of Kafka's generated classes: a length, then 0 for null or 1 and the structure."""
+    assert encode(value, 0) == bytes.fromhex(expected)
+    assert decode(Faceted, 0, expected) == value
+
+
+def test_a_structure_that_was_left_out_belongs_to_one_message() -> None:
+    one, other = decode(Faceted, 0, "00"), decode(Faceted, 0, "00")
+    one.said.number = 5
+    assert other.said == Facet()
+    assert decode(Faceted, 0, "01 03 01 00").assumed is None
+
+
+@pytest.mark.parametrize(
+    "damaged", ["01 00 01 01", "01 00 02 00 00", "01 00 05 01 00000007 00", "01 00 00"]
+)
+def test_a_tagged_structure_of_another_size_is_refused(damaged: str) -> None:
+    with pytest.raises(DecodeError):
+        decode(Faceted, 0, damaged)
 
 
 def test_a_nullable_structure_is_preceded_by_a_byte() -> None:

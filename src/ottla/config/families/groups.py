@@ -23,13 +23,11 @@ class GroupSettings(Settings):
     group_consumer_max_heartbeat_interval_ms: int = integer(
         default=15_000,
         rule=at_least(1),
-        effect="later",
         doc="Largest heartbeat interval a group of the new protocol may be given.",
     )
     group_consumer_max_session_timeout_ms: int = integer(
         default=60_000,
         rule=at_least(1),
-        effect="later",
         doc="Largest session timeout a group of the new protocol may be given.",
     )
     group_consumer_max_size: int = integer(
@@ -46,13 +44,11 @@ class GroupSettings(Settings):
     group_consumer_min_heartbeat_interval_ms: int = integer(
         default=5000,
         rule=at_least(1),
-        effect="later",
         doc="Smallest heartbeat interval a group of the new protocol may be given.",
     )
     group_consumer_min_session_timeout_ms: int = integer(
         default=45_000,
         rule=at_least(1),
-        effect="later",
         doc="Smallest session timeout a group of the new protocol may be given.",
     )
     group_consumer_regex_refresh_interval_ms: int = integer(

@@ -304,6 +304,7 @@ class ClassicMachine:
                     group, out, now, f"the assignment could not be written: {error}"
                 )
                 return out.result(parked)
+            self._state.counts.classic_rebalances += 1
             for member in group.members.values():
                 if member.awaiting_sync is not None:
                     out.answers.append((member.awaiting_sync, _synced(group, member)))

@@ -82,6 +82,7 @@ class ClassicMembers:
         if converted is not None:
             return self._join_converted(group, command, revision, converted)
         revision.renew(new_epoch=revision.resubscribed)
+        self._state.counts.consumer_rebalances += revision.epoch > group.epoch
         revision.retarget()
         revision.reconcile(self._owned(wants))
 

@@ -166,6 +166,7 @@ class ConsumerMachine:
         _admit(it, group, revision)
         revision.update(now, **_wishes(it))
         revision.renew(new_epoch=group.epoch == 0 or revision.calls_for_assignment)
+        self._state.counts.consumer_rebalances += revision.epoch > group.epoch
         revision.retarget()
         revision.reconcile(it.owned)
 

@@ -298,11 +298,6 @@ def consumer_topics_tombstone(group_id: str) -> Record:
     return _key(wire.ConsumerGroupPartitionMetadataKey(group_id=group_id)), None
 
 
-_NO_TAGS = b"\x00"
-_NULL_CLASSIC_FACET = b"\x01\x00\x01\x00"
-"""Tagged fields: one of them, tag 0, of one byte, null."""
-
-
 def consumer_member(group_id: str, member_id: str, member: ConsumerMemberSnapshot) -> Record:
     facet = member.classic
     value = _value(
@@ -327,20 +322,7 @@ def consumer_member(group_id: str, member_id: str, member: ConsumerMemberSnapsho
         ),
         CONSUMER_VERSION,
     )
-    if facet is None:
-        # Left out, the field would mean to Kafka an empty facet: a member of the classic protocol.
-        assert value.endswith(_NO_TAGS)
-        value = value[:-1] + _NULL_CLASSIC_FACET
     return _key(wire.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)), value
-
-
-def _without_null_facet(value: bytes) -> bytes:
-    """The same value with the null left out, which is how the schema language says None.
-
-    A facet that is there ends otherwise: it has protocols, and the tags of the last of them and its
-    own make two zero bytes.
-    """
-    return value[:-4] + _NO_TAGS if value.endswith(_NULL_CLASSIC_FACET) else value
 
 
 def consumer_member_tombstone(group_id: str, member_id: str) -> Record:
@@ -435,8 +417,6 @@ def decode(key: bytes, value: bytes | None) -> Entry | None:
     decoded_key, _ = codec(key_class, 0).decode(view, 2)
     if value is None:
         return entry(decoded_key, None)
-    if value_class is wire.ConsumerGroupMemberMetadataValue:
-        value = _without_null_facet(value)
     content = memoryview(value)
     if len(content) < 2:
         raise DecodeError("a value without a version")
@@ -508,8 +488,9 @@ def _consumer_member_entry(
         it.subscribed_topic_regex,
         it.rebalance_timeout_ms,
         it.server_assignor,
+        # Kafka 3.7 did not know the facet and left it out, which reads as an empty one.
         None
-        if facet is None
+        if facet is None or not facet.supported_protocols
         else ClassicFacet(
             facet.session_timeout_ms,
             tuple((protocol.name, protocol.metadata) for protocol in facet.supported_protocols),

@@ -137,6 +137,17 @@ class Group(Protocol):
 
 
 @dataclass(slots=True)
+class Counts:
+    """What has happened to the groups of this broker since it was started, for its metrics."""
+
+    offsets_committed: int = 0
+    offsets_expired: int = 0
+    offsets_deleted: int = 0
+    classic_rebalances: int = 0
+    consumer_rebalances: int = 0
+
+
+@dataclass(slots=True)
 class ShardState:
     """What the machines of one shard share; each has its own part of it."""
 
@@ -148,6 +159,8 @@ class ShardState:
     """The newest state of the cluster."""
     groups: dict[str, Group] = field(default_factory=dict)
     deadlines: Deadlines[Timer] = field(default_factory=Deadlines)
+    counts: Counts = field(default_factory=Counts)
+    """Shared by all shards."""
 
 
 def check_group_id(group_id: str, *, empty_allowed: bool = False) -> None:

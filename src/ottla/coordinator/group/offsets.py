@@ -90,6 +90,7 @@ class OffsetMachine:
                 continue
             codes.append(ErrorCode.NONE)
             records.append(_record(command.group_id, it, metadata, now.wall_ms, expires))
+        self._state.counts.offsets_committed += len(records)
         return Result(codes, records)
 
     # ------------------------------------------------------------------ fetch
@@ -138,6 +139,7 @@ class OffsetMachine:
             known = partition in self._stored.get(group.id, {}).get(topic, {})
             if known or (topic, partition) in pending:
                 records.append(journal.offset_tombstone(group.id, topic, partition))
+        self._state.counts.offsets_deleted += len(records)
         return Result(codes, records)
 
     def tombstones(self, group_id: str) -> list[Record]:
@@ -168,6 +170,7 @@ class OffsetMachine:
         records: list[Record] = []
         for group in self._state.groups.values():
             gone, all_gone = self._expired(group, now, retention_ms)
+            self._state.counts.offsets_expired += len(gone)
             records += [journal.offset_tombstone(group.id, topic, part) for topic, part in gone]
             if all_gone and group.is_empty() and group.should_expire():
                 records += group.tombstones()

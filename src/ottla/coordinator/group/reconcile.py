@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ottla.coordinator.group.assignors import NO_PARTITIONS, Partitions
 from ottla.coordinator.group.consumer_group import ConsumerMember, MemberState
+from ottla.coordinator.group.journal import CurrentAssignment
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId
 
@@ -131,11 +132,4 @@ def _changed(
         and revoking == member.revoking
     ):
         return member
-    return replace(
-        member,
-        state=state,
-        epoch=epoch,
-        previous_epoch=member.epoch,
-        assigned=assigned,
-        revoking=revoking,
-    )
+    return member.holding(CurrentAssignment(epoch, member.epoch, state, assigned, revoking))

@@ -107,8 +107,9 @@ class Revision:
     def update(self, now: Now, **wishes: Any) -> None:
         """Take over what the member has said about itself."""
         before = self.before
-        self.member = member = replace(before, **wishes)
-        if member != before or (member.id not in self._group.members and self.replaced is None):
+        news = {name: wish for name, wish in wishes.items() if wish != getattr(before, name)}
+        self.member = member = replace(before, **news) if news else before
+        if news or (member.id not in self._group.members and self.replaced is None):
             self._add(ConsumerMemberEntry(self._group.id, member.id, member.about()))
         if member.topics != before.topics:
             self.resubscribed = self.calls_for_assignment = True

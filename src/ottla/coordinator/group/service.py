@@ -32,7 +32,7 @@ from ottla.coordinator.group.commands import (
     Sync,
     Synced,
 )
-from ottla.coordinator.group.members import ShardState, check_group_id
+from ottla.coordinator.group.members import Counts, GroupType, ShardState, check_group_id
 from ottla.coordinator.group.shard import ConsumerMachine, GroupShard
 from ottla.coordinator.host import Host, Partitions
 from ottla.coordinator.replies import attempt, gather, then
@@ -82,7 +82,9 @@ class Groups:
         config: Callable[[], BrokerConfig],
         new_id: Callable[[], str],
         consumer: Callable[[ShardState, ClassicMachine], ConsumerMachine] | None = None,
+        on_loaded: Callable[[float], None] = lambda seconds: None,
     ) -> None:
+        self.counts = Counts()
         self._config = config
         self._new_id = new_id
         self._consumer = consumer
@@ -94,10 +96,13 @@ class Groups:
             workers=workers,
             settings=_Settings(config),
             make_shard=self._make_shard,
+            on_loaded=on_loaded,
         )
 
     def _make_shard(self, index: int, image: ClusterImage) -> GroupShard:
-        state = ShardState(config=self._config, new_id=self._new_id, image=image)
+        state = ShardState(
+            config=self._config, new_id=self._new_id, image=image, counts=self.counts
+        )
         return GroupShard(state, self._consumer)
 
     # ------------------------------------------------------------------ where
@@ -112,8 +117,8 @@ class Groups:
         """Follow the cluster; after the partitions have."""
         self.host.apply(change)
         for slot in self.host:
-            # Those that are being loaded too: they get no command, but must not begin with an old
-            # image.
+            # Those that are being loaded too: the commands reach them afterwards, but they must not
+            # begin with an old image.
             assert isinstance(slot.shard, GroupShard)
             slot.shard.state.image = change.new
         gone = frozenset(
@@ -125,6 +130,19 @@ class Groups:
         self.host.notify(change)
         if gone:
             self.host.notify(ForgetTopics(gone))
+
+    def count(self, protocol: GroupType, state: str) -> int:
+        """How many groups of one kind are in one state, by the names that ListGroups shows."""
+        return sum(
+            group.type is protocol and group.state_name == state
+            for slot in self.host
+            if isinstance(slot.shard, GroupShard)
+            for group in slot.shard.groups.values()
+        )
+
+    def count_partitions(self, *, active: bool) -> int:
+        """How many partitions of the offsets topic are in service here, or still being loaded."""
+        return sum(slot.active is active for slot in self.host)
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """The disk of these partitions has failed."""

@@ -138,6 +138,16 @@ def test_a_member_of_the_consumer_protocol_is_not_taken_for_a_classic_one() -> N
     assert entry.value.classic is None
 
 
+def test_a_member_of_a_kafka_that_knew_no_facet_is_not_taken_for_a_classic_one() -> None:
+    member = journal.ConsumerMemberSnapshot(None, None, "c", "/h", ("a",), None, 5, None)
+    key, value = journal.consumer_member("g", "m", member)
+    assert value is not None
+    null_facet = unhex("01 00 01 00")
+    assert value.endswith(null_facet)
+    older = value.removesuffix(null_facet) + b"\x00"
+    assert journal.decode(key, older) == journal.ConsumerMemberEntry("g", "m", member)
+
+
 def test_a_classic_facet_comes_back_whatever_its_last_bytes_are() -> None:
     facet = journal.ClassicFacet(1, (("p", b"\x01\x00\x01\x00"),))
     member = journal.ConsumerMemberSnapshot(None, None, "c", "/h", (), None, 5, None, facet)

@@ -4,7 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.group.service import group_hash
+from ottla.cluster.registry import ImageChange
+from ottla.config.broker import BrokerConfig
+from ottla.config.topic import TopicConfig
+from ottla.coordinator.group import journal
+from ottla.coordinator.group.commands import FetchOffsets
+from ottla.coordinator.group.members import CommittedOffset, GroupType
+from ottla.coordinator.group.service import OFFSETS_TOPIC, Groups, group_hash
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.model.image import ClusterImage
+from ottla.model.topic import PartitionState, Topic
+from ottla.records.builder import build_batch
+from ottla.replication.partition import Partition
+from ottla.runtime.clock import SystemClock
+from ottla.runtime.workers import Workers
+from ottla.testing.logs import LogBench
+
+ID = TopicId(b"o" * 16)
+STATE = PartitionState(1, 0, 0, (1,), (1,))
 
 
 @pytest.mark.parametrize(
@@ -22,3 +39,61 @@ from ottla.coordinator.group.service import group_hash
 )
 def test_a_group_is_hashed_as_java_does(group_id: str, expected: int) -> None:
     assert group_hash(group_id) == expected
+
+
+TOPICS = {
+    OFFSETS_TOPIC: Topic(OFFSETS_TOPIC, ID, (STATE,)),
+    "kept": Topic("kept", TopicId(b"k" * 16), (STATE,)),
+    "gone": Topic("gone", TopicId(b"g" * 16), (STATE,)),
+}
+
+
+def image(*names: str) -> ClusterImage:
+    topics = {it: TOPICS[it] for it in names}
+    return ClusterImage(topics=topics, topic_names={it.id: it.name for it in topics.values()})
+
+
+class Led:
+    """The one partition of the offsets topic."""
+
+    def __init__(self) -> None:
+        log = LogBench(TopicConfig()).open()
+        self.partition = Partition(TopicPartition(OFFSETS_TOPIC, 0), ID, log, STATE, None)  # type: ignore[arg-type]
+        self.partition.lead(STATE)
+
+    def by_name(self, topic: str, index: int) -> Partition:
+        return self.partition
+
+
+async def test_a_topic_deleted_while_a_shard_is_loaded_leaves_no_offsets_behind() -> None:
+    led, workers = Led(), Workers(children=1)
+    loads: list[float] = []
+    groups = Groups(
+        1,
+        partitions=led,
+        clock=SystemClock(),
+        workers=workers,
+        config=lambda: BrokerConfig(offsets_topic_num_partitions=1),
+        new_id=str,
+        on_loaded=loads.append,
+    )
+    # As an older Kafka wrote them: without the topic's id, so that only its name tells.
+    records = [
+        journal.offset("g", name, 0, CommittedOffset(5, -1, "", 100)) for name in ("kept", "gone")
+    ]
+    batch = build_batch([(1, key, value, ()) for key, value in records])
+    led.partition.append(memoryview(bytearray(batch)), 1)
+    before, after = image(*TOPICS), image(OFFSETS_TOPIC, "kept")
+    groups.apply(ImageChange(ClusterImage(), before, frozenset(TOPICS)))
+    groups.apply(ImageChange(before, after, frozenset({"gone"})))
+    assert (groups.count_partitions(active=False), groups.count_partitions(active=True)) == (1, 0)
+    await groups.wait_loaded()
+    assert (groups.count_partitions(active=False), groups.count_partitions(active=True)) == (0, 1)
+    assert len(loads) == 1
+    fetched = groups.run(FetchOffsets("g", None))
+    assert [it.topic for it in fetched] == ["kept"]
+    assert groups.count(GroupType.CLASSIC, "Empty") == 1
+    assert groups.count(GroupType.CLASSIC, "Stable") == 0
+    assert groups.count(GroupType.CONSUMER, "Empty") == 0
+    await groups.close()
+    workers.close()

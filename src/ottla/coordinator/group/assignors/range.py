@@ -2,14 +2,18 @@
 
 Members stand in one order (static ones first, by instance id, then the others by member id), so
 partition n of two topics with the same subscribers and equally many partitions goes to the same
-member: that is what joins of two topics need, and why one chooses `range`. It looks only at who
-is there, never at who had what: like Kafka's since 4.0 it is not sticky, but a static member that
-restarts finds its old ranges.
+member: that is what joins of two topics need, and why one chooses `range`.
 
-Where racks are known and matter, a member gets the partitions with a replica in its rack first, in
-order, as many as its share allows. Topics that are joined must not be torn apart by that, so it is
-done only where all topics with the same subscribers and equally many partitions also have
-their replicas in the same racks (the rule of KIP-881).
+It is as sticky as Kafka 4.2's, whose assignor does not look at present owners either: the order
+decides, never who had what. The same members and topics get the same ranges, and a static member
+that restarts finds its old ones. Positions kept from a former assignment would differ between
+topics that were subscribed at different times, and the join of those two would be torn apart;
+whoever wants few moves chooses `uniform`.
+
+Kafka's does not look at racks. Here, where they are known and matter, a member gets the partitions
+with a replica in its rack first, in order, as many as its share allows. Topics that are joined must
+not be torn apart by that, so it is done only where all topics with the same subscribers and equally
+many partitions also have their replicas in the same racks (the rule of KIP-881).
 """
 
 from __future__ import annotations

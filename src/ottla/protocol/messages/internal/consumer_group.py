@@ -95,8 +95,8 @@ class ClassicMemberMetadata:
 class ConsumerGroupMemberMetadataValue:
     """A member and its subscription.
 
-    In Kafka the last field's default is an empty structure, not null, so null must be written out:
-    whoever encodes a member of the consumer protocol adds that (see the coordinator's journal).
+    Null in the last field, for a member of the consumer protocol, is written out: left out, the
+    field is an empty structure, and to Kafka that is a member of the classic protocol.
     """
 
     instance_id: str | None = string(nullable="0+")
@@ -108,7 +108,7 @@ class ConsumerGroupMemberMetadataValue:
     rebalance_timeout_ms: int = int32(default=-1)
     server_assignor: str | None = string(nullable="0+")
     classic_member_metadata: ClassicMemberMetadata | None = nested(
-        ClassicMemberMetadata, nullable="0+", tag=0, default=None
+        ClassicMemberMetadata, nullable="0+", tag=0
     )
 
 
