@@ -5,7 +5,8 @@
 PYTHON ?= python3
 UV := .uv/bin/uv
 BIN := .venv/bin
-STAMP := .venv/.ready
+BROKER := .venv/.broker
+COMPLETE := .venv/.complete
 WORKERS ?= 2
 
 help: ## what there is to type
@@ -17,15 +18,21 @@ $(UV):
 	@$(PYTHON) -m venv .uv
 	@.uv/bin/python -m pip install --quiet --disable-pip-version-check uv
 
-$(STAMP): pyproject.toml uv.lock | $(UV)
+$(BROKER): pyproject.toml uv.lock | $(UV)
 	@echo "Building the environment in .venv ..."
-	@$(UV) sync --locked --quiet --python $(PYTHON) --compile-bytecode
+	@$(UV) sync --locked --quiet --inexact --no-dev --python $(PYTHON) --compile-bytecode
 	@$(BIN)/python -m compileall -q src
-	@touch $(STAMP)
+	@touch $(BROKER)
 
-setup: $(STAMP) ## build .venv with everything
+$(COMPLETE): pyproject.toml uv.lock | $(UV)
+	@echo "Building the environment in .venv, with Spark: about a minute the first time ..."
+	@$(UV) sync --locked --quiet --all-extras --python $(PYTHON) --compile-bytecode
+	@$(BIN)/python -m compileall -q src
+	@touch $(COMPLETE) $(BROKER)
 
-run: setup ## a broker in the foreground on 127.0.0.1:9092, its data in ./data
+setup: $(COMPLETE) ## build .venv with everything, Spark too
+
+run: $(BROKER) ## a broker in the foreground on 127.0.0.1:9092, its data in ./data
 	@exec $(BIN)/ottla server start --listen 127.0.0.1:9092 --data-dir data
 
 test: lint ## everything: lint, then all tests in parallel
@@ -43,16 +50,18 @@ format: setup ## put the code into its one format
 
 bench: setup ## Apache Kafka and Ottla side by side (needs java and mvn)
 	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m bench.spark
 
-interop: setup ## Apache's Java clients and kafka-python's own suite against Ottla (needs java and mvn)
+interop: setup ## Apache's Java clients and tools, kcat, other projects' own suites against Ottla (needs java and mvn)
 	$(BIN)/python -m bench.interop $(ARGS)
-	$(BIN)/python tests/conformance/upstream/run.py
+	$(BIN)/python -m bench.spark.interop
 
 fuzz: setup ## mutated frames against a broker until stopped
 	$(BIN)/python tests/fuzz/run.py $(ARGS)
 
 docs: setup ## write the generated reference pages anew
 	$(BIN)/python -m ottla.cli.reference docs/reference
+	$(BIN)/python -m ottla.pipelines.reference docs/spark.md
 
 clean: ## remove what was built; the data folder stays
 	rm -rf .venv .uv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

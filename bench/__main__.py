@@ -11,32 +11,41 @@ import time
 from contextlib import suppress
 from datetime import date
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import machine, migration, profiling, record, segments, table
-from bench.figures import Outcome
+from bench.commands import CommandSession
+from bench.figures import Outcome, Part
+from bench.groups import GroupSession
 from bench.processes import BenchError
 from bench.rows import FULL, QUICK, ROWS, Sizes
 from bench.session import Session
 from bench.systems import ApacheKafka, Ottla
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from bench.course import Course
     from bench.systems import System
 
 _CHECKS: tuple[tuple[str, Callable[[Path, ApacheKafka, System], record.Check]], ...] = (
     ("check-segments", segments.check),
     ("check-migration", migration.check),
 )
+SESSIONS: Mapping[Part, type[Course]] = {
+    Part.BROKER: Session,
+    Part.GROUPS: GroupSession,
+    Part.COMMANDS: CommandSession,
+}
 _ROUNDS = 3
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "--rows", default="*", metavar="GLOB", help="only these rows, e.g. 'produce-*' or 'check-*'"
+        "--rows", default="*", metavar="GLOB", help="only these rows, e.g. 'group-*' or 'check-*'"
     )
     parser.add_argument("--rounds", type=int, help=f"alternations ({_ROUNDS}; with --quick 1)")
     parser.add_argument(
@@ -80,7 +89,7 @@ def main() -> int:
     chosen = options()
     if chosen.list:
         for row in ROWS:
-            print(f"{row.key:18} {row.title} ({row.unit})")
+            print(f"{row.key:28} {row.title} ({row.unit})")
         for name, _check in _CHECKS:
             print(name)
         return 0
@@ -115,20 +124,20 @@ def compare(chosen: argparse.Namespace) -> int:
             ottla.profile_into = home / "profile"
         described = machine.describe(home)
         print(described.sentence(), flush=True)
-        for turn in range(1, rounds + 1):
+        parts = [part for part in Part if any(row.part is part for row in rows)]
+        for turn, part in product(range(1, rounds + 1), parts):
             for side, system in sides:
-                if not rows:
-                    continue
                 head = f"round {turn}/{rounds}  {system.name:12}"
 
                 def take(key: str, value: float, side: str = side, head: str = head) -> None:
                     samples.setdefault((key, side), []).append(value)
-                    print(f"{head}  {key:18} {table.figure(value)}", flush=True)
+                    print(f"{head}  {key:28} {table.figure(value)}", flush=True)
 
-                session = Session(system, kafka, home / f"{side}-{turn}", sizes, chosen.rows, take)
+                folder_used = home / f"{side}-{part.name.lower()}-{turn}"
+                session = SESSIONS[part](system, kafka, folder_used, sizes, chosen.rows, take)
                 session.run()
                 failures += session.failures
-                _remove(home / f"{side}-{turn}")
+                _remove(folder_used)
         checks: list[record.Check] = []
         if not chosen.no_checks and not chosen.only:
             checks = [
@@ -159,8 +168,9 @@ def compare(chosen: argparse.Namespace) -> int:
         )
         whole = chosen.rows == "*" and not (chosen.quick or chosen.null or chosen.profile)
         folder_written = record.write(report, official=whole or chosen.record)
-        if outcomes:
-            print("\n" + table.text(outcomes))
+        for part in parts:
+            here = [outcome for outcome in outcomes if outcome.row.part is part]
+            print(f"\n{table.text(here)}")
         for check in checks:
             print(f"{check.name}: {'passed' if check.passed else 'FAILED'} ({check.detail})")
         with suppress(ValueError):

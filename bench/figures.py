@@ -19,6 +19,14 @@ class Better(enum.Enum):
     LOWER = "<="
 
 
+class Part(enum.Enum):
+    """The tables of a report. Each part is measured with its own start of each broker."""
+
+    BROKER = "The broker"
+    GROUPS = "Groups"
+    COMMANDS = "Commands"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table: what is measured and the ratio (Ottla over Kafka) to reach."""
@@ -28,6 +36,15 @@ class Row:
     unit: str
     better: Better
     target: float | None
+    part: Part = Part.BROKER
+    limit: float | None = None
+    """Instead of a ratio: what Ottla's own figure stays below."""
+
+    @property
+    def to_reach(self) -> str:
+        if self.limit is not None:
+            return f"Ottla < {self.limit:g}"
+        return "" if self.target is None else f"{self.better.value} {self.target:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +77,13 @@ class Outcome:
     @property
     def reached(self) -> bool | None:
         """Whether the target is met; None for a row that is shown without one."""
-        if self.row.target is None:
+        if self.row.target is None and self.row.limit is None:
             return None
         if not self.measured:
             return False
+        if self.row.limit is not None:
+            return self.ottla_median < self.row.limit
+        assert self.row.target is not None
         # The ratio is judged as it is printed: two decimals.
         shown = round(self.ratio, 2)
         if self.row.better is Better.HIGHER:

@@ -1,7 +1,9 @@
-"""`python -m bench.interop`: Apache's Java clients, the newest and an older one, against Ottla.
+"""`python -m bench.interop`: what others have written for Kafka, run against Ottla.
 
-The program in `bench/java` is compiled against each client version and run against one broker. The
-table goes to the terminal and, between markers, into docs/compatibility.md.
+Four parts: Apache's Java clients, the newest and an older one, with the program in `bench/java`;
+Apache's command-line tools beside ours (`bench/tools`); kcat; the suites of kafka-python and
+aiokafka. What came out goes to the terminal and, between markers, into docs/compatibility.md. A
+part that this machine cannot run is said to be not run, at the very end and in capitals.
 """
 
 from __future__ import annotations
@@ -10,20 +12,26 @@ import argparse
 import signal
 import sys
 import tempfile
-from dataclasses import dataclass
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import maven, table
+from bench import kcat, maven, table, upstream
+from bench.checks import Line, cell, failures
 from bench.maven import KAFKA_VERSION, OLD_CLIENTS_VERSION, ROOT, Libraries
 from bench.processes import BenchError, run, wait_port
 from bench.systems import ApacheKafka, Ottla, new_node
+from bench.tools import report as tools_report
+from bench.tools.stage import command_files, compare_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bench.systems import Node, System
+    from bench.tools.compare import Verdict
 
 COMPATIBILITY = ROOT / "docs" / "compatibility.md"
 SOURCES = ROOT / "bench" / "java"
@@ -32,15 +40,13 @@ _RUN_TIMEOUT = 600.0
 _CLIENTS = ((KAFKA_VERSION, maven.CLIENTS), (OLD_CLIENTS_VERSION, maven.OLD_CLIENTS))
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One check of one client version."""
+@dataclass(slots=True)
+class Summary:
+    """What all parts came to."""
 
-    suite: str
-    check: str
-    verdict: str
-    milliseconds: int
-    detail: str
+    said: list[str] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
+    failed: int = 0
 
 
 def parse(output: str) -> list[Line]:
@@ -91,7 +97,7 @@ def markdown(results: dict[str, list[Line]], day: date) -> str:
     versions = list(results)
     passed = {
         version: f"{sum(line.verdict == 'passed' for line in lines)} passed, "
-        f"{sum(line.verdict == 'failed' for line in lines)} failed, "
+        f"{failures(lines)} failed, "
         f"{sum(line.verdict == 'skipped' for line in lines)} not in this client"
         for version, lines in results.items()
     }
@@ -112,53 +118,34 @@ def markdown(results: dict[str, list[Line]], day: date) -> str:
         "|---|---|" + "---|" * len(versions),
     ]
     for suite, check in checks:
-        cells = [_cell(found.get((suite, check, version))) for version in versions]
+        cells = [cell(found.get((suite, check, version))) for version in versions]
         text.append(f"| {suite} | {check} | " + " | ".join(cells) + " |")
     return "\n".join(text)
 
 
-def _cell(line: Line | None) -> str:
-    if line is None:
-        return "**did not run**"
-    if line.verdict == "failed":
-        return f"**failed**: {line.detail}"
-    return f"{line.verdict} ({line.detail})" if line.detail else line.verdict
+def kcat_markdown(lines: Sequence[Line], version: str, day: date) -> str:
+    text = [
+        f"Recorded on {day.isoformat()} with `make interop`: kcat {version}: "
+        f"{len(lines) - failures(lines)} passed, {failures(lines)} failed.",
+        "",
+        "| check | |",
+        "|---|---|",
+    ]
+    return "\n".join([*text, *(f"| {line.check} | {cell(line)} |" for line in lines)])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.interop", description=__doc__)
-    parser.add_argument("suites", nargs="*", help="only these: producer, consumer, admin")
-    parser.add_argument(
-        "--null", action="store_true", help="against Apache Kafka: the checks themselves"
-    )
-    parser.add_argument(
-        "--client", choices=[version for version, _ in _CLIENTS], help="one version only"
-    )
-    chosen = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+def run_clients(chosen: argparse.Namespace, folder: Path, summary: Summary) -> None:
+    system: System = ApacheKafka() if chosen.null else Ottla()
     results: dict[str, list[Line]] = {}
-    try:
-        system: System = ApacheKafka() if chosen.null else Ottla()
-        with tempfile.TemporaryDirectory(prefix="ottla-interop-") as folder:
-            for version, libraries in _CLIENTS:
-                if chosen.client in {None, version}:
-                    results[version] = _one_client(
-                        system, version, libraries, Path(folder), chosen.suites
-                    )
-    except BenchError as error:
-        print(f"interop: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\ninterop: stopped", file=sys.stderr)
-        return 130
-    failed = [line for lines in results.values() for line in lines if line.verdict == "failed"]
+    for version, libraries in _CLIENTS:
+        if chosen.client in {None, version}:
+            results[version] = _one_client(system, version, libraries, folder, chosen.suites)
     if not (chosen.null or chosen.suites or chosen.client):
-        document = COMPATIBILITY.read_text()
-        recorded = table.replace_between(document, "interop", markdown(results, date.today()))
-        COMPATIBILITY.write_text(recorded)
-    total = sum(len(lines) for lines in results.values())
-    print(f"{total} checks, {len(failed)} failed")
-    return 1 if failed else 0
+        record("interop", markdown(results, date.today()))
+    failed = sum(map(failures, results.values()))
+    total = sum(map(len, results.values()))
+    summary.said.append(f"Apache's Java clients: {total} checks, {failed} failed")
+    summary.failed += failed
 
 
 def _one_client(
@@ -175,12 +162,132 @@ def _one_client(
         wait_port(node.port, broker, _START_TIMEOUT)
         lines = run_against(node, libraries, classes, suites)
     for line in lines:
-        print(
-            f"  {line.verdict:8} {line.suite:9} {line.check:42} {line.milliseconds:6} ms  "
-            f"{line.detail}",
-            flush=True,
-        )
+        print(line, flush=True)
     return lines
+
+
+def run_tools(chosen: argparse.Namespace, folder: Path, summary: Summary) -> None:
+    """Several files at a time, each with its own broker: tools of Java mostly start and wait."""
+    maven.fetch(maven.BROKER)
+    files = [path for path in command_files() if not chosen.suites or path.stem in chosen.suites]
+    print("Apache's tools and ours against Ottla", flush=True)
+    stopped = threading.Event()
+
+    def tell(verdict: Verdict) -> None:
+        print(tools_report.terminal(verdict), flush=True)
+        if stopped.is_set():
+            raise BenchError("stopped")
+
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        try:
+            found = pool.map(lambda path: compare_file(path, folder / path.stem, tell), files)
+            verdicts = [verdict for each in found for verdict in each]
+        except BaseException:
+            stopped.set()
+            raise
+    if not chosen.suites:
+        record("tools", tools_report.markdown(verdicts, date.today()))
+    failed = sum(not verdict.good for verdict in verdicts)
+    known = sum(verdict.outcome == "known" for verdict in verdicts)
+    summary.said.append(
+        f"Apache's tools beside ours: {len(verdicts)} commands, {failed} differ, "
+        f"{known} in a way that is known and listed"
+    )
+    summary.failed += failed
+
+
+def run_kcat(chosen: argparse.Namespace, folder: Path, summary: Summary) -> None:
+    try:
+        program = kcat.obtain()
+    except kcat.NotHere as why:
+        summary.not_run.append(f"kcat: {why}")
+        return
+    system = Ottla()
+    node = new_node(folder / "broker-kcat")
+    system.prepare(node, {"node.id": "1", "advertised.listeners": f"PLAINTEXT://{node.bootstrap}"})
+    version = program.version()
+    print(f"kcat {version} against {system.name}", flush=True)
+    with system.start(node) as broker:
+        wait_port(node.port, broker, _START_TIMEOUT)
+        lines = kcat.checks(node, program)
+    record("kcat", kcat_markdown(lines, version, date.today()))
+    summary.said.append(f"kcat: {len(lines)} checks, {failures(lines)} failed")
+    summary.failed += failures(lines)
+
+
+def run_upstream(chosen: argparse.Namespace, folder: Path, summary: Summary) -> None:
+    given = ["--aiokafka", str(chosen.aiokafka)] if chosen.aiokafka else []
+    outcomes = upstream.run(folder, given)
+    for outcome in outcomes:
+        name = f"{outcome['suite']} {outcome['version']}"
+        if outcome["not_run"]:
+            summary.not_run.append(f"{name}: {outcome['not_run']}")
+            continue
+        failed = len(outcome["failed"])
+        summary.said.append(
+            f"{name}'s own suite: {outcome['passed']} of {upstream.total(outcome)} passed, "
+            f"{failed} failed"
+        )
+        summary.failed += failed
+    if not any(outcome["not_run"] for outcome in outcomes):
+        record("upstream", upstream.markdown(outcomes, date.today()))
+
+
+PARTS: dict[str, Callable[[argparse.Namespace, Path, Summary], None]] = {
+    "clients": run_clients,
+    "tools": run_tools,
+    "kcat": run_kcat,
+    "upstream": run_upstream,
+}
+
+
+def record(name: str, text: str) -> None:
+    """Write a part's table between its markers."""
+    document = COMPATIBILITY.read_text()
+    COMPATIBILITY.write_text(table.replace_between(document, name, text))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.interop", description=__doc__)
+    parser.add_argument(
+        "suites",
+        nargs="*",
+        help="only these: producer, consumer, admin, groups of the clients, or with --part tools "
+        "the names of command files; nothing is recorded then",
+    )
+    parser.add_argument("--part", choices=list(PARTS), help="only this part")
+    parser.add_argument(
+        "--null", action="store_true", help="clients against Apache Kafka: the checks themselves"
+    )
+    parser.add_argument(
+        "--client", choices=[version for version, _ in _CLIENTS], help="one version only"
+    )
+    parser.add_argument(
+        "--aiokafka", type=Path, metavar="FOLDER", help="a checkout of aiokafka, else git clones it"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=2, metavar="N", help="command files of the tools at a time"
+    )
+    chosen = parser.parse_args()
+    if chosen.part is None and (chosen.suites or chosen.null or chosen.client):
+        chosen.part = "clients"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    summary = Summary()
+    try:
+        with tempfile.TemporaryDirectory(prefix="ottla-interop-") as folder:
+            for name, part in PARTS.items():
+                if chosen.part in {None, name}:
+                    part(chosen, Path(folder), summary)
+    except BenchError as error:
+        print(f"interop: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterop: stopped", file=sys.stderr)
+        return 130
+    print("\n" + "\n".join(summary.said))
+    for missing in summary.not_run:
+        print(f"NOT RUN: {missing}")
+    return 1 if summary.failed else 0
 
 
 if __name__ == "__main__":

@@ -24,10 +24,11 @@ _FETCH_TIMEOUT = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """Some Maven artifacts with all they need at run time."""
+    """Some Maven artifacts, with all they need at run time unless they are said to be all."""
 
     name: str
     artifacts: tuple[str, ...]
+    alone: bool = False
 
     @property
     def folder(self) -> Path:
@@ -53,6 +54,18 @@ CLIENTS = Libraries(
 OLD_CLIENTS = Libraries(
     f"kafka-clients-{OLD_CLIENTS_VERSION}",
     (f"org.apache.kafka:kafka-clients:{OLD_CLIENTS_VERSION}", _SLF4J_NOP),
+)
+# The newest connector that Maven has runs on the newer Spark, too. What it names as its needs would
+# bring a second Spark along, and a token provider of a version that is not there.
+SPARK_CONNECTOR = Libraries(
+    "spark-connector-4.2.0",
+    (
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        f"org.apache.kafka:kafka-clients:{OLD_CLIENTS_VERSION}",
+        "org.apache.commons:commons-pool2:2.12.1",
+    ),
+    alone=True,
 )
 
 
@@ -94,6 +107,8 @@ def fetch(libraries: Libraries) -> Libraries:
 
 def pom_text(libraries: Libraries) -> str:
     """A pom that does nothing but name the artifacts."""
+    any_other = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
+    without = f"<exclusions>{any_other}</exclusions>" if libraries.alone else ""
     lines = [
         '<project xmlns="http://maven.apache.org/POM/4.0.0">',
         "  <modelVersion>4.0.0</modelVersion>",
@@ -104,6 +119,6 @@ def pom_text(libraries: Libraries) -> str:
         group, name, version = artifact.split(":")
         lines.append(
             f"    <dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-            f"<version>{version}</version></dependency>"
+            f"<version>{version}</version>{without}</dependency>"
         )
     return "\n".join([*lines, "  </dependencies>", "</project>", ""])

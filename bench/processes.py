@@ -210,21 +210,23 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     check: bool = True,
+    stdin: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run to the end, output captured; a failure becomes one readable error."""
     with subprocess.Popen(
         list(command),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
+        errors="backslashreplace",
         cwd=cwd,
         env=None if env is None else dict(env),
         process_group=0,
         preexec_fn=die_with_parent,  # noqa: PLW1509
     ) as process:
         try:
-            out, err = process.communicate(timeout=timeout)
+            out, err = process.communicate(stdin, timeout=timeout)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()

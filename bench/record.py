@@ -8,11 +8,14 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from bench import chart, table
+from bench.commands import CommandSession
+from bench.figures import Part
+from bench.groups import GroupSession
 from bench.maven import CACHE, ROOT
 from bench.rows import FULL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from bench.figures import Outcome
@@ -48,15 +51,23 @@ class Report:
 
     def markdown(self) -> str:
         cold = self.sizes.cold_bytes / 1e9
+        notes = {
+            Part.BROKER: f"Evicted data: {cold:g} GB read from the disk by another consumer "
+            "meanwhile.",
+            Part.GROUPS: f"{_sentence(GroupSession.SETTINGS)} on both brokers.",
+            Part.COMMANDS: "From the start of the process to its end, Apache's tool at Apache "
+            f"Kafka, ours at Ottla; {_sentence(CommandSession.SETTINGS)} on both brokers.",
+        }
         lines = [
             f"Measured on {self.day.isoformat()}: {self.rounds} alternating rounds, medians with "
             f"the range of all samples, {self.minutes:.0f} minutes. {self.machine.sentence()}",
             "",
-            table.markdown(self.outcomes),
-            "",
-            f"Evicted data: {cold:g} GB read from the disk by another consumer meanwhile. "
             "`ratio` is Ottla's median over Apache Kafka's.",
         ]
+        for part in Part:
+            outcomes = [outcome for outcome in self.outcomes if outcome.row.part is part]
+            if outcomes:
+                lines += ["", f"### {part.value}", "", table.markdown(outcomes), "", notes[part]]
         if self.sizes != FULL:
             lines += ["", "The sizes of this run were reduced: it shows that things work, no more."]
         if self.checks:
@@ -75,6 +86,8 @@ class Report:
                 "unit": outcome.row.unit,
                 "better": outcome.row.better.name.lower(),
                 "target": outcome.row.target,
+                "limit": outcome.row.limit,
+                "part": outcome.row.part.name.lower(),
                 "kafka": outcome.kafka,
                 "ottla": outcome.ottla,
                 "kafka_median": outcome.kafka_median if outcome.kafka else None,
@@ -101,7 +114,9 @@ class Report:
             f"medians of {self.rounds} alternating rounds, {self.machine.cores} cores, "
             f"{self.day.isoformat()}"
         )
-        return chart.svg(self.outcomes, subtitle)
+        # Commands take a line of the chart each and say the same: they are left to their table.
+        shown = [outcome for outcome in self.outcomes if outcome.row.part is not Part.COMMANDS]
+        return chart.svg(shown, subtitle)
 
 
 def write(report: Report, *, official: bool) -> Path:
@@ -115,3 +130,7 @@ def write(report: Report, *, official: bool) -> Path:
         document = PERFORMANCE.read_text()
         PERFORMANCE.write_text(table.replace_between(document, "bench", report.markdown()))
     return folder
+
+
+def _sentence(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"`{name}={value}`" for name, value in settings.items())

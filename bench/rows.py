@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.figures import Better, Row
+from bench.commands import COMMANDS
+from bench.figures import Better, Part, Row
 
 _UP, _DOWN = Better.HIGHER, Better.LOWER
 _RECORDS, _MB, _REQUESTS = "M records/s", "MB/s", "requests/s"
 
-ROWS: tuple[Row, ...] = (
+_BROKER_ROWS = (
     Row("produce-100b-1p", "produce 100 B, acks=1, one partition", _RECORDS, _UP, 1.1),
     Row("produce-100b-16p", "produce 100 B, acks=1, 16 partitions", _RECORDS, _UP, 1.1),
     Row("produce-1k-1p", "produce 1 KB, acks=1, one partition", _MB, _UP, 1.1),
@@ -40,6 +41,39 @@ ROWS: tuple[Row, ...] = (
 )
 
 
+def _group_rows(protocol: str) -> tuple[Row, ...]:
+    def row(key: str, title: str, target: float | None = 1.0) -> Row:
+        title = f"{title}, {protocol} protocol"
+        return Row(f"group-{key}-{protocol}", title, "ms", _DOWN, target, Part.GROUPS)
+
+    return (
+        row("first-record", "subscribe to first record, new group"),
+        row("rebalance", "a fifth member joins four (librdkafka)"),
+        row("large", "a 500th member joins, 1,000 partitions"),
+        row("one", "a third member joins one of 1,000 groups"),
+        row("many", "a third member joins all 1,000 groups at once"),
+        Row(
+            f"group-heartbeats-{protocol}",
+            f"broker CPU, heartbeats of 3,000 members, {protocol} protocol",
+            "cores",
+            _DOWN,
+            None,
+            Part.GROUPS,
+            limit=0.1,
+        ),
+    )
+
+
+ROWS: tuple[Row, ...] = (
+    *_BROKER_ROWS,
+    *_group_rows("classic"),
+    *_group_rows("consumer"),
+    Row("group-commits-1", "offset commits, one in flight", "commits/s", _UP, 1.0, Part.GROUPS),
+    Row("group-commits-16", "… on 16 connections", "commits/s", _UP, 1.0, Part.GROUPS),
+    *(Row(it.key, it.title, "s", _DOWN, 0.5, Part.COMMANDS) for it in COMMANDS),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """How much of everything one session does."""
@@ -58,6 +92,12 @@ class Sizes:
     idle_connections: int
     warm_records: int
     warm_seconds: float
+    group_repeats: int
+    large_group: int
+    large_partitions: int
+    many_groups: int
+    heartbeat_seconds: float
+    command_runs: int
 
 
 FULL = Sizes(
@@ -75,6 +115,12 @@ FULL = Sizes(
     idle_connections=1_000,
     warm_records=2_000_000,
     warm_seconds=3.0,
+    group_repeats=5,
+    large_group=500,
+    large_partitions=1_000,
+    many_groups=1_000,
+    heartbeat_seconds=15.0,
+    command_runs=2,
 )
 QUICK = Sizes(
     small_records=500_000,
@@ -91,4 +137,10 @@ QUICK = Sizes(
     idle_connections=200,
     warm_records=300_000,
     warm_seconds=1.0,
+    group_repeats=3,
+    large_group=100,
+    large_partitions=200,
+    many_groups=100,
+    heartbeat_seconds=3.0,
+    command_runs=1,
 )

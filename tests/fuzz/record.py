@@ -6,8 +6,8 @@
 
 The conformance tests drive librdkafka, kafka-python, aiokafka, kafkajs and kio, so together
 they send every API at every version. Of each, a few requests of different lengths are kept,
-with the topics' random names and ids replaced by fixed ones of the same length, and written to
-corpus.txt: one line per request, `api version hexadecimal`.
+with the random names and ids of topics, groups and members replaced by fixed ones of the same
+length, and written to corpus.txt: one line per request, `api version hexadecimal`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,16 @@ from ottla.testing.process import BrokerProcess, free_port
 
 ROOT = Path(__file__).parent.parent.parent
 
-RANDOM_NAME = re.compile(rb"topic-[0-9a-f]{12}")
+QUICK_GROUPS = ROOT / "tests" / "conformance" / "quick-groups.properties"
+
+# What differs from run to run, and what stands for it: of the same length.
+FIXED = {
+    re.compile(rb"topic-[0-9a-f]{12}"): TOPIC_NAME,
+    re.compile(rb"group-[0-9a-f]{12}"): b"group-000000000000",
+    re.compile(rb"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"): b"-".join(
+        b"0" * length for length in (8, 4, 4, 4, 12)
+    ),
+}
 
 KEEP, LONGEST = 3, 1_500
 # Changing a broker's settings at random breaks the broker, rightly.
@@ -58,7 +67,8 @@ class Recorder:
             return
         if api in ALTER_CONFIGS and any(r.resource_type == BROKER_RESOURCE for r in body.resources):
             return
-        frame = RANDOM_NAME.sub(TOPIC_NAME, frame)
+        for random, fixed in FIXED.items():
+            frame = random.sub(fixed, frame)
         for topic_id in ids:
             frame = frame.replace(topic_id.bytes, TOPIC_ID)
         with self._lock:
@@ -70,7 +80,8 @@ class Recorder:
         _, position = entity_reader(schema.__header_schema__)(frame, 0)
         body: Any
         body, _ = entity_reader(schema)(frame, position)
-        topics = getattr(body, "topics", None) or getattr(body, "topic_data", None) or ()
+        lists = (getattr(body, it, None) for it in ("topics", "topic_data", "topic_partitions"))
+        topics = [topic for them in lists for topic in them or ()]
         ids = [getattr(topic, "topic_id", None) for topic in topics]
         return body, [topic_id for topic_id in ids if topic_id]
 
@@ -131,7 +142,11 @@ def main() -> None:
         upstream = options.upstream
         if upstream is None:
             broker = BrokerProcess(
-                Path(folder), arguments=["--advertise", f"127.0.0.1:{options.port}"]
+                Path(folder),
+                arguments=[
+                    *("--config", str(QUICK_GROUPS)),
+                    *("--advertise", f"127.0.0.1:{options.port}"),
+                ],
             )
             broker.start()
             upstream = broker.bootstrap
@@ -140,9 +155,10 @@ def main() -> None:
             target=proxy, args=(options.port, (host, int(port)), recorder), daemon=True
         ).start()
         tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        variables = ("OTTLA_TEST_BOOTSTRAP", "OTTLA_TEST_BOOTSTRAP_QUICK_GROUPS")
         subprocess.run(
             [*tests, str(ROOT / "tests" / "conformance")],
-            env={**os.environ, "OTTLA_TEST_BOOTSTRAP": f"127.0.0.1:{options.port}"},
+            env={**os.environ, **dict.fromkeys(variables, f"127.0.0.1:{options.port}")},
             cwd=ROOT,
             check=False,
         )

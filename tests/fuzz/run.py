@@ -33,6 +33,14 @@ PER_CONNECTION = 16
 SILENCE = 0.25
 MAINTENANCE = 1.0
 MEMORY_GROWTH = 128 << 20
+OFFSETS_TOPIC = b"__consumer_offsets"
+SETTINGS = {
+    "auto.create.topics.enable": "false",
+    # A group of one is ready at once, and gone soon after its member.
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1",
+    "group.max.session.timeout.ms": "30000",
+}
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, so that no port stays in TIME_WAIT
 
 
@@ -127,10 +135,25 @@ class CleanClient:
                     position += 4 + 4 * struct.unpack_from(">i", answer, position)[0]
         return names
 
+    def groups(self) -> list[bytes]:
+        """Names of all groups (ListGroups 0)."""
+        answer = self._ask(16, 0, b"")
+        (count,) = struct.unpack_from(">i", answer, 6)
+        position, names = 10, []
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", answer, position)
+            names.append(answer[position + 2 : position + 2 + length])
+            position += 2 + length
+            position += 2 + struct.unpack_from(">h", answer, position)[0]
+        return names
+
     def maintain(self) -> bytes:
         """Delete what the mutated requests created, recreate what they deleted; the topic's id."""
+        if groups := self.groups():  # those with members stay until they have none
+            listed = b"".join(struct.pack(">h", len(name)) + name for name in groups)
+            self._ask(42, 0, struct.pack(">i", len(groups)) + listed)
         names = self.topics()
-        strange = [name for name in names if name != TOPIC_NAME]
+        strange = [name for name in names if name not in (TOPIC_NAME, OFFSETS_TOPIC)]
         if strange:
             listed = b"".join(struct.pack(">h", len(name)) + name for name in strange)
             self._ask(20, 1, struct.pack(">i", len(strange)) + listed + struct.pack(">i", 10_000))
@@ -239,7 +262,7 @@ def main() -> int:
     print(f"seed {options.seed}", flush=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        BrokerProcess(Path(folder), settings={"auto.create.topics.enable": "false"}) as broker,
+        BrokerProcess(Path(folder), settings=SETTINGS) as broker,
     ):
         broker.start()
         fuzzer = Fuzzer(broker, options.seed, options.first)

@@ -85,7 +85,7 @@ def test_nonsense_is_hung_up_on_and_mentioned_now_and_then(
     broker, strangers, neighbour, memory, quiet
 ):
     friend = neighbour(broker)
-    with memory(broker, grows_at_most=16 * MB), quiet(broker, lines=60, at_least=5):
+    with memory(broker, grows_at_most=16 * MB), quiet(broker, lines=150, at_least=5):
         for what, make in NONSENSE.items():
             for i in range(40):
                 connection = strangers()
@@ -176,7 +176,7 @@ def test_a_client_that_never_reads(kind, broker, strangers, neighbour, memory, w
             connection.setblocking(False)
         # until the broker stops reading from all of them
         goal, stuck_since, pending = friend.rounds + 5, time.monotonic(), request * 500
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and (
             friend.rounds < goal or time.monotonic() - stuck_since < 0.5
         ):

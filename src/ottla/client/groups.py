@@ -172,9 +172,11 @@ class Groups:
                     group_ids=[name], include_authorized_operations=False
                 )
                 [found] = connection.ask(request).groups
-                # A group of the classic protocol is not found here, but is below.
+                # A group of the classic protocol is not found here, but is below; so is the one
+                # without a name, which keeps offsets of consumers that never had a group.
                 if error_code(found.error_code) not in (
                     ErrorCode.GROUP_ID_NOT_FOUND,
+                    ErrorCode.INVALID_GROUP_ID,
                     ErrorCode.UNSUPPORTED_VERSION,
                 ):
                     check(found.error_code, found.error_message)
@@ -219,13 +221,19 @@ class Groups:
 
         return self.router.retried(ask)
 
-    def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def set_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
+    ) -> None:
         """Commit offsets for a group that has no members, as one request."""
         topics: dict[str, list[wire_offsets.OffsetCommitRequestPartition]] = defaultdict(list)
-        for tp, offset in offsets.items():
+        for tp, given in offsets.items():
+            wish = given if isinstance(given, CommittedOffset) else CommittedOffset(given)
             topics[tp.topic].append(
                 wire_offsets.OffsetCommitRequestPartition(
-                    partition_index=tp.partition, committed_offset=offset, committed_metadata=""
+                    partition_index=tp.partition,
+                    committed_offset=wish.offset,
+                    committed_leader_epoch=-1 if wish.leader_epoch is None else wish.leader_epoch,
+                    committed_metadata=wish.metadata,
                 )
             )
         if not topics:
@@ -322,15 +330,25 @@ class Groups:
             )
         return {name: found[name] for name in wanted}
 
-    def log_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo]:
+    def log_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        stable: bool = False,
+        leaders: Mapping[TopicPartition, int] | None = None,
+    ) -> dict[TopicPartition, OffsetInfo]:
         """The offset for a timestamp (or EARLIEST, LATEST, MAX_TIMESTAMP) in each partition.
 
         No record that young: offset -1. A partition that does not exist, or that nobody leads,
         is left out.
+
+        stable   the end is where the first open transaction begins, as for read_committed
+        leaders  who leads, if the caller knows; asked for else
         """
         if not wanted:
             return {}
-        leaders = self.leaders({tp.topic for tp in wanted})
+        if leaders is None:
+            leaders = self.leaders({tp.topic for tp in wanted})
         asked: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         for tp, timestamp in wanted.items():
             if tp in leaders:
@@ -343,6 +361,7 @@ class Groups:
         for number, topics in asked.items():
             request = wire_logs.ListOffsetsRequest(
                 replica_id=-1,
+                isolation_level=int(stable),
                 topics=[
                     wire_logs.ListOffsetsTopic(name=name, partitions=partitions)
                     for name, partitions in topics.items()

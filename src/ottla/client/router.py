@@ -10,7 +10,7 @@ as a coordinator that is still loading its groups, are tried again until the dea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -51,6 +51,7 @@ class Router:
     bootstrap  brokers to start from, "host:port,…"; else OTTLA_BOOTSTRAP, else 127.0.0.1:9092
     timeout    seconds that a request, with its repetitions, may take
     config     properties as in a client's configuration file; only PLAINTEXT is spoken
+    by_id      APIs to use in the versions that name topics by their ids, where brokers have them
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Router:
         timeout: float = 30.0,
         client_id: str = "ottla",
         config: Mapping[str, str] | None = None,
+        by_id: Collection[ApiKey] = (),
     ) -> None:
         protocol = (config or {}).get("security.protocol", "PLAINTEXT").upper()
         if protocol != "PLAINTEXT":
@@ -68,6 +70,7 @@ class Router:
             )
         self.bootstrap = bootstrap_servers(bootstrap)
         self._timeout = timeout
+        self._by_id = by_id
         self._client_id = (config or {}).get("client.id", client_id)
         self._first: Wire | None = None
         self._nodes: dict[int, Node] = {}
@@ -76,12 +79,14 @@ class Router:
     # -- who is asked
 
     def any(self) -> Wire:
-        """The first broker of `bootstrap` that answers."""
+        """The first broker of `bootstrap` that answers, or else another that is known by now."""
         if self._first is None:
+            known = [str(node) for node in self._nodes.values() if ":" not in node.host]
+            servers = dict.fromkeys([*self.bootstrap.split(","), *known])
             self._first = Wire.first_of(
-                self.bootstrap, timeout=self._timeout, client_id=self._client_id
+                ",".join(servers), timeout=self._timeout, client_id=self._client_id
             )
-            _cap(self._first)
+            self._cap(self._first)
         return self._first
 
     def nodes(self) -> tuple[Node, ...]:
@@ -101,7 +106,7 @@ class Router:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {number}")
         place = self._nodes[number]
         wire = Wire(place.host, place.port, timeout=self._timeout, client_id=self._client_id)
-        _cap(wire)
+        self._cap(wire)
         self._wires[number] = wire
         return wire
 
@@ -162,6 +167,12 @@ class Router:
         self._first = None
         self._wires.clear()
 
+    def _cap(self, wire: Wire) -> None:
+        for key, newest in _NAMED.items():
+            if key in wire.versions and key not in self._by_id:
+                low, high = wire.versions[key]
+                wire.versions[key] = (low, min(high, newest))
+
     def __enter__(self) -> Self:
         return self
 
@@ -192,10 +203,3 @@ def check(code: int, message: str | None = None) -> None:
 def error_code(number: int) -> ErrorCode:
     """A code by its number; one that is newer than we are is an unknown server error."""
     return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
-def _cap(wire: Wire) -> None:
-    for key, newest in _NAMED.items():
-        if key in wire.versions:
-            low, high = wire.versions[key]
-            wire.versions[key] = (low, min(high, newest))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
 from typing import Any, Self
 
 from ottla.client.settings import parse_address
@@ -72,6 +73,14 @@ class Wire:
         version = self.version_of(key)
         return self._exchange(key, version, request, APIS[key].response)
 
+    def tell(self, request: Any) -> None:
+        """Send a request that the broker does not answer: Produce with acks=0."""
+        key = ApiKey[_constant(type(request).__name__.removesuffix("Request"))]
+        try:
+            self._send(key, self.version_of(key), request)
+        except OSError as error:
+            raise self._broken(error) from None
+
     def version_of(self, key: ApiKey) -> int:
         """The version to use for an API; UNSUPPORTED_VERSION when there is none."""
         spec = APIS[key]
@@ -82,6 +91,9 @@ class Wire:
         return version
 
     def close(self) -> None:
+        """End the connection; a thread that waits for an answer on it fails at once."""
+        with suppress(OSError):  # the broker may have been first
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     # -- inside
@@ -101,13 +113,8 @@ class Wire:
         return answer
 
     def _exchange(self, key: ApiKey, version: int, request: Any, response: type[Any]) -> Any:
-        self._correlation_id += 1
-        parts: list[Any] = []
-        codec(type(request), version).encode(request, parts)
-        body = request_header(key, version, self._correlation_id, self._client_id)
-        body += b"".join(parts)
         try:
-            self._socket.sendall(_SIZE.pack(len(body)) + body)
+            self._send(key, version, request)
             (size,) = _SIZE.unpack(self._receive(4))
             if not 4 <= size <= _MAX_RESPONSE:
                 raise self._stranger(f"a response of {size} bytes")
@@ -118,9 +125,7 @@ class Wire:
                 f"{self.host}:{self.port} did not answer {key.name} in time",
             ) from None
         except OSError as error:
-            raise KafkaError(
-                ErrorCode.NETWORK_EXCEPTION, f"{self.host}:{self.port}: {error.strerror or error}"
-            ) from None
+            raise self._broken(error) from None
         try:
             correlation_id, position = parse_response_header(frame, key, version)
             if correlation_id != self._correlation_id:
@@ -134,6 +139,19 @@ class Wire:
         except DecodeError as error:
             raise self._stranger(str(error)) from None
         return message
+
+    def _send(self, key: ApiKey, version: int, request: Any) -> None:
+        self._correlation_id += 1
+        header = request_header(key, version, self._correlation_id, self._client_id)
+        parts: list[Any] = [b"", header]
+        length = codec(type(request), version).encode(request, parts)
+        parts[0] = _SIZE.pack(len(header) + length)
+        self._socket.sendall(b"".join(parts))
+
+    def _broken(self, error: OSError) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NETWORK_EXCEPTION, f"{self.host}:{self.port}: {error.strerror or error}"
+        )
 
     def _receive(self, count: int) -> bytearray:
         received = bytearray(count)

@@ -95,24 +95,33 @@ def compress(codec: Compression, data: ReadableBuffer, level: int | None = None)
     return bytes(lz4.finish())
 
 
-def decompress(codec: Compression, data: ReadableBuffer, limit: int = MAX_DECOMPRESSED) -> bytes:
-    """The content, or InvalidBatch when it is corrupt or would be larger than `limit`."""
+def decompress(
+    codec: Compression, data: ReadableBuffer, limit: int = MAX_DECOMPRESSED, *, expected: int = 0
+) -> bytes:
+    """The content, or InvalidBatch when it is corrupt or would be larger than `limit`.
+
+    Who knows about how large the content is says so with `expected`, and saves a second attempt.
+    """
     if codec is Compression.NONE:
         return bytes(data)
     view = memoryview(data)
     if codec is Compression.SNAPPY:
         return _decompress_snappy(view, limit)
     if codec is Compression.GZIP:
-        return _decompress_into(cramjam.gzip.decompress_into, codec, view, limit)
+        return _decompress_into(cramjam.gzip.decompress_into, codec, view, limit, expected)
     if codec is Compression.LZ4:
-        return _decompress_into(cramjam.lz4.decompress_into, codec, view, limit)
-    return _decompress_into(cramjam.zstd.decompress_into, codec, view, limit)
+        return _decompress_into(cramjam.lz4.decompress_into, codec, view, limit, expected)
+    return _decompress_into(cramjam.zstd.decompress_into, codec, view, limit, expected)
 
 
 def _decompress_into(
-    into: Callable[[Any, Any], int], codec: Compression, data: memoryview, limit: int
+    into: Callable[[Any, Any], int],
+    codec: Compression,
+    data: memoryview,
+    limit: int,
+    expected: int,
 ) -> bytes:
-    size = min(limit, max(_FIRST_GUESS, _GROWTH * data.nbytes))
+    size = min(limit, max(_FIRST_GUESS, _GROWTH * data.nbytes, expected))
     while True:
         out = bytearray(size)
         try:

@@ -3,6 +3,9 @@
 //   {"id": 1, "call": "admin", "method": "createTopics", "arguments": {…}}
 //   {"id": 2, "call": "produce", "producer": {…}, "send": {"topic": …, "messages": [...]}}
 //   {"id": 3, "call": "consume", "group": …, "topic": …, "count": 10, "seek": {…}}
+//   {"id": 4, "call": "join", "member": "a", "consumer": {"groupId": …}, "topics": […], "run": {…}}
+//   {"id": 5, "call": "look", "member": "a"}
+//   {"id": 6, "call": "member", "member": "a", "method": "pause", "arguments": […]}
 //
 // Keys, values and header values are base64 strings. An error is answered as data, so that
 // the tests can look at its code.
@@ -111,9 +114,47 @@ async function consume(request) {
   return found.slice(0, request.count)
 }
 
+const members = new Map()
+
+// A consumer that goes on reading while other calls are taken. `look` tells what it has seen.
+async function join(request) {
+  const consumer = kafka.consumer({ ...request.consumer, retry: { initialRetryTime: 50 } })
+  const member = { consumer, values: [], owned: {}, joins: 0, crash: null }
+  members.set(request.member, member)
+  consumer.on(consumer.events.GROUP_JOIN, event => {
+    member.owned = event.payload.memberAssignment
+    member.joins += 1
+  })
+  consumer.on(consumer.events.CRASH, event => {
+    member.crash = described(event.payload.error)
+  })
+  await consumer.connect()
+  const topics = request.topics || [new RegExp(request.pattern)]
+  await consumer.subscribe({ topics, fromBeginning: true })
+  await consumer.run({
+    ...request.run,
+    eachMessage: async ({ message }) => {
+      member.values.push(message.value.toString())
+    },
+  })
+}
+
+function look(request) {
+  const { values, owned, joins, crash } = members.get(request.member)
+  return { values, owned, joins, crash }
+}
+
+async function call(request) {
+  const { consumer } = members.get(request.member)
+  return consumer[request.method](...(request.arguments || []))
+}
+
 const calls = {
   admin: request => admin[request.method](request.arguments),
   consume,
+  join,
+  look,
+  member: call,
   produce,
 }
 
@@ -122,7 +163,7 @@ const described = error => ({
   type: error.type,
   code: error.code,
   message: error.message,
-  errors: (error.errors || []).map(described),
+  errors: [...(error.errors || []), ...(error.groups || []).map(one => one.error)].map(described),
   cause: error.cause ? described(error.cause) : undefined,
 })
 
@@ -144,6 +185,7 @@ async function main() {
     await answer(line)
   }
   await Promise.all([...producers.values()].map(one => one.disconnect()))
+  await Promise.all([...members.values()].map(one => one.consumer.disconnect()))
   await admin.disconnect()
 }
 

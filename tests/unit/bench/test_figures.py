@@ -64,6 +64,13 @@ def test_row_without_a_target_has_no_verdict() -> None:
     assert outcome.verdict == ""
 
 
+@pytest.mark.parametrize(("ottla", "reached"), [(0.09, True), (0.1, False)])
+def test_limit_binds_the_own_figure_whatever_the_ratio(ottla: float, reached: bool) -> None:
+    row = Row("x", "x", "cores", Better.LOWER, None, limit=0.1)
+    assert Outcome(row, (0.01,), (ottla,)).reached is reached
+    assert row.to_reach == "Ottla < 0.1"
+
+
 def test_row_that_one_side_could_not_finish_is_not_reached() -> None:
     outcome = Outcome(FASTER, (100.0,), ())
     assert not outcome.measured

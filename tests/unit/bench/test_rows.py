@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from bench.rows import ROWS
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from bench.__main__ import SESSIONS
+from bench.figures import Part
+from bench.rows import FULL, ROWS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Taken by the session while it starts, without a step of their own.
+AT_THE_START = {"start", "memory-fresh"}
 
 
 def test_keys_are_unique() -> None:
@@ -10,6 +21,14 @@ def test_keys_are_unique() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_only_rows_added_for_information_have_no_ratio_to_reach() -> None:
-    untargeted = {row.key for row in ROWS if row.target is None}
+def test_only_rows_added_for_information_have_nothing_to_reach() -> None:
+    untargeted = {row.key for row in ROWS if not row.to_reach}
     assert untargeted == {"java-produce-100b", "requests-64-raw"}
+
+
+@pytest.mark.parametrize("part", list(Part))
+def test_each_row_is_measured_by_a_step_of_its_part(part: Part, tmp_path: Path) -> None:
+    system: Any = None
+    session = SESSIONS[part](system, system, tmp_path, FULL, "*", lambda *_: None)
+    measured = {key for _step, keys in session._steps() for key in keys}
+    assert {row.key for row in ROWS if row.part is part} - AT_THE_START == measured

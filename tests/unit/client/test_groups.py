@@ -8,7 +8,7 @@ import pytest
 
 from ottla.client import router as router_module
 from ottla.client.ages import lag_seconds, record_times
-from ottla.client.groups import LATEST, Groups, PartitionLag
+from ottla.client.groups import LATEST, CommittedOffset, Groups, PartitionLag
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.apis import APIS, ApiKey
@@ -93,9 +93,9 @@ def assignment(*partitions: int) -> bytes:
     return struct.pack(">h", 3) + b"".join(parts)
 
 
-def not_modern(_request: Any) -> Any:
+def not_modern(_request: Any, error: int = 69) -> Any:
     group = consumer_groups.DescribedGroup(
-        error_code=69, group_id="g", group_state="", group_epoch=0, assignment_epoch=0,
+        error_code=error, group_id="g", group_state="", group_epoch=0, assignment_epoch=0,
         assignor_name="", members=[],
     )  # fmt: skip
     return consumer_groups.ConsumerGroupDescribeResponse(groups=[group])
@@ -124,6 +124,12 @@ def test_a_classic_group_is_found_after_the_modern_way_did_not_know_it(broker: F
     assert described.members[0].assignment == tuple(ORDERS)
     assert described.epoch is None
     assert not described.idle
+
+
+def test_the_group_without_a_name_is_found_the_old_way(broker: FakeBroker) -> None:
+    broker.answers[consumer_groups.ConsumerGroupDescribeRequest] = lambda it: not_modern(it, 24)
+    broker.answers[groups.DescribeGroupsRequest] = classic("Empty")
+    assert Groups("h:1").describe("")[""].idle
 
 
 def test_an_old_broker_is_not_asked_the_modern_way(broker: FakeBroker) -> None:
@@ -168,6 +174,18 @@ def test_offsets_are_committed_as_nobody_with_all_partitions_in_one_request(
     )  # fmt: skip
     [topic] = request.topics
     assert [(p.partition_index, p.committed_offset) for p in topic.partitions] == [(0, 4), (1, 5)]
+
+
+def test_a_commit_carries_the_epoch_and_the_note_it_was_given(broker: FakeBroker) -> None:
+    broker.answers[group_offsets.OffsetCommitRequest] = group_offsets.OffsetCommitResponse(
+        topics=[]
+    )
+    Groups("h:1").set_offsets("g", {ORDERS[0]: CommittedOffset(4, 2, "note"), ORDERS[1]: 5})
+    [topic] = broker.requests[-1].topics
+    assert [
+        (p.committed_offset, p.committed_leader_epoch, p.committed_metadata)
+        for p in topic.partitions
+    ] == [(4, 2, "note"), (5, -1, "")]
 
 
 def test_a_commit_that_meets_a_member_says_so(broker: FakeBroker) -> None:
@@ -231,6 +249,40 @@ def test_ends_of_partitions_that_are_not_there_are_left_out(broker: FakeBroker) 
     broker.answers[offsets.ListOffsetsRequest] = offsets.ListOffsetsResponse(topics=[])
     assert Groups("h:1").log_offsets({TopicPartition("orders", 9): LATEST}) == {}
     assert not any(isinstance(r, offsets.ListOffsetsRequest) for r in broker.requests)
+
+
+def test_who_leads_is_not_asked_of_those_who_know(broker: FakeBroker) -> None:
+    broker.answers[offsets.ListOffsetsRequest] = offsets.ListOffsetsResponse(topics=[])
+    known = Groups("h:1")
+    known.router.nodes()
+    del broker.requests[:]
+    known.log_offsets({ORDERS[0]: LATEST}, stable=True, leaders={ORDERS[0]: 1})
+    [request] = broker.requests
+    assert request.isolation_level == 1
+    assert [topic.name for topic in request.topics] == ["orders"]
+
+
+def test_brokers_found_on_the_way_take_the_place_of_those_to_start_from(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    first_of = router_module.Wire.first_of
+
+    def noted(servers: str, **options: Any) -> Any:
+        asked.append(servers)
+        return first_of(servers, **options)
+
+    monkeypatch.setattr(router_module.Wire, "first_of", noted)
+    groups_of_two = Groups("start:9092,h:1")
+    groups_of_two.router.nodes()
+    groups_of_two.close()
+    groups_of_two.router.any()
+    assert asked == ["start:9092,h:1", "start:9092,h:1"]
+    only_start = Groups("start:9092")
+    only_start.router.nodes()
+    only_start.close()
+    only_start.router.any()
+    assert asked[-1] == "start:9092,h:1"
 
 
 def test_a_topic_that_is_not_there_is_named(broker: FakeBroker) -> None:

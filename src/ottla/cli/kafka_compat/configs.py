@@ -203,11 +203,14 @@ def _check_names(options: Options, kinds: list[str], names: list[str]) -> None:
                 f"The entity name for {kind} must be a valid integer broker id, but it is: "
                 f"{names[0]}"
             )
+    with_defaults = bool({"users", "clients", "brokers", "ips"} & set(kinds))
+    if options.has("describe") and "" in names and not with_defaults:
+        raise Failure(f"--entity-default must not be specified with --describe of {listed}")
     if options.has("describe") and "broker-loggers" in kinds and not named:
         raise Failure(f"An entity name must be specified with --describe of {listed}")
     if options.has("describe"):
         return
-    if {"users", "clients", "brokers", "ips"} & set(kinds):
+    if with_defaults:
         if not names:
             raise Failure(
                 "An entity-name or default entity must be specified with --alter of users, "
@@ -253,7 +256,12 @@ def _changes(options: Options) -> tuple[dict[str, str], list[str]]:
 
 def _describe(admin: DirectAdmin, kind: str, name: str | None, everything: bool) -> None:
     known = _known(admin, kind)
-    if name and kind in ("topics", "brokers", "groups", "client-metrics") and name not in known:
+    if (
+        not everything
+        and name
+        and kind in ("topics", "brokers", "groups", "client-metrics")
+        and name not in known
+    ):
         print(
             f"The {kind.removesuffix('s')} '{name}' doesn't exist and doesn't have dynamic config."
         )

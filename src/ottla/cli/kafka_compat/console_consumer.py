@@ -251,8 +251,9 @@ def _begin(
 ) -> None:
     topic = options.value("topic")
     if topic is None:
-        pattern = options.required("include").replace(",", "|")
-        consumer.subscribe(f"^({pattern})$")
+        from ottla.cli.kafka_compat.topics import topic_pattern
+
+        consumer.subscribe(f"^({topic_pattern(options.required('include')).pattern})$")
     elif group is not None:
         consumer.subscribe(topic)
     else:
@@ -264,6 +265,8 @@ def _begin(
                     f"Topic {topic} does not exist; create it with kafka-topics --create --topic "
                     f"{topic}"
                 ) from None
+            if error.code is ErrorCode.INVALID_TOPIC_EXCEPTION:
+                raise Failure(f"Invalid topics: [{topic}]") from None
             raise
         number = options.integer("partition")
         if number is not None:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
+from ottla.cli.kafka_compat.java_errors import spell_error
 from ottla.cli.kafka_compat.options import (
     BOOTSTRAP,
     BROKER_LIST,
@@ -105,7 +106,8 @@ def _print(options: Options) -> None:
         answer = found[each]
         if isinstance(answer, KafkaError):
             print(
-                f"Skip getting offsets for topic-partition {each} due to error: {explain(answer)}",
+                f"Skip getting offsets for topic-partition {each} due to error: "
+                f"{spell_error(answer)}",
                 file=sys.stderr,
             )
         elif answer.offset != _NO_OFFSET:

@@ -32,6 +32,10 @@ _SPELLED = {
         "InvalidTopicException",
         "The request attempted to perform an operation on an invalid topic.",
     ),
+    ErrorCode.UNSUPPORTED_VERSION: (
+        "UnsupportedVersionException",
+        "The version of API is not supported.",
+    ),
     ErrorCode.INVALID_GROUP_ID: ("InvalidGroupIdException", "The group id is invalid."),
     ErrorCode.UNKNOWN_MEMBER_ID: (
         "UnknownMemberIdException",

@@ -177,6 +177,8 @@ def _create(admin: DirectAdmin, options: Options) -> None:
     from ottla.client.descriptions import NewTopic
 
     name = options.required("topic")
+    if not name:
+        raise Failure("The given topic name '' cannot be represented in a request.")
     config = _topic_settings(options.values("config"))
     partitions, replication = options.integer("partitions"), options.integer("replication-factor")
     assignment = _assignment(options.value("replica-assignment"))

@@ -1,0 +1,322 @@
+"""Rows into record batches: one batch in the making for each partition, closed when it is full.
+
+The rows of an Arrow batch that go to one partition are appended to its batch by one call of a
+compiled loop (`kernels.encode`), column-wise: no row is ever a Python object. A batch is closed at
+`batch_bytes` before compression, or when the task ends, or when all the open ones together take
+more than `open_bytes`, as happens with thousands of partitions.
+
+Sequence numbers of an idempotent producer are given when a batch is closed. That is early, and
+right: a task sends the batches of a partition one after another, fails as a whole when one is
+refused, and a batch split in two keeps the numbers of its records.
+
+Without numba the same batches are made row by row in Python, some forty times slower; the first
+encoder of a process says so on stderr, which Spark keeps with its executor's logs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from ottla.records.batch import HEADER_SIZE, read_header
+from ottla.records.builder import BatchBuilder, assemble
+from ottla.records.compression import Compression, compress
+from ottla.records.reader import iter_records
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ottla.pipelines.sink.columns import Columns
+
+    Bytes = NDArray[np.uint8]
+    Longs = NDArray[np.int64]
+
+try:
+    from ottla.pipelines.sink import kernels
+except ImportError:
+    kernels = None  # type: ignore[assignment]
+
+_FIRST_BYTES: Final = (
+    8 * 1024
+)  # and doubled from there: a task may write to thousands of partitions
+_FIRST_ROWS: Final = 64
+_MOST_ROWS: Final = 1 << 20
+_SEQUENCES: Final = 0x7FFFFFFF
+
+_announced = False
+
+
+@dataclass(slots=True)
+class Batch:
+    """A closed batch on its way: the bytes, and which row of the task each record was."""
+
+    topic: str
+    partition: int
+    data: bytes
+    rows: Longs
+    since: float = 0.0
+    """When the producer was given it; its delivery time-out runs from there."""
+    attempts: int = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How batches are made."""
+
+    compression: Compression = Compression.NONE
+    level: int | None = None
+    batch_bytes: int = 512 * 1024
+    open_bytes: int = 16 << 20
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+class Encoder:
+    """The batches in the making of one task; `compiled` says whether by the compiled loop."""
+
+    def __init__(self, form: Format, *, compiled: bool = True) -> None:
+        self._form = form
+        self.compiled = compiled and kernels is not None
+        if compiled and not self.compiled:
+            _announce()
+        self._open: dict[tuple[str, int], _Making] = {}
+        self._sequences: dict[tuple[str, int], int] = {}
+
+    def add(
+        self,
+        place: tuple[str, int],
+        columns: Columns,
+        order: Longs,
+        first: int,
+        last: int,
+        first_row: int,
+    ) -> Iterator[Batch]:
+        """Append the rows `order[first:last]` to the batch for `place`; yields what is full."""
+        making = self._open.get(place)
+        if making is None:
+            kind = _Compiled if self.compiled else _Plain
+            making = self._open[place] = kind(self._form)
+        while True:
+            first = making.append(columns, order, first, last, first_row)
+            if first == last:
+                return
+            yield self._close(place, making)
+
+    def overflow(self) -> Iterator[Batch]:
+        """All open batches, if they have become too many."""
+        if sum(making.held for making in self._open.values()) > self._form.open_bytes:
+            yield from self.finish()
+            self._open.clear()
+
+    def finish(self) -> Iterator[Batch]:
+        """What is still open."""
+        for place, making in self._open.items():
+            if making.count:
+                yield self._close(place, making)
+
+    def _close(self, place: tuple[str, int], making: _Making) -> Batch:
+        sequence = -1
+        if self._form.producer_id >= 0:
+            sequence = self._sequences.get(place, 0)
+            self._sequences[place] = (sequence + making.count) & _SEQUENCES
+        rows = making.rows()
+        return Batch(*place, making.close(sequence), rows)
+
+
+def split(batch: Batch, form: Format) -> tuple[Batch, Batch]:
+    """Two batches with half of the records each, and the same sequence numbers."""
+    header = read_header(batch.data)
+    records = list(iter_records(batch.data, header))
+    middle = len(records) // 2
+    halves = []
+    for first, last in ((0, middle), (middle, len(records))):
+        sequence = header.base_sequence
+        builder = BatchBuilder(
+            compression=form.compression,
+            level=form.level,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=sequence if sequence < 0 else (sequence + first) & _SEQUENCES,
+        )
+        builder.extend(record[1:] for record in records[first:last])
+        halves.append(
+            Batch(
+                batch.topic,
+                batch.partition,
+                builder.build(),
+                batch.rows[first:last],
+                batch.since,
+                batch.attempts,
+            )
+        )
+    return halves[0], halves[1]
+
+
+class _Making(Protocol):
+    """A batch in the making; after `close` it is empty and begins anew."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+    def append(
+        self, columns: Columns, order: Longs, first: int, last: int, first_row: int
+    ) -> int: ...
+    def rows(self) -> Longs: ...
+    def close(self, sequence: int) -> bytes: ...
+
+
+class _Compiled:
+    """A buffer that the compiled loop writes to."""
+
+    def __init__(self, form: Format) -> None:
+        self._form = form
+        self._buffer: Bytes = np.empty(min(_FIRST_BYTES, form.batch_bytes), np.uint8)
+        self._rows: Longs = np.empty(_FIRST_ROWS, np.int64)
+        self._state: Longs = np.zeros(kernels.STATE_SIZE, np.int64)
+
+    @property
+    def count(self) -> int:
+        return int(self._state[kernels.COUNT])
+
+    @property
+    def held(self) -> int:
+        return self._buffer.nbytes + self._rows.nbytes
+
+    def append(self, columns: Columns, order: Longs, first: int, last: int, first_row: int) -> int:
+        while True:
+            first = kernels.encode(
+                order,
+                first,
+                last,
+                columns.times,
+                columns.keys.nulls,
+                columns.keys.offsets,
+                columns.keys.data,
+                columns.values.nulls,
+                columns.values.offsets,
+                columns.values.data,
+                columns.header_lists,
+                columns.header_names.offsets,
+                columns.header_names.data,
+                columns.header_values.nulls,
+                columns.header_values.offsets,
+                columns.header_values.data,
+                self._buffer,
+                self._rows,
+                first_row,
+                self._state,
+            )
+            if first == last or not self._grow():
+                return first
+
+    def rows(self) -> Longs:
+        return self._rows[: self.count].copy()
+
+    def close(self, sequence: int) -> bytes:
+        form, state = self._form, self._state.tolist()
+        body = self._buffer[: state[kernels.POSITION]].data
+        count = state[kernels.COUNT]
+        batch = assemble(
+            body
+            if form.compression is Compression.NONE
+            else compress(form.compression, body, form.level),
+            base_offset=0,
+            leader_epoch=-1,
+            attributes=form.compression,
+            last_offset_delta=count - 1,
+            base_timestamp=state[kernels.BASE_TIME],
+            max_timestamp=state[kernels.MAX_TIME],
+            producer_id=form.producer_id,
+            producer_epoch=form.producer_epoch,
+            base_sequence=sequence,
+            record_count=count,
+        )
+        self._state[:] = 0
+        return batch
+
+    def _grow(self) -> bool:
+        """Make room for the next record; False when the batch is full instead."""
+        if self.count == self._rows.size:
+            if self.count >= _MOST_ROWS:
+                return False
+            self._rows = np.concatenate((self._rows, np.empty_like(self._rows)))
+            return True
+        needed = int(self._state[kernels.NEEDED])
+        limit = self._form.batch_bytes - HEADER_SIZE
+        if self.count and needed > limit:
+            return False
+        # A record that is larger than a batch may be gets one of its own, whatever its size.
+        size = max(needed, min(2 * self._buffer.size, limit))
+        larger = np.empty(size, np.uint8)
+        position = self._state[kernels.POSITION]
+        larger[:position] = self._buffer[:position]
+        self._buffer = larger
+        return True
+
+
+class _Plain:
+    """The same by `ottla.records.builder`, a row at a time."""
+
+    def __init__(self, form: Format) -> None:
+        self._form = form
+        self._rows: list[int] = []
+        self._builder = self._new()
+
+    @property
+    def count(self) -> int:
+        return len(self._rows)
+
+    @property
+    def held(self) -> int:
+        return self._builder.size + 8 * len(self._rows)
+
+    def append(self, columns: Columns, order: Longs, first: int, last: int, first_row: int) -> int:
+        builder = self._builder
+        for index in range(first, last):
+            row = int(order[index])
+            key, value = columns.keys.item(row), columns.values.item(row)
+            headers = columns.headers(row)
+            about = len(key or b"") + len(value or b"") + 32
+            about += sum(len(name) + len(data or b"") + 10 for name, data in headers)
+            if self._rows and builder.size + about > self._form.batch_bytes:
+                return index
+            builder.append(int(columns.times[row]), key, value, headers)
+            self._rows.append(first_row + row)
+        return last
+
+    def rows(self) -> Longs:
+        return np.asarray(self._rows, np.int64)
+
+    def close(self, sequence: int) -> bytes:
+        self._builder.base_sequence = sequence
+        batch = self._builder.build()
+        self._rows.clear()
+        self._builder = self._new()
+        return batch
+
+    def _new(self) -> BatchBuilder:
+        form = self._form
+        return BatchBuilder(
+            compression=form.compression,
+            level=form.level,
+            producer_id=form.producer_id,
+            producer_epoch=form.producer_epoch,
+        )
+
+
+def _announce() -> None:
+    global _announced
+    if not _announced:
+        _announced = True
+        sys.stderr.write(
+            "ottla: numba is not installed, so record batches are made by a slower loop in Python; "
+            "pip install numba\n"
+        )

@@ -1,0 +1,402 @@
+"""Batches to the leaders of their partitions: Produce, spoken by ourselves.
+
+    producer = Producer(settings, "Spark partition 3")
+    form = producer.begin(Format())   # how batches are to be made
+    producer.send(batch)              # blocks only while too much is waiting
+    producer.flush()                  # returns when everything is acknowledged, or raises
+    producer.close()
+
+One thread for each leader sends while the task's own thread makes the next batches. A request
+carries the oldest waiting batch of every partition that the leader has. A partition has one batch
+on its way at a time: records keep their order through every retry, and the sequence numbers of an
+idempotent producer are right by themselves.
+
+What passes (a leader that moved, a broker that restarts) is tried again, with a growing pause and a
+new look at the metadata, until `delivery.timeout.ms`. A batch that is too large for the topic is
+split in two as long as it has more than one record. Anything else fails the task: the error names
+the row and repeats the broker's words.
+
+Idempotent: a repeated request that had arrived after all is recognised by the broker, which
+answers with the first one's offset or DUPLICATE_SEQUENCE_NUMBER; either is a success. Without it
+such a repetition is a second copy. A sequence that the broker finds out of order means that an
+earlier batch is lost, and fails the task.
+
+acks=0 is fire and forget: only a connection that breaks is noticed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict, deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from ottla.client.router import error_code
+from ottla.client.wire import Wire
+from ottla.errors import ErrorCode, KafkaError
+from ottla.pipelines.sink.encoder import Batch, Format, split
+from ottla.pipelines.sink.failures import WriteFailed, row_failed
+from ottla.pipelines.sink.leaders import NOBODY, Leaders, Place
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+
+if TYPE_CHECKING:
+    from ottla.pipelines.sink.options import WriteOptions
+
+_NAMED: Final = 12  # the last version of Produce that has the names of topics, not their ids
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+_STALE: Final = 300.0  # seconds a thread sleeps at most while there is nothing to do
+_LAST_WORDS: Final = 5.0  # seconds to wait for a thread; one that is connecting cannot be woken
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What waits for one partition."""
+
+    node: int
+    """Whose thread takes care of it: the leader, or who led it last."""
+    waiting: deque[Batch] = field(default_factory=deque)
+    sending: bool = False
+    lost: bool = False
+    """Who leads it has to be asked before the next attempt."""
+    looks: int = 0
+    """How often that was asked in vain."""
+    not_before: float = 0.0
+    trouble: KafkaError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What was acknowledged so far."""
+
+    records: int
+    bytes: int
+    batches: int
+    requests: int
+
+
+class Producer:
+    """Sends batches; `task` is how errors call the place where the rows come from."""
+
+    def __init__(self, settings: WriteOptions, task: str) -> None:
+        # for its whole life
+        self._settings = settings
+        self._task = task
+        self.form = Format()
+        self._leaders = Leaders(settings)
+        # what is on its way, guarded by `_changed`
+        self._changed = threading.Condition()
+        self._lanes: dict[Place, _Lane] = {}
+        self._threads: dict[int, threading.Thread] = {}
+        self._wires: dict[int, Wire] = {}
+        self._buffered = 0
+        self._totals = Totals(0, 0, 0, 0)
+        self._failure: WriteFailed | None = None
+        self._closed = False
+
+    # -- the task's side
+
+    def begin(self, form: Format) -> Format:
+        """How batches are to be made: `form`, with a producer id when writes are idempotent."""
+        if self._settings.idempotent:
+            try:
+                producer_id, epoch = self._leaders.producer_id()
+            except KafkaError as error:
+                raise WriteFailed(
+                    f"{self._task} was not written: no producer id was given out, {error}",
+                    error.code,
+                ) from None
+            form = replace(form, producer_id=producer_id, producer_epoch=epoch)
+        self.form = form
+        return form
+
+    def partitions(self, topic: str) -> tuple[int, list[int]]:
+        """How many partitions a topic has, and those with a leader; KafkaError if it has none."""
+        return self._leaders.partitions(topic)
+
+    def send(self, batch: Batch) -> None:
+        """Hand over a batch; blocks while more than `buffer.memory` is on its way."""
+        place = batch.topic, batch.partition
+        with self._changed:
+            while self._buffered >= self._settings.buffer_bytes and self._failure is None:
+                self._changed.wait(_STALE)
+            self._raise_failure()
+            batch.since = time.monotonic()
+            lane = self._lanes.get(place)
+            if lane is None:
+                node = self._leaders.of(place)
+                lane = self._lanes[place] = _Lane(node, lost=node == NOBODY)
+            self._start(lane.node)
+            lane.waiting.append(batch)
+            self._buffered += len(batch.data)
+            self._changed.notify_all()
+
+    def flush(self) -> Totals:
+        """Wait until everything is acknowledged; WriteFailed when something was not."""
+        with self._changed:
+            while self._buffered and self._failure is None:
+                self._changed.wait(_STALE)
+            self._raise_failure()
+            return self._totals
+
+    def close(self) -> None:
+        """End the threads; what is still on its way is given up."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            wires = list(self._wires.values())
+            threads = list(self._threads.values())
+        for wire in wires:
+            wire.close()
+        self._leaders.close()
+        for thread in threads:
+            thread.join(_LAST_WORDS)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # -- a leader's thread
+
+    def _find_leaders(self, lost: list[Place]) -> None:
+        """Ask who leads these now, and give each to that leader's thread."""
+        troubles = self._leaders.look_again({topic for topic, _ in lost})
+        with self._changed:
+            for place in lost:
+                lane = self._lanes[place]
+                trouble, node = troubles.get(place[0]), self._leaders.of(place)
+                if trouble is not None or node == NOBODY:
+                    # Left with this thread, which asks again.
+                    lane.trouble = trouble or KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+                    lane.not_before = time.monotonic() + self._pause(lane.looks)
+                    lane.looks += 1
+                else:
+                    lane.node, lane.lost, lane.looks = node, False, 0
+                    self._start(node)
+            self._changed.notify_all()
+
+    def _pause(self, attempts: int) -> float:
+        settings = self._settings
+        return min(settings.backoff * 2.0 ** min(attempts, 20), settings.longest_backoff)
+
+    def _start(self, node: int) -> None:
+        if node not in self._threads and not self._closed:
+            thread = threading.Thread(
+                target=self._serve, args=(node,), name=f"ottla-produce-{node}", daemon=True
+            )
+            self._threads[node] = thread
+            thread.start()
+
+    def _serve(self, node: int) -> None:
+        try:
+            while True:
+                batches, lost = self._take(node)
+                if lost:
+                    self._find_leaders(lost)
+                elif batches:
+                    self._exchange(node, batches)
+                else:
+                    return
+        except Exception as error:  # a bug of ours must not look like a broker that never answers
+            with self._changed:
+                self._fail(WriteFailed(f"{self._task} was not written: {error!r}"))
+
+    def _take(self, node: int) -> tuple[list[Batch], list[Place]]:
+        """What this thread is to do next: send batches, or find leaders; nothing at the end."""
+        with self._changed:
+            while not self._closed and self._failure is None:
+                now = time.monotonic()
+                wake = now + _STALE
+                size = 0
+                batches: list[Batch] = []
+                lost: list[Place] = []
+                for place, lane in self._lanes.items():
+                    if lane.node != node or lane.sending or not lane.waiting:
+                        continue
+                    batch = lane.waiting[0]
+                    if now >= batch.since + self._settings.delivery_timeout:
+                        self._fail(self._too_late(batch, lane))
+                        return [], []
+                    if lane.not_before > now:
+                        wake = min(wake, lane.not_before)
+                    elif lane.lost:
+                        lost.append(place)
+                    elif not batches or size + len(batch.data) <= self._settings.request_bytes:
+                        batches.append(batch)
+                        size += len(batch.data)
+                if lost:
+                    return [], lost
+                if batches:
+                    for batch in batches:
+                        lane = self._lanes[batch.topic, batch.partition]
+                        lane.waiting.popleft()
+                        lane.sending = True
+                    return batches, []
+                self._changed.wait(wake - now)
+        return [], []
+
+    def _exchange(self, node: int, batches: list[Batch]) -> None:
+        request = _request(batches, self._settings)
+        try:
+            wire = self._wire(node)
+            if self._settings.acks == 0:
+                wire.tell(request)
+                answers = {}
+            else:
+                answer = wire.ask(request)
+                answers = {
+                    (topic.name, partition.index): partition
+                    for topic in answer.responses
+                    for partition in topic.partition_responses
+                }
+        except KafkaError as error:
+            self._hang_up(node)
+            with self._changed:
+                self._totals = replace(self._totals, requests=self._totals.requests + 1)
+                for batch in batches:
+                    if error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:
+                        self._again(batch, error)
+                    else:
+                        self._fail(self._rows_failed(batch, str(error), error.code))
+                self._changed.notify_all()
+            return
+        with self._changed:
+            self._totals = replace(self._totals, requests=self._totals.requests + 1)
+            for batch in batches:
+                self._settle(batch, answers.get((batch.topic, batch.partition)))
+            self._changed.notify_all()
+
+    def _wire(self, node: int) -> Wire:
+        wire = self._wires.get(node)
+        if wire is None:
+            host, port = self._leaders.address(node)
+            settings = self._settings
+            wire = Wire(host, port, timeout=settings.request_timeout, client_id=settings.client_id)
+            low, high = wire.versions.get(int(ApiKey.PRODUCE), (1, 0))
+            wire.versions[int(ApiKey.PRODUCE)] = (low, min(high, _NAMED))
+            with self._changed:
+                self._wires[node] = wire
+                if self._closed:
+                    wire.close()
+        return wire
+
+    def _hang_up(self, node: int) -> None:
+        with self._changed:
+            wire = self._wires.pop(node, None)
+        if wire is not None:
+            wire.close()
+
+    # -- what became of a batch; the caller holds `_changed`
+
+    def _settle(self, batch: Batch, answer: PartitionProduceResponse | None) -> None:
+        lane = self._lanes[batch.topic, batch.partition]
+        if answer is None and self._settings.acks != 0:
+            self._again(batch, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "left out of the answer"))
+            return
+        code = ErrorCode.NONE if answer is None else error_code(answer.error_code)
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            lane.sending = False
+            lane.trouble = None
+            self._buffered -= len(batch.data)
+            self._totals = _with(self._totals, batch)
+        elif code in _TOO_LARGE and len(batch) > 1:
+            lane.sending = False
+            first, second = split(batch, self.form)
+            lane.waiting.extendleft((second, first))
+            self._buffered += len(first.data) + len(second.data) - len(batch.data)
+        elif code.retriable:
+            assert answer is not None
+            self._again(batch, KafkaError(code, answer.error_message))
+        else:
+            assert answer is not None
+            self._fail(self._refused(batch, code, answer))
+
+    def _again(self, batch: Batch, trouble: KafkaError) -> None:
+        lane = self._lanes[batch.topic, batch.partition]
+        lane.sending = False
+        lane.lost = True
+        lane.trouble = trouble
+        lane.not_before = time.monotonic() + self._pause(batch.attempts)
+        batch.attempts += 1
+        lane.waiting.appendleft(batch)
+        if batch.attempts > self._settings.retries:
+            self._fail(self._too_late(batch, lane))
+
+    def _fail(self, failure: WriteFailed) -> None:
+        if self._failure is None:
+            self._failure = failure
+        self._changed.notify_all()
+
+    def _too_late(self, batch: Batch, lane: _Lane) -> WriteFailed:
+        trouble = lane.trouble or KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        waited = time.monotonic() - batch.since
+        return self._rows_failed(
+            batch,
+            f"not acknowledged after {waited:.1f} s and {batch.attempts} attempts"
+            f" (kafka.delivery.timeout.ms, kafka.retries), at last: {trouble}",
+            trouble.code,
+        )
+
+    def _refused(
+        self, batch: Batch, code: ErrorCode, answer: PartitionProduceResponse
+    ) -> WriteFailed:
+        said = answer.error_message or ""
+        if answer.record_errors:
+            blamed = answer.record_errors[0]
+            reason = blamed.batch_index_error_message or said
+            at = min(max(blamed.batch_index, 0), len(batch) - 1)
+            row = int(batch.rows[at])
+            return row_failed(self._task, row, _to(batch, code, reason), code)
+        if code in _TOO_LARGE:
+            said = said or (
+                f"the record alone makes a batch of {len(batch.data)} bytes, more than the topic's "
+                f"max.message.bytes"
+            )
+        return self._rows_failed(batch, _to(batch, code, said), code)
+
+    def _rows_failed(self, batch: Batch, reason: str, code: ErrorCode) -> WriteFailed:
+        first, last = int(batch.rows.min()), int(batch.rows.max())
+        if first == last:
+            return row_failed(self._task, first, reason, code)
+        return WriteFailed(
+            f"{len(batch)} rows between {first} and {last} (counted from 0) of {self._task} were "
+            f"not written: {reason}",
+            code,
+            first,
+        )
+
+
+def _to(batch: Batch, code: ErrorCode, said: str) -> str:
+    reason = f"{code.name}: {said}" if said else code.name
+    return f"{batch.topic}-{batch.partition} refused it with {reason}"
+
+
+def _with(totals: Totals, batch: Batch) -> Totals:
+    return replace(
+        totals,
+        records=totals.records + len(batch),
+        bytes=totals.bytes + len(batch.data),
+        batches=totals.batches + 1,
+    )
+
+
+def _request(batches: list[Batch], settings: WriteOptions) -> ProduceRequest:
+    topics: defaultdict[str, list[PartitionProduceData]] = defaultdict(list)
+    for batch in batches:
+        topics[batch.topic].append(
+            PartitionProduceData(index=batch.partition, records=memoryview(batch.data))
+        )
+    return ProduceRequest(
+        transactional_id=None,
+        acks=settings.acks,
+        timeout_ms=int(settings.request_timeout * 1000),
+        topic_data=[
+            TopicProduceData(name=name, partition_data=data) for name, data in topics.items()
+        ],
+    )

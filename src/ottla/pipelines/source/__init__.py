@@ -1,0 +1,1 @@
+"""Reading: what Spark asks of a source, on the driver and in a task."""

@@ -1,0 +1,39 @@
+"""How a read connects: the driver to the cluster, a task to the leader of its partition."""
+
+from __future__ import annotations
+
+from ottla.pipelines.cluster import Cluster
+from ottla.pipelines.source.options import ReadOptions
+from ottla.pipelines.source.task import FetchSettings
+
+
+def connect(options: ReadOptions) -> Cluster:
+    """The driver's view of the cluster; nothing is sent yet."""
+    return Cluster(
+        options.bootstrap,
+        timeout=options.kafka.seconds("request.timeout.ms"),
+        client_id=options.kafka.text("client.id"),
+        stable=options.read_committed,
+    )
+
+
+def fetch_settings(options: ReadOptions) -> FetchSettings:
+    """What a task goes by. The task of a stream waits for its leader as long as it takes."""
+    kafka = options.kafka
+    return FetchSettings(
+        loss=options.loss,
+        bootstrap=options.bootstrap,
+        client_id=kafka.text("client.id"),
+        read_committed=options.read_committed,
+        max_partition_bytes=kafka.whole("max.partition.fetch.bytes"),
+        max_bytes=kafka.whole("fetch.max.bytes"),
+        min_bytes=kafka.whole("fetch.min.bytes"),
+        max_wait=kafka.seconds("fetch.max.wait.ms"),
+        request_timeout=kafka.seconds("request.timeout.ms"),
+        check_crcs=kafka.truth("check.crcs"),
+        include_headers=options.include_headers,
+        retry_backoff=kafka.seconds("retry.backoff.ms"),
+        retry_backoff_max=kafka.seconds("retry.backoff.max.ms"),
+        patience=None if options.streaming else options.poll_timeout,
+        rack=kafka.text("client.rack"),
+    )

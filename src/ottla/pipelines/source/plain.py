@@ -1,0 +1,104 @@
+"""Records decoded in Python, for machines that have no numba: the same rows, the same refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ottla.pipelines.source import kernel
+from ottla.pipelines.source.columns import HEADER, USUAL_BYTES, Repeated, schema
+from ottla.pipelines.source.decoder import Piece, invalid
+from ottla.records.batch import APPEND_TIME_FLAG, HEADER_SIZE, LOG_OVERHEAD, BatchHeader
+from ottla.records.errors import InvalidBatch
+from ottla.records.reader import Record, iter_records
+
+if TYPE_CHECKING:
+    from ottla.pipelines.source.ranges import Range
+    from ottla.pipelines.source.task import FetchSettings
+
+_NO_HEADER = bytes(HEADER_SIZE)
+
+
+def decode_plainly(pieces: Iterator[Piece], part: Range, settings: FetchSettings) -> Iterator[Any]:
+    """The records of pieces as `pyarrow.RecordBatch`es."""
+    most = max(1, min(settings.rows_per_batch, part.end - part.start))
+    repeated = Repeated(part.topic, part.partition, most)
+    found: list[Record] = []
+    kinds: list[int] = []
+    size = 0
+    for piece in pieces:
+        for row in piece.table.tolist():
+            kind = 1 if row[kernel.ATTRIBUTES] & APPEND_TIME_FLAG else 0
+            for record in _records(piece, row, part):
+                needed = len(record.key or b"") + len(record.value or b"")
+                if found and (len(found) >= repeated.rows or size + needed > USUAL_BYTES):
+                    yield _batch(found, kinds, repeated, settings.include_headers)
+                    found, kinds, size = [], [], 0
+                found.append(record)
+                kinds.append(kind)
+                size += needed
+    if found:
+        yield _batch(found, kinds, repeated, settings.include_headers)
+
+
+def _records(piece: Piece, row: list[int], part: Range) -> Iterator[Record]:
+    content = memoryview(piece.data)[row[kernel.BEGIN] : row[kernel.STOP]]
+    base = row[kernel.BASE]
+    header = BatchHeader(
+        base_offset=base,
+        length=len(content) + HEADER_SIZE - LOG_OVERHEAD,
+        leader_epoch=-1,
+        magic=2,
+        crc=0,
+        attributes=row[kernel.ATTRIBUTES],
+        last_offset_delta=row[kernel.LAST] - base,
+        base_timestamp=row[kernel.BASE_TIME],
+        max_timestamp=row[kernel.MAX_TIME],
+        producer_id=row[kernel.PRODUCER],
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=row[kernel.COUNT],
+    )
+    previous = base - 1
+    try:
+        for record in iter_records(_NO_HEADER + content, header):
+            if not previous < record.offset <= row[kernel.LAST]:
+                raise InvalidBatch(kernel.REASONS[kernel.OFFSETS])
+            previous = record.offset
+            if record.offset >= part.end:
+                return
+            if record.offset < piece.first:
+                continue
+            if abs(record.timestamp) > kernel.LATEST_MS:
+                raise InvalidBatch(kernel.REASONS[kernel.TIMESTAMP])
+            yield record
+    except InvalidBatch as error:
+        raise invalid(part, base, str(error)) from None
+
+
+def _batch(records: list[Record], kinds: list[int], repeated: Repeated, with_headers: bool) -> Any:
+    topics, partitions = repeated.take(len(records))
+    columns = [
+        pa.array([record.key for record in records], pa.binary()),
+        pa.array([record.value for record in records], pa.binary()),
+        topics,
+        partitions,
+        pa.array([record.offset for record in records], pa.int64()),
+        pa.array([record.timestamp * 1000 for record in records], pa.int64()).cast(
+            pa.timestamp("us", tz="UTC")
+        ),
+        pa.array(kinds, pa.int32()),
+    ]
+    if with_headers:
+        columns.append(
+            pa.array(
+                [
+                    [{"key": name, "value": content} for name, content in record.headers]
+                    for record in records
+                ],
+                pa.list_(pa.field("element", HEADER)),
+            )
+        )
+    return pa.RecordBatch.from_arrays(columns, schema=schema(with_headers))

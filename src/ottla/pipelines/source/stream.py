@@ -1,0 +1,167 @@
+"""A topic as a stream: what Spark asks before, between and after the micro-batches.
+
+Spark makes this reader twice, in a process that it keeps for the query and in one that prepares
+the tasks, and calls one method at a time. An exception in any of them ends the query, so only
+what a person has to act upon is raised. A cluster that cannot be reached is none of that: `start`
+is returned, which says "nothing new", and progress events carry the reason under `unreachable`.
+With Trigger.AvailableNow and Trigger.Once "nothing new" would mean "finished", so these wait.
+
+A query that begins while nobody can be reached stands at `PENDING`: where it begins is found out
+later, and is written down in the end of its first batch.
+
+`start` is the end of a batch that is finished: that is when it is committed to the group. Spark's
+own `commit` comes a batch later, and never for the last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from ottla.model.ids import TopicPartition
+from ottla.pipelines.source.commits import GroupCommits
+from ottla.pipelines.source.connection import connect, fetch_settings
+from ottla.pipelines.source.lookup import find_topics, wanted
+from ottla.pipelines.source.offsets import Progress
+from ottla.pipelines.source.options import ReadOptions
+from ottla.pipelines.source.stream_plan import StreamPlan
+from ottla.pipelines.source.task import read_range
+from ottla.pipelines.source.watch import Watch
+
+LOGGER = logging.getLogger("ottla.pipelines")
+
+PENDING: Final[dict[str, Any]] = {"v": 1, "pending": True}
+"""The offset of a query that does not know yet where it begins."""
+
+# Given back by Spark for every trigger but Once, which it tells by ReadAllAvailable.
+_ANY_NUMBER: Final = ReadMaxRows((1 << 63) - 1)
+_LAST_COMMIT: Final = 5.0
+
+
+class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics batch by batch. Making one connects to nobody."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._settings = fetch_settings(options)
+        self._driver: _Driver | None = None
+
+    # -- on the driver
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return dict(PENDING)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return _ANY_NUMBER
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._on_driver().plan.cap()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return self._on_driver().latest(start, everything=isinstance(limit, ReadAllAvailable))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._on_driver().report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ranges = Progress.ranges(_progress(start) or Progress({}), _progress(end) or Progress({}))
+        return [InputPartition(each) for each in ranges]
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+
+    def _on_driver(self) -> _Driver:
+        if self._driver is None:
+            self._driver = _Driver(self._options)
+        return self._driver
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Into the tasks go settings only: connections and threads stay on the driver.
+        return {**self.__dict__, "_driver": None}
+
+    # -- in a task
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_range(partition.value, self._settings)
+
+
+class _Driver:
+    """What the process of a query keeps from batch to batch."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        for notice in options.notices:
+            LOGGER.warning("%s", notice)
+        self._watch = Watch(
+            connect(options),
+            lambda cluster: find_topics(cluster, options.strategy),
+            wanted(options.strategy),
+            topics_age=options.metadata_cache,
+        )
+        self.plan = StreamPlan(options, self._watch)
+        self._commits = GroupCommits(lambda: connect(options), options.group_id)
+        self._start: dict[str, Any] | None = None
+        self._base: Progress | None = None
+        self._planned: Progress | None = None
+
+    def latest(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
+        base = self._standing(start)
+        planned = self.plan.next(base, everything=everything)
+        while (everything or self.plan.capped) and (
+            planned is None or (planned is base and self.plan.undecided)
+        ):
+            self._watch.wait()
+            planned = self.plan.next(base, everything=everything)
+        self._planned = base if planned is None else planned
+        if planned is None or planned is base:
+            if self.plan.capped:
+                # Spark ends the query, and this process with it, as soon as it is told.
+                self._commits.flush(_LAST_COMMIT)
+            return start
+        return planned.to_json()
+
+    def report(self) -> dict[str, Any]:
+        """Where the logs end, and how much of that the batch just planned leaves unread."""
+        latest = self.plan.latest()
+        reached = {} if self._planned is None else self._planned.ends()
+        lag = {tp: max(end - reached.get(tp, end), 0) for tp, end in latest.items()}
+        found: dict[str, Any] = {
+            "latest": _by_topic(latest),
+            "lag": _by_topic(lag),
+            "totalLag": sum(lag.values()),
+        }
+        if self._watch.trouble is not None:
+            found["unreachable"] = self._watch.trouble
+        return found
+
+    def close(self) -> None:
+        self._watch.cluster.close()
+
+    def _standing(self, start: dict[str, Any]) -> Progress | None:
+        """The progress of `start`; a new one is what a finished batch has come to."""
+        if start != self._start:
+            self._start = start
+            self._base = _progress(start)
+            if self._base is not None and self._base.topics:
+                self._commits.put(self._base)
+        return self._base
+
+
+def _progress(document: dict[str, Any]) -> Progress | None:
+    return None if document == PENDING else Progress.of_json(document)
+
+
+def _by_topic(numbers: dict[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for tp, number in sorted(numbers.items()):
+        found.setdefault(tp.topic, {})[str(tp.partition)] = number
+    return found

@@ -1,0 +1,107 @@
+"""A standalone Spark cluster of two workers, started from the wheel, with a packed environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pyspark
+import pytest
+
+import ottla
+from ottla.pipelines import java
+from ottla.pipelines.pack import pack
+
+PROGRAM = Path(__file__).parent / "copy_program.py"
+COUNT = 3_000
+
+
+@pytest.fixture
+def spark_class(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """`spark_class("master.Master", "--port", "0")`: one of Spark's servers; returns its log."""
+    started: list[subprocess.Popen[bytes]] = []
+    home = Path(pyspark.__file__).parent
+    environ = {**os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(java.find(os.environ))}
+
+    def start(name: str, *arguments: str) -> Path:
+        folder = tmp_path / f"{name.rpartition('.')[2].lower()}-{len(started)}"
+        folder.mkdir()
+        log = folder / "log"
+        with log.open("wb") as said:
+            command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
+            process = subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
+                stdout=said,
+                stderr=said,
+                cwd=folder,
+                env=environ,
+                process_group=0,
+            )
+        started.append(process)
+        return log
+
+    yield start
+    for process in reversed(started):
+        for each in (*psutil.Process(process.pid).children(recursive=True), process):
+            each.kill()
+        process.wait()
+
+
+def test_two_workers_read_with_the_environment_that_was_packed(
+    spark_class, bootstrap, unique, eventually, tmp_path
+):
+    topic = unique()
+    with ottla.Admin(bootstrap) as admin:
+        admin.create_topic(topic, partitions=4)
+    with ottla.Producer(bootstrap) as producer:
+        for number in range(COUNT):
+            producer.post(topic, f"value {number}")
+    log = spark_class("master.Master", "--port", "0")
+
+    def address() -> str | None:
+        found = re.search(r"Starting Spark master at (spark://\S+)", log.read_text())
+        return found[1] if found else None
+
+    master = eventually(address, timeout=60)
+    for _ in range(2):
+        spark_class(
+            "worker.Worker", "--cores", "1", "--memory", "700m", "--work-dir", "work", master
+        )
+    eventually(lambda: log.read_text().count("Registering worker") == 2, timeout=60)
+
+    archive = tmp_path / "ottla.tar"
+    pack(archive)
+    home = tmp_path / "copy"
+    home.mkdir()
+    settings = {
+        "available_now": "1",
+        "master": master,
+        "spark.archives": f"{archive}#packed",
+        "spark.executorEnv.PYTHONPATH": "packed",
+        "spark.executor.memory": "600m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.pyspark.python": sys.executable,
+    }
+    words = [f"{key}={value}" for key, value in settings.items()]
+    ended = subprocess.run(
+        [sys.executable, str(PROGRAM), bootstrap, topic, str(home), *words],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    table = sqlite3.connect(home / "rows.db")
+    values = {value for (value,) in table.execute("SELECT value FROM records")}
+    table.close()
+    assert values == {b"value %d" % number for number in range(COUNT)}
+    copies = (home / "imported").read_text().splitlines()
+    workers = {Path(copy).relative_to(tmp_path).parts[0] for copy in copies}
+    assert workers == {"worker-1", "worker-2"}, f"the tasks imported {copies}"

@@ -1,0 +1,313 @@
+"""What a task sends, against a real broker whose answers go astray."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from ottla.errors import ErrorCode
+from ottla.pipelines.sink.delivery import Delivery
+from ottla.pipelines.sink.failures import WriteFailed
+from ottla.pipelines.sink.options import WriteOptions
+from ottla.pipelines.sink.writer import Written, write_rows
+from ottla.testing import Broker
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker({"auto.create.topics.enable": "false"}, topics={"orders": 3, "one": 1}) as broker:
+        yield broker
+
+
+def rows(**columns: Any) -> pa.RecordBatch:
+    kinds = {"headers": HEADERS, "partition": pa.int32(), "timestamp": pa.timestamp("us", "UTC")}
+    return pa.RecordBatch.from_pydict(
+        {name: pa.array(values, kinds.get(name)) for name, values in columns.items()}
+    )
+
+
+def write(broker: Broker, *batches: pa.RecordBatch, **options: Any) -> Written:
+    given = {"kafka.retry.backoff.ms": "10", "kafka.max.block.ms": "400"}
+    given |= {name.replace("_", "."): str(value) for name, value in options.items()}
+    given["kafka.bootstrap.servers"] = broker.bootstrap
+    return write_rows(iter(batches), WriteOptions.parse(given))
+
+
+def values(broker: Broker, topic: str = "one") -> list[bytes | None]:
+    return [record.value for record in broker.consume(topic)]
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_librdkafka_reads_what_was_written(broker: Broker, codec: str):
+    written = write(
+        broker,
+        rows(
+            key=["a", None],
+            value=[b"1", None],
+            partition=[0, 0],
+            timestamp=[1_700_000_000_123_456, 1_700_000_000_000_999],
+            headers=[[{"key": "h", "value": b"x"}, {"key": "h", "value": None}], None],
+        ),
+        rows(key=["b"], value=[b"2" * 5000], partition=[0], timestamp=[0], headers=[[]]),
+        topic="orders",
+        kafka_compression_type=codec,
+    )
+    assert written.records == 3
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    found = consumer.consume(3, timeout=20)
+    consumer.close()
+    assert [(each.key(), each.value(), each.timestamp()[1], each.headers()) for each in found] == [
+        (b"a", b"1", 1_700_000_000_123, [("h", b"x"), ("h", None)]),
+        (None, None, 1_700_000_000_000, None),
+        (b"b", b"2" * 5000, 0, None),
+    ]
+
+
+def test_rows_of_many_topics_find_their_partitions(broker: Broker):
+    count = 3000
+    written = write(
+        broker,
+        rows(
+            topic=["orders" if n % 3 else "one" for n in range(count)],
+            key=[f"{n}" for n in range(count)],
+            value=numbered(count),
+            partition=[n % 2 if n % 3 == 1 else None for n in range(count)],
+        ),
+        kafka_batch_size=1000,
+    )
+    assert written.records == count
+    assert written.batches > 20
+    assert values(broker, "one") == [b"%d" % n for n in range(0, count, 3)]
+    chosen = [record for record in broker.consume("orders") if int(record.value) % 3 == 1]
+    assert len(chosen) == count // 3
+    assert all(record.partition == int(record.value) % 2 for record in chosen)
+
+
+def test_rows_without_a_key_are_spread_evenly(broker: Broker):
+    write(broker, rows(value=[b"x" * 1000] * 900), topic="orders")
+    counts = [len(broker.consume("orders", partition=n)) for n in range(3)]
+    assert sum(counts) == 900
+    assert max(counts) - min(counts) <= 17, "a chunk of 16 KB is 17 rows"
+
+
+def test_round_robin_takes_turns_and_minds_no_keys(broker: Broker):
+    write(
+        broker,
+        rows(key=["same"] * 9, value=numbered(9)),
+        topic="orders",
+        kafka_partitioner_class="org.apache.kafka.clients.producer.RoundRobinPartitioner",
+    )
+    assert [len(broker.consume("orders", partition=n)) for n in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("delivery", "copies"), [("idempotent", 1), ("at_least_once", 2)], ids=str)
+@pytest.mark.parametrize("cut", ["disconnect", "drop"])
+def test_an_answer_that_is_lost_after_the_append(
+    broker: Broker, delivery: str, copies: int, cut: str
+):
+    if cut == "disconnect":
+        fault = broker.faults.disconnect("Produce", processed=True)
+    else:
+        fault = broker.faults.drop("Produce")
+    written = write(
+        broker,
+        rows(value=[b"once"]),
+        topic="one",
+        delivery=delivery,
+        kafka_request_timeout_ms=1000,
+    )
+    assert fault.hits == 1
+    assert written.records == 1
+    assert written.requests == 2
+    assert values(broker) == [b"once"] * copies
+
+
+def test_a_duplicate_that_the_broker_names_is_a_success(broker: Broker):
+    broker.faults.error("DUPLICATE_SEQUENCE_NUMBER", "Produce", processed=True)
+    assert write(broker, rows(value=[b"a"]), topic="one", delivery="idempotent").records == 1
+    assert values(broker) == [b"a"]
+
+
+def test_a_sequence_out_of_order_fails(broker: Broker):
+    broker.faults.error("OUT_OF_ORDER_SEQUENCE_NUMBER", "Produce")
+    with pytest.raises(WriteFailed, match=r"row 0 .* OUT_OF_ORDER_SEQUENCE_NUMBER"):
+        write(broker, rows(value=[b"a"]), topic="one", delivery="idempotent")
+    assert values(broker) == []
+
+
+@pytest.mark.parametrize("delivery", ["idempotent", "at_least_once"])
+def test_troubles_that_pass_keep_the_order_of_rows(broker: Broker, delivery: str):
+    count = 500
+    broker.faults.error("NOT_LEADER_OR_FOLLOWER", "Produce", times=2)
+    broker.faults.disconnect("Produce", after=2, times=2)
+    broker.faults.error("NOT_ENOUGH_REPLICAS", "Produce", after=3, times=2)
+    broker.faults.disconnect("Metadata", after=1, times=2)
+    written = write(
+        broker, rows(value=numbered(count)), topic="one", delivery=delivery, kafka_batch_size=500
+    )
+    assert written.records == count
+    assert values(broker) == numbered(count)
+
+
+def test_a_broker_that_restarts_is_waited_for(broker: Broker):
+    settings = WriteOptions(broker.bootstrap, "one", idempotent=True, batch_bytes=200, backoff=0.02)
+    delivery = Delivery(settings)
+    try:
+        delivery.add(rows(value=numbered(100)))
+        restart = threading.Thread(target=broker.restart)
+        restart.start()
+        more = numbered(300)[100:]
+        for at in range(0, 200, 20):
+            delivery.add(rows(value=more[at : at + 20]))
+        restart.join()
+        assert delivery.finish().records == 300
+    finally:
+        delivery.close()
+    assert values(broker) == numbered(300)
+
+
+def test_what_does_not_pass_in_time_fails_with_the_last_trouble(broker: Broker):
+    broker.faults.error("NOT_ENOUGH_REPLICAS", "Produce", times=None)
+    with pytest.raises(
+        WriteFailed, match=r"2 rows between 0 and 1 .*NOT_ENOUGH_REPLICAS"
+    ) as caught:
+        write(
+            broker,
+            rows(value=[b"a", b"b"]),
+            topic="one",
+            kafka_request_timeout_ms=300,
+            kafka_delivery_timeout_ms=300,
+        )
+    assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert "kafka.delivery.timeout.ms" in str(caught.value)
+
+
+def test_retries_0_means_one_attempt(broker: Broker):
+    fault = broker.faults.error("NOT_ENOUGH_REPLICAS", "Produce", times=None)
+    with pytest.raises(WriteFailed, match=r"after .* 1 attempts"):
+        write(broker, rows(value=[b"a"]), topic="one", kafka_retries=0)
+    assert fault.hits == 1
+
+
+def test_a_batch_too_large_for_its_topic_is_split(broker: Broker):
+    broker.create_topic("small", 1, config={"max.message.bytes": 1000})
+    count = 200
+    written = write(
+        broker,
+        rows(value=[b"%03d" % n * 20 for n in range(count)]),
+        topic="small",
+        delivery="idempotent",
+    )
+    assert written.records == count
+    assert values(broker, "small") == [b"%03d" % n * 20 for n in range(count)]
+
+
+def test_a_row_too_large_for_its_topic_fails_by_its_number(broker: Broker):
+    broker.create_topic("small", 1, config={"max.message.bytes": 1000})
+    with pytest.raises(WriteFailed) as caught:
+        write(broker, rows(value=[b"a"] * 5), rows(value=[b"b", b"c" * 2000, b"d"]), topic="small")
+    assert caught.value.row == 6
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert str(caught.value).startswith(
+        "row 6 (counted from 0) of the rows was not written: small-0 refused it with "
+        "MESSAGE_TOO_LARGE: "
+    )
+
+
+def test_max_request_size_is_kept_when_given(broker: Broker):
+    with pytest.raises(WriteFailed, match=r"row 1 .* kafka.max.request.size=5000"):
+        write(broker, rows(value=[b"a", b"b" * 6000]), topic="one", kafka_max_request_size=5000)
+
+
+def test_a_row_without_a_key_for_a_compacted_topic_fails_by_its_number(broker: Broker):
+    broker.create_topic("table", 1, config={"cleanup.policy": "compact"})
+    with pytest.raises(WriteFailed) as caught:
+        write(broker, rows(key=["a", "b", None], value=[b"1", b"2", b"3"]), topic="table")
+    assert caught.value.row == 2
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+    assert "without key" in str(caught.value)
+
+
+def test_a_topic_that_is_not_there_is_named_with_the_first_row_for_it(broker: Broker):
+    with pytest.raises(WriteFailed) as caught:
+        write(broker, rows(topic=["one", "absent", "absent"], value=numbered(3)))
+    assert caught.value.row == 1
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "topic 'absent' is not there after 0.4 s (kafka.max.block.ms)" in str(caught.value)
+
+
+def test_a_topic_is_made_where_the_brokers_do_so_for_producers():
+    with Broker() as broker:
+        assert write(broker, rows(value=[b"a"]), topic="new", kafka_max_block_ms=10_000).records
+        assert values(broker, "new") == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "words"),
+    [
+        ({"partition": [0, 3]}, 1, "topic 'orders' has no partition 3, it has partitions 0 to 2"),
+        ({"partition": [-1, 0]}, 0, "its partition is -1; partitions count from 0"),
+        ({"topic": ["orders", None]}, 1, "its topic is null; the option topic would set one"),
+        ({"timestamp": [0, -5_000_000]}, 1, "its timestamp is before 1970"),
+        ({"headers": [[], [{"key": None, "value": b""}]]}, 1, "it has a header without a key"),
+    ],
+    ids=["partition", "negative", "topic", "timestamp", "header"],
+)
+def test_a_row_that_cannot_be_a_record_fails_by_its_number(
+    broker: Broker, columns: dict[str, Any], row: int, words: str
+):
+    topic = {} if "topic" in columns else {"topic": "orders"}
+    fine = {name: [each[row - 1] if row else 0] for name, each in columns.items()}
+    if fine.get("partition") == [3]:
+        fine["partition"] = [0]
+    with pytest.raises(WriteFailed) as caught:
+        write(
+            broker,
+            rows(value=[b"fine"], **fine),
+            rows(value=[b"1", b"2"], **columns),
+            **topic,
+        )
+    assert caught.value.row == 1 + row
+    assert words in str(caught.value)
+
+
+def test_nobody_listening_is_said_after_max_block_ms(broker: Broker):
+    bootstrap = broker.bootstrap
+    broker.stop()
+    settings = WriteOptions(bootstrap, "one", max_block=0.3)
+    with pytest.raises(WriteFailed, match=f"no broker of {bootstrap} could be asked after 0.3 s"):
+        write_rows(iter([rows(value=[b"a"])]), settings)
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_every_kind_of_acks_delivers(broker: Broker, acks: str, eventually: Callable[..., Any]):
+    assert write(broker, rows(value=numbered(50)), topic="one", kafka_acks=acks).records == 50
+    eventually(lambda: values(broker) == numbered(50))
+
+
+def test_no_rows_ask_no_broker():
+    settings = WriteOptions("127.0.0.1:1", "one")
+    assert write_rows(iter([rows(value=pa.array([], pa.binary()))]), settings) == Written(
+        0, 0, 0, 0
+    )
+
+
+def test_little_memory_is_enough_for_many_rows(broker: Broker):
+    batches = [rows(value=[b"x" * 100] * 500) for _ in range(10)]
+    written = write(
+        broker, *batches, topic="orders", kafka_buffer_memory=4096, kafka_batch_size=2000
+    )
+    assert written.records == 5000
+    assert len(broker.consume("orders")) == 5000

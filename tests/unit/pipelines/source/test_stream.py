@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from ottla.model.ids import TopicPartition
+from ottla.pipelines.source import stream as module
+from ottla.pipelines.source.offsets import Mark, Progress
+from ottla.pipelines.source.options import ReadOptions
+from ottla.pipelines.source.stream import PENDING, OttlaStreamReader
+
+ORDERS = TopicPartition("orders", 0)
+FIRST_ID = bytes([1] * 16)
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> OttlaStreamReader:
+    def refuse(_: ReadOptions) -> Any:
+        raise AssertionError("nobody is to be asked")
+
+    monkeypatch.setattr(module, "connect", refuse)
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "orders"}
+    return OttlaStreamReader(ReadOptions.of(given, streaming=True))
+
+
+def test_a_query_begins_without_asking_anybody(reader: OttlaStreamReader) -> None:
+    assert reader.initialOffset() == PENDING
+    assert reader.partitions(PENDING, PENDING) == []
+    # Any number of rows: so that Spark's "all there are" can only be Trigger.Once.
+    assert isinstance(reader.getDefaultReadLimit(), ReadMaxRows)
+
+
+def test_the_tasks_follow_from_the_two_offsets_alone(reader: OttlaStreamReader) -> None:
+    begin = Progress.initial({ORDERS: Mark(FIRST_ID, 5)})
+    end = begin.advance({ORDERS: Mark(FIRST_ID, 11, 2)}, min_partitions=2)
+    for start in (begin.to_json(), PENDING):
+        parts = [part.value for part in reader.partitions(start, end.to_json())]
+        assert [(part.start, part.end, part.epoch) for part in parts] == [(5, 8, 2), (8, 11, 2)]
+
+
+def test_tasks_are_given_settings_and_no_connections(reader: OttlaStreamReader) -> None:
+    reader._driver = lambda: None  # type: ignore[assignment]
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy._driver is None
+    assert copy._settings == reader._settings
+    assert copy._settings.patience is None
