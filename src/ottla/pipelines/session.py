@@ -52,9 +52,8 @@ def spark_session(
         ) from None
 
     name_the_helper()
-    if master.startswith("local"):
-        # For sources that Spark finds by name it asks the environment, not its properties.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # With what Spark looks for sources by their name it asks the environment, not its properties.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).master(master)
     settings = DEFAULTS | (_WHEN_LOCAL if master.startswith("local") else {}) | (config or {})
     for key, value in settings.items():

