@@ -1,6 +1,6 @@
 # Everything a person types. `make run` and `make test` need only python3 (3.11 or newer) and make.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench interop fuzz docs clean
+.PHONY: help setup run test lint format bench interop explore fuzz docs clean
 
 PYTHON ?= python3
 UV := .uv/bin/uv
@@ -55,6 +55,9 @@ bench: setup ## Apache Kafka and Ottla side by side (needs java and mvn)
 interop: setup ## Apache's Java clients and tools, kcat, other projects' own suites against Ottla (needs java and mvn)
 	$(BIN)/python -m bench.interop $(ARGS)
 	$(BIN)/python -m bench.spark.interop
+
+explore: setup ## the property tests with other examples than `make test` has
+	$(BIN)/pytest -n $(WORKERS) --hypothesis-profile search tests/property
 
 fuzz: setup ## mutated frames against a broker until stopped
 	$(BIN)/python tests/fuzz/run.py $(ARGS)

@@ -87,7 +87,6 @@ def test_two_workers_read_with_the_environment_that_was_packed(
         "spark.executor.memory": "600m",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
-        "spark.pyspark.python": sys.executable,
     }
     words = [f"{key}={value}" for key, value in settings.items()]
     ended = subprocess.run(

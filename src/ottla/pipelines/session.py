@@ -25,7 +25,6 @@ DEFAULTS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 _WHEN_LOCAL: Final = {
-    "spark.pyspark.python": sys.executable,
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.showConsoleProgress": "false",
@@ -52,8 +51,11 @@ def spark_session(
         ) from None
 
     name_the_helper()
-    # With what Spark looks for sources by their name it asks the environment, not its properties.
+    # Which Python runs what, Spark asks the environment and not its properties, and takes the
+    # `python3` of the PATH when that is silent: here for finding sources by name and for planning,
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):  # and for the tasks, where they are on this machine.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).master(master)
     settings = DEFAULTS | (_WHEN_LOCAL if master.startswith("local") else {}) | (config or {})
     for key, value in settings.items():
