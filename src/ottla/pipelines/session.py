@@ -11,14 +11,19 @@ brings Java, listens on loopback only, and has the settings that our measurement
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Final
 
 from ottla.pipelines import java
+from ottla.pipelines.launchers import launcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LOGGER = logging.getLogger("ottla.pipelines")
 
 DEFAULTS: Final = {
     # What a query asks of offset, partition and timestamp reaches the source (`pushdown=true`).
@@ -29,6 +34,22 @@ _WHEN_LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.showConsoleProgress": "false",
 }
+
+# Spark puts a zip of PySpark's sources before the PySpark that is installed, and each process
+# compiles those anew, for half a second. A first query starts four of them.
+_PYTHON: Final = """\
+#!/bin/sh
+# {python} with the PySpark that is installed, not with the sources that Spark brings.
+kept=
+IFS=:
+for place in $PYTHONPATH; do
+  case "$place" in
+    */python/lib/pyspark.zip|*/python/lib/py4j-*-src.zip) ;;
+    *) kept="$kept${{kept:+:}}$place" ;;
+  esac
+done
+PYTHONPATH="$kept" exec '{python}' "$@"
+"""
 
 
 def spark_session(
@@ -51,13 +72,28 @@ def spark_session(
         ) from None
 
     name_the_helper()
-    # Which Python runs what, Spark asks the environment and not its properties, and takes the
-    # `python3` of the PATH when that is silent: here for finding sources by name and for planning,
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if master.startswith("local"):  # and for the tasks, where they are on this machine.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _choose_python(local=master.startswith("local"))
     builder = SparkSession.builder.appName(name).master(master)
     settings = DEFAULTS | (_WHEN_LOCAL if master.startswith("local") else {}) | (config or {})
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _choose_python(*, local: bool) -> None:
+    """Say which Python Spark starts, unless somebody has.
+
+    For that it asks the environment and not its properties, and takes the `python3` of the PATH
+    when that is silent: one for finding sources by name and for planning, one for the tasks.
+    """
+    python = sys.executable
+    if "SPARK_HOME" not in os.environ:
+        try:
+            # One for each environment: they may run at the same time.
+            place = f"python-{hashlib.sha256(python.encode()).hexdigest()[:12]}/python"
+            python = str(launcher(place, _PYTHON.format(python=python), os.environ))
+        except OSError as error:
+            LOGGER.warning("Python starts more slowly, its launcher cannot be kept: %s", error)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", python)
