@@ -29,6 +29,7 @@ from typing import Any
 import pytest
 
 from ottla.config.broker import BrokerConfig
+from ottla.coordinator.group import journal
 from ottla.coordinator.group.classic_group import ClassicGroup, State
 from ottla.coordinator.group.commands import (
     CommitOffsets,
@@ -314,7 +315,9 @@ class World:
         def make() -> GroupShard:
             return GroupShard(ShardState(config=lambda: config, new_id=lambda: str(next(numbers))))
 
-        self.runner: ShardRunner[GroupShard] = ShardRunner(make, GroupShard.validate)
+        self.runner: ShardRunner[GroupShard] = ShardRunner(
+            make, GroupShard.validate, journal.decode
+        )
         self.now = 0
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ottla.cluster.registry import ImageChange
-from ottla.coordinator.shard import Answer, Now, Parked, Record, Result, Shard, Work
+from ottla.coordinator.shard import Answer, Now, Parked, Record, Result, Shard, Work, Written
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
 from ottla.records.batch import InvalidBatch, batches
@@ -401,8 +401,9 @@ class Slot:
         offset = info.base_offset
         replay = self.shard.replay
         try:
-            for key, value in records:
-                replay(key, value, offset=offset)
+            for record in records:
+                meaning = record.meaning if type(record) is Written else None
+                replay(*record, offset=offset, meaning=meaning)
                 offset += 1
         except Exception:
             logger.exception("%s: what was written could not be applied", self.partition.id)

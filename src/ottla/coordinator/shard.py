@@ -33,6 +33,18 @@ Record = tuple[bytes, bytes | None]
 """Key and value of a record; without a value it is a tombstone."""
 
 
+class Written(tuple[bytes, bytes | None]):
+    """A record whose meaning is at hand: whoever replays it need not read it again."""
+
+    meaning: Any
+
+    @classmethod
+    def of(cls, record: Record, meaning: Any) -> Written:
+        made = cls(record)
+        made.meaning = meaning
+        return made
+
+
 class Now(NamedTuple):
     """A moment, twice: time-outs must not mind when somebody sets the clock."""
 
@@ -101,9 +113,17 @@ class Shard(Protocol):
         ...
 
     def replay(
-        self, key: bytes, value: bytes | None, *, offset: int = -1, producer_id: int = -1
+        self,
+        key: bytes,
+        value: bytes | None,
+        *,
+        offset: int = -1,
+        producer_id: int = -1,
+        meaning: Any = None,
     ) -> None:
         """Apply one record, either just appended or read while loading.
+
+        One that was just appended may come with what it means, as its machine has said.
 
         With a producer id the record is part of a transaction: it counts when `end_transaction`
         says so.

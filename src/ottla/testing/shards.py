@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from ottla.coordinator.shard import Now, Parked, Record, Result, Shard, Work
+from ottla.coordinator.shard import Now, Parked, Record, Result, Shard, Work, Written
 from ottla.errors import ErrorCode, KafkaError
 
 S = TypeVar("S", bound=Shard)
@@ -20,11 +20,21 @@ START_MS = 1_700_000_000_000
 
 
 class ShardRunner(Generic[S]):
-    """One shard, its log, and its time."""
+    """One shard, its log, and its time.
 
-    def __init__(self, make: Callable[[], S], check: Callable[[S], None] | None = None) -> None:
+    check  asserts the shard's invariants, after every step
+    read   what a record means; one that was written with its meaning must be read as the same
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], S],
+        check: Callable[[S], None] | None = None,
+        read: Callable[[bytes, bytes | None], Any] | None = None,
+    ) -> None:
         self._make = make
         self._check = check
+        self._read = read
         self.shard = make()
         self.ms = 0
         self.log: list[Record] = []
@@ -104,9 +114,14 @@ class ShardRunner(Generic[S]):
             self.failures -= 1
             reply = error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if error is None:
-            for key, value in result.records:
-                self.shard.replay(key, value, offset=len(self.log))
-                self.log.append((key, value))
+            for record in result.records:
+                meaning = None
+                if type(record) is Written:
+                    meaning = record.meaning
+                    if self._read is not None:
+                        assert self._read(*record) == meaning, "it would be read as something else"
+                self.shard.replay(*record, offset=len(self.log), meaning=meaning)
+                self.log.append(record)
             self._answers.update(result.answers)
             known = {it.key for it in self.work}
             self.work.extend(it for it in result.work if it.key not in known)

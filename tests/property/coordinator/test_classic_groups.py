@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ottla.config.broker import BrokerConfig
+from ottla.coordinator.group import journal
 from ottla.coordinator.group.classic_group import ClassicGroup, State
 from ottla.coordinator.group.commands import (
     CommitOffsets,
@@ -57,7 +58,9 @@ class Groups(RuleBasedStateMachine):
         def make() -> GroupShard:
             return GroupShard(ShardState(config=lambda: config, new_id=lambda: str(next(numbers))))
 
-        self.runner: ShardRunner[GroupShard] = ShardRunner(make, GroupShard.validate)
+        self.runner: ShardRunner[GroupShard] = ShardRunner(
+            make, GroupShard.validate, journal.decode
+        )
         self.ids = ["", "nobody"]
         self.waiting: list[Parked] = []
         self.generation = -1

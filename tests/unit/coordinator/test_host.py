@@ -45,7 +45,13 @@ class Slate:
         return command(self, now)
 
     def replay(
-        self, key: bytes, value: bytes | None, *, offset: int = -1, producer_id: int = -1
+        self,
+        key: bytes,
+        value: bytes | None,
+        *,
+        offset: int = -1,
+        producer_id: int = -1,
+        meaning: Any = None,
     ) -> None:
         if key == b"poison":
             raise RuntimeError("a bug")

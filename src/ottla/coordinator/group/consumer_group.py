@@ -34,7 +34,7 @@ from ottla.coordinator.group.journal import (
     TargetEpochEntry,
 )
 from ottla.coordinator.group.members import CONSUMER_PROTOCOL, ExpiryBase, GroupType
-from ottla.coordinator.shard import Record
+from ottla.coordinator.shard import Record, Written
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId
 
@@ -471,6 +471,10 @@ def _uncount(counts: Counter[str], names: Iterable[str]) -> None:
 
 def encode(entry: ConsumerEntry) -> Record:
     """The record that says the same."""
+    return Written.of(_record(entry), entry)
+
+
+def _record(entry: ConsumerEntry) -> Record:
     group_id = entry.group_id
     match entry:
         case ConsumerGroupEntry(_, None):

@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Any
 
 from ottla.coordinator.group.members import CommittedOffset
-from ottla.coordinator.shard import Record
+from ottla.coordinator.shard import Record, Written
 from ottla.model.ids import TopicId
 from ottla.protocol.compiler import Codec, codec
 from ottla.protocol.messages.internal import consumer_group as wire
@@ -221,7 +221,7 @@ def _value(message: Any, version: int) -> bytes:
 
 def offset(group_id: str, topic: str, partition: int, value: CommittedOffset) -> Record:
     expires = value.expire_timestamp_ms >= 0
-    return (
+    record = (
         _key(OffsetCommitKey(group=group_id, topic=topic, partition=partition)),
         _value(
             OffsetCommitValue(
@@ -235,6 +235,9 @@ def offset(group_id: str, topic: str, partition: int, value: CommittedOffset) ->
             OFFSET_WITH_EXPIRY_VERSION if expires else OFFSET_VERSION,
         ),
     )
+    if expires:
+        return record  # the version that has the time of expiry lacks other things
+    return Written.of(record, OffsetEntry(group_id, topic, partition, value))
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> Record:

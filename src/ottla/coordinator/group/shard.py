@@ -120,10 +120,16 @@ class GroupShard:
         return self._commands[type(command)](command, now)
 
     def replay(
-        self, key: bytes, value: bytes | None, *, offset: int = -1, producer_id: int = -1
+        self,
+        key: bytes,
+        value: bytes | None,
+        *,
+        offset: int = -1,
+        producer_id: int = -1,
+        meaning: Any = None,
     ) -> None:
         try:
-            entry = journal.decode(key, value)
+            entry = journal.decode(key, value) if meaning is None else meaning
         except ValueError as error:
             # Kafka fails the load here, and with it every group of the shard. One that cannot be
             # read harms the others less when it is left out.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.config.broker import BrokerConfig
+from ottla.coordinator.group import journal
 from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync
 from ottla.coordinator.group.members import Client, ShardState
 from ottla.coordinator.group.shard import GroupShard
@@ -112,7 +113,7 @@ def runner(settings: dict[str, Any]) -> ShardRunner[GroupShard]:
         state = ShardState(config=lambda: BrokerConfig(**settings), new_id=ids)
         return GroupShard(state)
 
-    return ShardRunner(make, GroupShard.validate)
+    return ShardRunner(make, GroupShard.validate, journal.decode)
 
 
 @pytest.fixture
