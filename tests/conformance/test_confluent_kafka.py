@@ -341,6 +341,15 @@ def test_a_producer_creates_the_topic_it_writes_to(producer, admin, unique):
     assert len(admin.list_topics(name, timeout=TIMEOUT).topics[name].partitions) == 1
 
 
+def test_a_coordinators_own_topic_is_for_administrators(producer):
+    # metadata makes the topic; the key is of a kind that no coordinator reads
+    record = {"key": b"\x7f\xff", "value": b"v", "partition": 0}
+    with pytest.raises(KafkaException) as caught:
+        send(producer(), "__consumer_offsets", record)
+    assert caught.value.args[0].code() == KafkaError.TOPIC_EXCEPTION
+    assert send(producer(client_id="__admin_client"), "__consumer_offsets", record)
+
+
 def test_validate_only_creates_nothing(admin, unique):
     name = unique()
     wait(admin.create_topics([NewTopic(name, 1, 1)], validate_only=True))

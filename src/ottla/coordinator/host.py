@@ -5,13 +5,10 @@ into a new shard, slice by slice, with COORDINATOR_LOAD_IN_PROGRESS for whoever 
 it runs commands; when the partition is led elsewhere or its disk fails it is gone, and everybody is
 told NOT_COORDINATOR.
 
-A command runs to its end in one call: handle, append, replay, `after`. Its own reply is given
-first. Those of others that it brought about follow in the loop's next turn: giving one may bring
-the next command, and a group's leader, who has the most to do, should not be the last to know.
-
-An answer leaves when the high watermark is at the log's end, which with one replica it always is:
-so no answer tells of a state that a new leader might not have. The straight path makes no future
-and no task.
+A command runs in one call: handle, write and replay (see `writing`), `after`. Its own reply is
+given first. Those of others that it brought about follow in the loop's next turn: giving one may
+bring the next command, and a group's leader, who has the most to do, should not be the last to
+know. The straight path makes no future and no task.
 
 Time-outs are the shard's deadlines; a slot has at most one timer of the loop, set to the earliest.
 """
@@ -24,27 +21,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ottla.cluster.registry import ImageChange
-from ottla.coordinator.shard import Answer, Now, Parked, Record, Result, Shard, Work, Written
+from ottla.coordinator.loading import replay_log
+from ottla.coordinator.shard import Answer, Now, Parked, Result, Shard, Work
+from ottla.coordinator.writing import Turn, Writer, WriterSettings, as_coordinator, settle
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
-from ottla.records.batch import InvalidBatch, batches
-from ottla.records.builder import build_batch
-from ottla.records.compression import Compression
-from ottla.records.control import read_end_marker
-from ottla.records.reader import iter_records
+from ottla.records.batch import InvalidBatch
 from ottla.replication.partition import Partition
 from ottla.runtime.clock import Clock
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
-from ottla.storage.log import AppendInfo
 
 logger = logging.getLogger(__name__)
 
-LOAD_SLICE_SECONDS = 0.005
-"""How long replaying may hold the event loop before others have their turn."""
 LONG_LOAD_SECONDS = 1.0
-BATCH_OVERHEAD = 128
-RECORD_OVERHEAD = 32
 
 
 class Partitions(Protocol):
@@ -55,15 +45,11 @@ class Partitions(Protocol):
         ...
 
 
-class HostSettings(Protocol):
+class HostSettings(WriterSettings, Protocol):
     """What of the broker's settings the host reads."""
 
     @property
     def load_buffer_bytes(self) -> int: ...
-    @property
-    def compression(self) -> Compression: ...
-    @property
-    def commit_timeout_ms(self) -> int: ...
 
 
 class Host:
@@ -92,6 +78,7 @@ class Host:
         self.image = ClusterImage()
         # One piece of work at a time: the threads are shared with fsync.
         self.work_turn = asyncio.Semaphore(1)
+        self.turn = Turn()
         self._slots: dict[int, Slot] = {}
         self._closed = False
 
@@ -173,8 +160,9 @@ class Host:
         """Let go of everything, and take on nothing any more."""
         self._closed = True
         tasks = [slot.loading for slot in self if slot.loading is not None]
-        for index in tuple(self._slots):
-            self.unload(index)
+        for slot in self:
+            slot.writer.write()
+            self.unload(slot.index)
         if tasks:
             await asyncio.wait(tasks)
 
@@ -188,12 +176,12 @@ class Slot:
         self.index = index
         self.partition = partition
         self.shard = host.make_shard(index, host.image)
+        self.writer = Writer(partition, self.shard, host.turn, host.settings, self._lost_trust)
         self.active = False
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
         self._working: dict[Any, asyncio.Task[None]] = {}
-        self._parked: set[Deferred[Any]] = set()
         self._answers: list[Answer] = []  # to be given in the next turn
         self._missed: list[Any] = []  # what has happened since the loading began
         self.loading: asyncio.Task[None] | None = self._loop.create_task(self._load())
@@ -203,7 +191,13 @@ class Slot:
     async def _load(self) -> None:
         started = self._host.clock.monotonic()
         try:
-            count = await self._replay_log()
+            count = await replay_log(
+                self.partition.log,
+                self.shard,
+                slice_bytes=self._host.settings.load_buffer_bytes,
+                clock=self._host.clock,
+                workers=self._host.workers,
+            )
         except asyncio.CancelledError:
             return
         except (KafkaError, InvalidBatch) as error:
@@ -235,41 +229,6 @@ class Slot:
             self.run_quietly(command)
         self._arm(now)
 
-    async def _replay_log(self) -> int:
-        log = self.partition.log
-        clock = self._host.clock
-        offset = log.log_start_offset
-        count = 0
-        turn_ends = clock.monotonic() + LOAD_SLICE_SECONDS
-        while offset < log.log_end_offset:
-            size = self._host.settings.load_buffer_bytes
-            region = log.read(offset, size, upper=log.log_end_offset).region
-            if region is None:
-                break
-            data = await self._host.workers.run_in_thread(region.read)
-            before = offset
-            for position, header in batches(data):
-                offset = header.next_offset
-                batch = memoryview(data)[position : position + header.size]
-                if header.is_control:
-                    marker = read_end_marker(batch, header)
-                    if marker is not None:
-                        self.shard.end_transaction(header.producer_id, committed=not marker.aborted)
-                    continue
-                producer_id = header.producer_id if header.is_transactional else -1
-                for record in iter_records(batch, header):
-                    if record.key is not None:
-                        self.shard.replay(
-                            record.key, record.value, offset=record.offset, producer_id=producer_id
-                        )
-                        count += 1
-                if clock.monotonic() > turn_ends:
-                    await asyncio.sleep(0)
-                    turn_ends = clock.monotonic() + LOAD_SLICE_SECONDS
-            if offset == before:
-                raise InvalidBatch(f"no whole batch at offset {offset}")
-        return count
-
     def close(self) -> None:
         """Everybody who waits here must look for the coordinator elsewhere."""
         self._closed = True
@@ -281,12 +240,18 @@ class Slot:
         for task in self._working.values():
             task.cancel()
         error = KafkaError(ErrorCode.NOT_COORDINATOR)
-        for parked, value in self.shard.unload(error):
-            _settle(parked.waiting, value)
-        for parked, _ in self._answers:
-            _settle(parked.waiting, error)
-        for deferred in tuple(self._parked):
-            deferred.fail(error)
+        taken_back = [(parked, error) for parked, _ in self._answers]
+        for parked, value in (*self.shard.unload(error), *taken_back):
+            if parked.waiting is not None:
+                settle(parked.waiting, value)
+        self.writer.close(error)
+
+    def _lost_trust(self, error: KafkaError) -> None:
+        """What is in memory is not what is in the log: it is made anew, here or elsewhere."""
+        self.active = False
+        elsewhere = error.code is ErrorCode.NOT_COORDINATOR
+        again = self._host.unload if elsewhere else self._host.reload
+        self._loop.call_soon(again, self.index)
 
     # ------------------------------------------------------------------ running
 
@@ -295,7 +260,10 @@ class Slot:
         if not self.active:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         now = self._host.now()
-        result = self.shard.handle(command, now)
+        try:
+            result = self.shard.handle(command, now)
+        except KafkaError as refusal:
+            return self.writer.reply(refusal)
         if not result.records and not result.answers and result.after is None:
             reply = result.reply  # nothing to write: the straight path of heartbeats and fetches
             if result.work:
@@ -307,11 +275,7 @@ class Slot:
             self._arm(now)
         if type(reply) is Parked:
             return self._park(reply)
-        if self.partition.high_watermark >= self.partition.log.log_end_offset:
-            if isinstance(reply, KafkaError):
-                raise reply
-            return reply
-        return self._when_committed(reply)
+        return self.writer.reply(reply)
 
     def notify(self, command: Any) -> None:
         """Run a command now or, while the shard is being loaded, when it has been."""
@@ -333,14 +297,15 @@ class Slot:
         """Append, replay, go on; the reply."""
         answers: list[Answer] = []
         reply = self._apply(result, now, answers)
-        for answer in answers:
-            if answer[0] is reply:
-                self._park(reply)
-                self._answer(*answer)
+        for parked, value in answers:
+            if parked is reply:
+                self.writer.answer(self._park(parked), value)
+            elif self.writer.gathering:
+                self._answer(parked, value)
             else:
                 if not self._answers:
                     self._loop.call_soon(self._give_answers)
-                self._answers.append(answer)
+                self._answers.append((parked, value))
         return reply
 
     def _give_answers(self) -> None:
@@ -354,11 +319,10 @@ class Slot:
         error: KafkaError | None = None
         if result.records:
             try:
-                self._append(result, now)
+                self.writer.record(result, now)
             except KafkaError as failure:
-                error = _as_coordinator(failure)
-                reply = error
-                if error.code is ErrorCode.NOT_COORDINATOR:
+                reply = error = as_coordinator(failure)
+                if error.code is ErrorCode.NOT_COORDINATOR and not self.writer.broken:
                     self._loop.call_soon(self._host.unload, self.index)
         if error is None:
             answers.extend(result.answers)
@@ -372,92 +336,15 @@ class Slot:
                     reply = more
         return reply
 
-    def _append(self, result: Result, now: Now) -> None:
-        if result.atomic:
-            self._append_batch(result.records, now)
-            return
-        limit = self.partition.log.config.max_message_bytes - BATCH_OVERHEAD
-        chunk: list[Record] = []
-        size = 0
-        for record in result.records:
-            length = len(record[0]) + len(record[1] or b"") + RECORD_OVERHEAD
-            if chunk and size + length > limit:
-                self._append_batch(chunk, now)
-                chunk, size = [], 0
-            chunk.append(record)
-            size += length
-        self._append_batch(chunk, now)
-
-    def _append_batch(self, records: Sequence[Record], now: Now) -> None:
-        wall_ms = now.wall_ms
-        batch = bytearray(
-            build_batch(
-                [(wall_ms, key, value, ()) for key, value in records],
-                compression=self._host.settings.compression,
-            )
-        )
-        # It is ours, with a key in every record: it need not be looked through again.
-        info = self.partition.append(memoryview(batch), wall_ms, prepared=True)
-        offset = info.base_offset
-        replay = self.shard.replay
-        try:
-            for record in records:
-                meaning = record.meaning if type(record) is Written else None
-                replay(*record, offset=offset, meaning=meaning)
-                offset += 1
-        except Exception:
-            logger.exception("%s: what was written could not be applied", self.partition.id)
-            self._loop.call_soon(self._host.reload, self.index)
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
-
-    # ------------------------------------------------------------------ answers
+    def _answer(self, parked: Parked, value: Any) -> None:
+        if parked.waiting is not None:
+            self.writer.answer(parked.waiting, value)
 
     def _park(self, parked: Parked) -> Deferred[Any]:
         if parked.waiting is None:
             parked.waiting = Deferred()
         waiting: Deferred[Any] = parked.waiting
         return waiting
-
-    def _answer(self, parked: Parked, value: Any) -> None:
-        waiting: Deferred[Any] | None = parked.waiting
-        if waiting is None:
-            return
-        if self.partition.high_watermark >= self.partition.log.log_end_offset:
-            _settle(waiting, value)
-        else:
-            self._release_later(waiting, value)
-
-    def _when_committed(self, reply: Any) -> Deferred[Any]:
-        deferred: Deferred[Any] = Deferred()
-        self._release_later(deferred, reply)
-        return deferred
-
-    def _release_later(self, deferred: Deferred[Any], value: Any) -> None:
-        """Give the answer when the high watermark has reached what is now the log's end.
-
-        Not for ever: replicas that do not follow make a commit uncertain, and the client asks anew.
-        """
-        last = self.partition.log.log_end_offset - 1
-        self._parked.add(deferred)
-        timer = self._loop.call_later(
-            self._host.settings.commit_timeout_ms / 1000,
-            lambda: settle(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)),
-        )
-
-        def settle(outcome: Any) -> None:
-            timer.cancel()
-            self._parked.discard(deferred)
-            _settle(deferred, outcome)
-
-        def committed(done: Deferred[None]) -> None:
-            try:
-                done.result()
-            except KafkaError as error:
-                settle(_as_coordinator(error))
-            else:
-                settle(value)
-
-        self.partition.wait_committed(AppendInfo(last, last, -1, 0, False, 0)).on_done(committed)
 
     # ------------------------------------------------------------------ time and work
 
@@ -498,31 +385,3 @@ class Slot:
             self._working.pop(work.key, None)
         if self.active:
             self.run_quietly(work.command(outcome, error))
-
-
-def _settle(deferred: Deferred[Any] | None, value: Any) -> None:
-    if deferred is None:
-        return
-    if isinstance(value, KafkaError):
-        deferred.fail(value)
-    else:
-        deferred.resolve(value)
-
-
-_TRANSLATED = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-
-
-def _as_coordinator(error: KafkaError) -> KafkaError:
-    """What a failed append means to a client of the coordinator: it did not produce anything."""
-    code = _TRANSLATED.get(error.code)
-    return error if code is None else KafkaError(code, error.message)

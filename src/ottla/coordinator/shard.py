@@ -10,7 +10,8 @@ goes
     after(None), or after(error) when the append failed and nothing was replayed
 
 and its reply leaves when the partition's high watermark has reached the log's end of that moment,
-so nobody is told of anything that another leader might not know.
+so nobody is told of anything that another leader might not know. Of commands that come in a crowd
+the records are replayed first and appended together; if that fails, the shard is thrown away.
 
 What need not survive is soft state: who waits for a rebalance, whose session ends when. `handle`
 changes it at once. A machine must leave the shard consistent when the append fails: it changes

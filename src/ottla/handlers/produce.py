@@ -11,6 +11,8 @@ Odd        acks outside -1, 0, 1 fail every partition with INVALID_REQUIRED_ACKS
            A partition with null or empty records fails with INVALID_RECORD, as in Kafka.
            A message goes with the error only when single records are to blame (v8+).
            zstd below version 7 fails with UNSUPPORTED_COMPRESSION_TYPE.
+           A coordinator's own topic fails with INVALID_TOPIC_EXCEPTION, unless the client id is
+           `__admin_client`: so in Kafka, where nothing else tells an administrator.
 Not done   Transactions: a request with a transactional batch fails as a whole with
            TRANSACTIONAL_ID_AUTHORIZATION_FAILED, an error no client retries.
 See        KIP-98, KIP-360, KIP-467, KIP-516, KIP-890, KIP-951
@@ -24,6 +26,7 @@ from typing import Any
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.topic import INTERNAL_TOPICS
 from ottla.net.connection import Hangup
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.produce import (
@@ -42,6 +45,7 @@ from ottla.storage.validate import RecordsRejected, prepare
 BY_ID = 13
 OLDEST_SERVED = 3
 KNOWS_ZSTD = 7
+ADMINISTRATOR = "__admin_client"
 
 ATTRIBUTES_BYTE = 22
 TRANSACTIONAL = 0x10
@@ -100,6 +104,8 @@ def produce(
                     if by_id
                     else replicas.by_name(topic.name, data.index)
                 )
+                if partition.id.topic in INTERNAL_TOPICS and request.client_id != ADMINISTRATOR:
+                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
                 if partition.log.needs_slow_path(records):
                     answer = PartitionProduceResponse(index=data.index, base_offset=-1)
                     slow.append((answer, partition, bytes(records)))

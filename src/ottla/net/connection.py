@@ -182,10 +182,7 @@ class Connection:
                     break
                 reply = answer(self, frame)
                 if type(reply) is list and not self._slots:
-                    if len(reply) == 1 and not self._out:
-                        self._send_one(reply[0])
-                    else:
-                        self._send(reply)
+                    self._send(reply)
                 elif reply is not None:
                     self._enqueue(reply)
                 if self._fd < 0:
@@ -269,8 +266,14 @@ class Connection:
             # Not from here: whoever resolved the reply is still at work.
             self._host.loop.call_soon(self._resume)
 
+    def _send(self, parts: Sequence[Part]) -> None:
+        if len(parts) == 1 and not self._out:
+            self._send_one(parts[0])
+        else:
+            self._queue(parts)
+
     def _send_one(self, part: Part) -> None:
-        """The common answer: one small buffer, and nothing before it. The same as `_send`."""
+        """The common answer: one small buffer, and nothing before it. The same as `_queue`."""
         if not isinstance(part, FileRegion):
             try:
                 sent = self._sock.send(part)
@@ -283,9 +286,9 @@ class Connection:
             if sent == len(part):
                 return
             part = memoryview(part)[sent:]
-        self._send((part,))
+        self._queue((part,))
 
-    def _send(self, parts: Sequence[Part]) -> None:
+    def _queue(self, parts: Sequence[Part]) -> None:
         out = self._out
         if out:
             out.extend(parts)

@@ -177,6 +177,10 @@ def write(key: bytes, value: bytes = b"v", reply: Any = "done", **more: Any) -> 
     return lambda slate, now: Result(reply, [(key, value)], **more)
 
 
+async def settled(reply: Any) -> Any:
+    return await reply if isinstance(reply, Deferred) else reply
+
+
 def refused(call: Callable[[], Any]) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         call()
@@ -275,7 +279,7 @@ async def test_a_failed_append_applies_nothing_and_says_so(bench: Bench) -> None
 async def test_what_comes_after_may_replace_the_reply_and_write_more(bench: Bench) -> None:
     await bench.ready()
     more = write(b"b", reply="better")(bench.slate(), None)
-    assert bench.run(write(b"a", after=lambda error, now: more)) == "better"
+    assert await settled(bench.run(write(b"a", after=lambda error, now: more))) == "better"
     assert bench.slate().content == {b"a": b"v", b"b": b"v"}
 
 
@@ -398,7 +402,7 @@ async def test_what_happens_while_a_shard_is_loaded_it_is_told_afterwards(bench:
     bench.lead(1, 2)
     await bench.host.wait_loaded()
     for number in range(50):
-        bench.run(write(b"%d" % number))
+        await settled(bench.run(write(b"%d" % number)))
     bench.host.reload(0)
 
     def seen(value: bytes) -> Any:
@@ -436,7 +440,6 @@ async def test_a_state_that_cannot_be_trusted_is_made_anew(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.ready()
-    bench.run(write(b"a"))
     before = bench.slate()
     assert refused(lambda: bench.run(write(b"poison"))) is ErrorCode.UNKNOWN_SERVER_ERROR
     await asyncio.sleep(0)
@@ -444,6 +447,37 @@ async def test_a_state_that_cannot_be_trusted_is_made_anew(
     # what is in the log cannot be applied now either: the shard is given up, and said to be
     assert all(it.shard is not before for it in bench.host)
     assert "cannot be loaded" in caplog.text
+
+
+async def test_a_state_that_is_ahead_of_the_log_is_forgotten(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.ready()
+    assert bench.run(write(b"a")) == "done"
+    lost = bench.run(write(b"b"))
+    assert b"b" in bench.slate().content
+    with monkeypatch.context() as refusing:
+
+        def append(*_: object, **__: object) -> None:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+        refusing.setattr(Partition, "append", append)
+        with pytest.raises(KafkaError) as caught:
+            await lost
+    assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert refused(lambda: bench.run(write(b"c"))) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await asyncio.sleep(0)
+    await bench.host.wait_loaded()
+    assert bench.slate().content == {b"a": b"v"}
+
+
+async def test_whoever_is_heard_before_the_end_is_written_and_answered(bench: Bench) -> None:
+    await bench.ready()
+    bench.run(write(b"a"))
+    last = bench.run(write(b"b"))
+    await bench.host.close()
+    assert last.result() == "done"
+    assert bench.partitions[0].log.log_end_offset == 2
 
 
 async def test_time_outs_come_as_commands(bench: Bench) -> None:
@@ -506,7 +540,8 @@ async def test_a_command_for_all_reaches_each_loaded_shard(bench: Bench) -> None
     await bench.ready()
     bench.host.notify(write(b"all"))
     assert [it.content for it in bench.slates] == [{b"all": b"v"}] * 2
-    assert bench.host.run_everywhere(lambda: write(b"b")) == ["done", "done"]
+    replies = bench.host.run_everywhere(lambda: write(b"b"))
+    assert [await settled(it) for it in replies] == ["done", "done"]
     bench.lead(2, 1)
     bench.lead(1, 1)
     assert refused(lambda: bench.host.run_everywhere(lambda: write(b"c")) and None) is (

@@ -43,6 +43,7 @@ from ottla.coordinator.group.journal import (
     ConsumerGroupEntry,
     ConsumerMemberEntry,
     ConsumerTopicsEntry,
+    CurrentAssignment,
     CurrentAssignmentEntry,
     RegexEntry,
     TargetAssignmentEntry,
@@ -58,7 +59,7 @@ from ottla.coordinator.group.revision import (
     preferred,
 )
 from ottla.coordinator.group.subscriptions import SubscribableTopics
-from ottla.coordinator.shard import Answer, Now, Result
+from ottla.coordinator.shard import Answer, Now, Record, Result
 from ottla.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -122,23 +123,44 @@ class ConsumerMachine:
 
     def heartbeat(self, it: ConsumerHeartbeat, now: Now) -> Result:
         group = self._state.groups.get(it.group_id)
-        if isinstance(group, ConsumerGroup) and self._says_nothing_new(it, group):
-            settings = self._clocks.settings.of(it.group_id)
-            self._clocks.heard_of(
-                it.group_id, it.member_id, now, settings.consumer_session_timeout_ms
-            )
-            return Result(
-                ConsumerAlive(it.member_id, it.epoch, settings.consumer_heartbeat_interval_ms)
-            )
+        if isinstance(group, ConsumerGroup):
+            member = group.members.get(it.member_id)
+            if member is not None and self._says_nothing_new(it, group, member):
+                if member.epoch == group.epoch:
+                    return self._still_there(group, member.id, member.epoch, now)
+                if group.targets.get(member.id, NO_PARTITIONS) == member.assigned:
+                    return self._follow(group, member, now)
         if it.epoch in (LEFT_EPOCH, AWAY_EPOCH):
             return self._leave(it, now)
         return self._beat(it, group, now)
 
-    def _says_nothing_new(self, it: ConsumerHeartbeat, group: ConsumerGroup) -> bool:
-        member = group.members.get(it.member_id)
+    def _still_there(
+        self, group: ConsumerGroup, member_id: str, epoch: int, now: Now, *records: Record
+    ) -> Result:
+        settings = self._clocks.settings.of(group.id)
+        self._clocks.heard_of(group.id, member_id, now, settings.consumer_session_timeout_ms)
+        reply = ConsumerAlive(member_id, epoch, settings.consumer_heartbeat_interval_ms)
+        return Result(reply, records)
+
+    def _follow(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> Result:
+        """Others came or went, and this member keeps what it has: only its epoch moves on.
+
+        What `_beat` would do too. In a large group nearly all members take this step in every
+        rebalance, so it must not cost much.
+        """
+        keeps = CurrentAssignment(
+            group.epoch, member.epoch, MemberState.STABLE, member.assigned, member.revoking
+        )
+        entry = CurrentAssignmentEntry(group.id, member.id, keeps)
+        return self._still_there(group, member.id, group.epoch, now, encode(entry))
+
+    def _says_nothing_new(
+        self, it: ConsumerHeartbeat, group: ConsumerGroup, member: ConsumerMember
+    ) -> bool:
+        """It has done what it was told, and there is nothing to find out about the group."""
         return (
-            member is not None
-            and it.epoch == member.epoch == group.epoch == group.target_epoch
+            it.epoch == member.epoch
+            and group.epoch == group.target_epoch
             and member.state is MemberState.STABLE
             and it.topics is None
             and it.regex is None
@@ -212,7 +234,7 @@ class ConsumerMachine:
             return self._remove(group, [member], reply, now, "it left")
         # It keeps its partitions until it is back or its session ends, but works on none of them:
         # those it had still to give up are free now.
-        away = replace(member, epoch=AWAY_EPOCH, state=MemberState.STABLE, revoking=NO_PARTITIONS)
+        away = member._replace(epoch=AWAY_EPOCH, state=MemberState.STABLE, revoking=NO_PARTITIONS)
         entry = CurrentAssignmentEntry(group.id, member.id, away.holdings())
 
         def written(error: KafkaError | None, now: Now) -> None:

@@ -9,10 +9,11 @@ read.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.coordinator.group.members import CommittedOffset
 from ottla.coordinator.shard import Record, Written
@@ -33,8 +34,7 @@ Partitions = Mapping[TopicId, frozenset[int]]
 # --- entries --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetEntry:
+class OffsetEntry(NamedTuple):
     """Types 0 and 1: an offset was committed, or deleted."""
 
     group_id: str
@@ -134,8 +134,7 @@ class TargetEpochEntry:
     epoch: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetAssignmentEntry:
+class TargetAssignmentEntry(NamedTuple):
     """Type 7: what a member shall own."""
 
     group_id: str
@@ -143,8 +142,7 @@ class TargetAssignmentEntry:
     value: Partitions | None
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentAssignment:
+class CurrentAssignment(NamedTuple):
     """What a member owns and what it has to give up; `state` is Kafka's number."""
 
     member_epoch: int
@@ -154,8 +152,7 @@ class CurrentAssignment:
     pending_revocation: Partitions
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentAssignmentEntry:
+class CurrentAssignmentEntry(NamedTuple):
     """Type 8: what a member owns."""
 
     group_id: str
@@ -208,6 +205,12 @@ def _key(message: Any) -> bytes:
     parts: list[Any] = [_PREFIX.pack(message.__schema__.api_key)]
     codec(type(message), 0).encode(message, parts)
     return b"".join(parts)
+
+
+@functools.lru_cache(maxsize=16_384)
+def _member_key(kind: Callable[..., Any], group_id: str, member_id: str) -> bytes:
+    """Of a record about one member; the same ones are written again and again."""
+    return _key(kind(group_id=group_id, member_id=member_id))
 
 
 def _value(message: Any, version: int) -> bytes:
@@ -325,11 +328,11 @@ def consumer_member(group_id: str, member_id: str, member: ConsumerMemberSnapsho
         ),
         CONSUMER_VERSION,
     )
-    return _key(wire.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)), value
+    return _member_key(wire.ConsumerGroupMemberMetadataKey, group_id, member_id), value
 
 
 def consumer_member_tombstone(group_id: str, member_id: str) -> Record:
-    return _key(wire.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)), None
+    return _member_key(wire.ConsumerGroupMemberMetadataKey, group_id, member_id), None
 
 
 def target_epoch(group_id: str, epoch: int) -> Record:
@@ -348,7 +351,7 @@ def target_epoch_tombstone(group_id: str) -> Record:
 
 def target_assignment(group_id: str, member_id: str, partitions: Partitions) -> Record:
     return (
-        _key(wire.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)),
+        _member_key(wire.ConsumerGroupTargetAssignmentMemberKey, group_id, member_id),
         _value(
             wire.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=_by_topic(partitions)),
             CONSUMER_VERSION,
@@ -357,13 +360,12 @@ def target_assignment(group_id: str, member_id: str, partitions: Partitions) -> 
 
 
 def target_assignment_tombstone(group_id: str, member_id: str) -> Record:
-    key = wire.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
-    return _key(key), None
+    return _member_key(wire.ConsumerGroupTargetAssignmentMemberKey, group_id, member_id), None
 
 
 def current_assignment(group_id: str, member_id: str, value: CurrentAssignment) -> Record:
     return (
-        _key(wire.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)),
+        _member_key(wire.ConsumerGroupCurrentMemberAssignmentKey, group_id, member_id),
         _value(
             wire.ConsumerGroupCurrentMemberAssignmentValue(
                 member_epoch=value.member_epoch,
@@ -378,8 +380,7 @@ def current_assignment(group_id: str, member_id: str, value: CurrentAssignment) 
 
 
 def current_assignment_tombstone(group_id: str, member_id: str) -> Record:
-    key = wire.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
-    return _key(key), None
+    return _member_key(wire.ConsumerGroupCurrentMemberAssignmentKey, group_id, member_id), None
 
 
 def regex(group_id: str, expression: str, value: ResolvedRegex) -> Record:

@@ -40,8 +40,7 @@ class GroupType(Enum):
     CONSUMER = "consumer"
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(NamedTuple):
     """Who sent a command."""
 
     id: str
@@ -49,8 +48,7 @@ class Client:
     """As Kafka prints addresses: with a leading slash."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """How far a group has come in one partition."""
 
     offset: int

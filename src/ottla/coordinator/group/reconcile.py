@@ -9,7 +9,6 @@ it no more (UNREVOKED), because a partition is nobody else's before that.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import replace
 
 from ottla.coordinator.group.assignors import NO_PARTITIONS, Partitions
 from ottla.coordinator.group.consumer_group import ConsumerMember, MemberState
@@ -114,8 +113,8 @@ def _drop_unwanted(
         revoking[topic] = revoking.get(topic, NONE) | partitions
     if _still_owns(owned, revoking):
         # Its epoch stays as it is: this is no step towards a target.
-        return replace(member, state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
-    return replace(member, state=MemberState.STABLE, assigned=kept, revoking=NO_PARTITIONS)
+        return member._replace(state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
+    return member._replace(state=MemberState.STABLE, assigned=kept, revoking=NO_PARTITIONS)
 
 
 def _changed(

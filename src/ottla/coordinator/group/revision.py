@@ -9,7 +9,6 @@ target (`reconcile`). The group itself stays as it is until the entries are repl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -94,7 +93,7 @@ class Revision:
         group_id = self._group.id
         for entry in leave(self._group, replaced):
             self._add(entry)
-        member = replace(replaced, id=member_id, epoch=0, previous_epoch=0)
+        member = replaced._replace(id=member_id, epoch=0, previous_epoch=0)
         target = self._group.targets.get(replaced.id, NO_PARTITIONS)
         self._add(ConsumerMemberEntry(group_id, member_id, member.about()))
         self._add(TargetAssignmentEntry(group_id, member_id, target))
@@ -108,7 +107,7 @@ class Revision:
         """Take over what the member has said about itself."""
         before = self.before
         news = {name: wish for name, wish in wishes.items() if wish != getattr(before, name)}
-        self.member = member = replace(before, **news) if news else before
+        self.member = member = before._replace(**news) if news else before
         if news or (member.id not in self._group.members and self.replaced is None):
             self._add(ConsumerMemberEntry(self._group.id, member.id, member.about()))
         if member.topics != before.topics:

@@ -106,6 +106,24 @@ def test_members_beyond_the_partitions_own_nothing() -> None:
     assert w.group.state_name == "Stable"
 
 
+def test_a_member_that_keeps_what_it_has_follows_with_one_record() -> None:
+    w = GroupWorld()
+    w.topics(a=2)
+    one, two, three = (w.consumer(name, "a") for name in ("one", "two", "three"))
+    one.join()
+    two.join()
+    w.settle(one, two)
+    assert one.epoch == 2
+    three.join()
+    written = len(w.runner.log)
+    assert one.send(2) == ConsumerAlive("one", 3, 5000, None)
+    assert len(w.runner.log) == written + 1
+    member = w.group.members["one"]
+    assert (member.epoch, member.previous_epoch, member.assigned) == (3, 2, one.owned)
+    # Suppose the answer is lost: it asks again as it was, and is told again.
+    assert one.send(2, owned=one.owned).epoch == 3
+
+
 def test_the_state_is_assigning_between_a_departure_and_the_next_heartbeat() -> None:
     w = GroupWorld()
     w.topics(a=2)

@@ -1,0 +1,287 @@
+"""Writing in a crowd: what several commands of one loop turn bring goes into the log together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ottla.config.topic import TopicConfig
+from ottla.coordinator.shard import Now, Record, Result
+from ottla.coordinator.writing import CROWD, Turn, Writer
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.model.topic import PartitionState
+from ottla.records.batch import batches
+from ottla.records.builder import build_batch
+from ottla.records.compression import Compression
+from ottla.records.reader import iter_records
+from ottla.replication.partition import Partition
+from ottla.runtime.waiters import Deferred
+from ottla.storage.log import Log
+from ottla.testing.logs import LogBench
+
+NOW = Now(1_700_000_000_000, 1_000)
+
+
+class Notebook:
+    """A shard that notes what it is told, and where the log has it."""
+
+    def __init__(self) -> None:
+        self.notes: dict[int, tuple[bytes, bytes | None]] = {}
+
+    def replay(
+        self,
+        key: bytes,
+        value: bytes | None,
+        *,
+        offset: int = -1,
+        producer_id: int = -1,
+        meaning: Any = None,
+    ) -> None:
+        if key == b"poison":
+            raise RuntimeError("a bug")
+        self.notes[offset] = (key, value)
+
+
+class Settings:
+    compression = Compression.NONE
+    commit_timeout_ms = 5_000
+
+
+class Durability:
+    def wait_flushed(self, log: Log, offset: int) -> asyncio.Future[None]:
+        raise AssertionError("nobody asked for fsync")
+
+
+class Desk:
+    """A writer, its shard and its log."""
+
+    def __init__(self, turn: Turn | None = None, config: TopicConfig | None = None) -> None:
+        state = PartitionState(1, 0, 0, (1,), (1,))
+        log = LogBench(config or TopicConfig()).open()
+        place = TopicPartition("__things", 0)
+        self.partition = Partition(place, TopicId(b"t" * 16), log, state, Durability())
+        self.shard = Notebook()
+        self.broken: list[ErrorCode] = []
+        shard: Any = self.shard
+        self.writer = Writer(
+            self.partition,
+            shard,
+            turn or Turn(),
+            Settings(),
+            lambda error: self.broken.append(error.code),
+        )
+
+    def command(self, key: bytes, value: bytes = b"v", *, atomic: bool = True) -> Any:
+        """Write one record; the key is the reply."""
+        return self.run([(key, value)], key, atomic=atomic)
+
+    def run(self, records: list[Record], reply: Any, *, atomic: bool = True) -> Any:
+        try:
+            self.writer.record(Result(reply, records, atomic=atomic), NOW)
+        except KafkaError as error:
+            reply = error
+        return self.writer.reply(reply)
+
+    async def warm(self) -> None:
+        """A first write, which is never gathered; and the end of its turn."""
+        assert self.command(b"warm") == b"warm"
+        await asyncio.sleep(0)
+
+    def batches(self) -> list[list[bytes | None]]:
+        """The keys of each batch in the log."""
+        log = self.partition.log
+        region = log.read(0, 1 << 30, upper=log.log_end_offset).region
+        data = b"" if region is None else region.read()
+        return [
+            [it.key for it in iter_records(memoryview(data)[at : at + header.size], header)]
+            for at, header in batches(data)
+        ]
+
+
+@pytest.fixture
+async def desk() -> Desk:
+    it = Desk()
+    await it.warm()
+    return it
+
+
+def pending(reply: Any) -> Deferred[Any]:
+    assert isinstance(reply, Deferred)
+    assert not reply.done
+    return reply
+
+
+async def failure(reply: Deferred[Any]) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        await reply
+    return caught.value.code
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, code: ErrorCode) -> None:
+    def append(*_: object, **__: object) -> None:
+        raise KafkaError(code)
+
+    monkeypatch.setattr(Partition, "append", append)
+
+
+async def test_the_first_of_a_turn_is_written_at_once_and_the_others_together(desk: Desk) -> None:
+    assert desk.command(b"a") == b"a"
+    later = [pending(desk.command(key)) for key in (b"b", b"c", b"d")]
+    assert desk.batches() == [[b"warm"], [b"a"]]
+    assert [key for key, _ in desk.shard.notes.values()] == [b"warm", b"a", b"b", b"c", b"d"]
+    assert [await it for it in later] == [b"b", b"c", b"d"]
+    assert desk.batches() == [[b"warm"], [b"a"], [b"b", b"c", b"d"]]
+
+
+async def test_the_shard_is_told_the_offsets_that_the_log_then_gives(desk: Desk) -> None:
+    desk.command(b"a")
+    desk.run([(b"b", b"1"), (b"c", None)], None)
+    await desk.run([(b"d", b"2")], None)
+    keys = [key for batch in desk.batches() for key in batch]
+    assert [desk.shard.notes[offset][0] for offset in range(len(keys))] == keys
+
+
+async def test_the_next_turn_begins_anew(desk: Desk) -> None:
+    desk.command(b"a")
+    await pending(desk.command(b"b"))
+    assert desk.command(b"c") == b"c"
+
+
+async def test_nobody_is_told_of_what_is_not_written(desk: Desk) -> None:
+    desk.command(b"a")
+    written = pending(desk.command(b"b"))
+    asked = pending(desk.writer.reply("what b has changed"))
+    refused = pending(desk.writer.reply(KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)))
+    waiting: Deferred[Any] = Deferred()
+    desk.writer.answer(waiting, "an answer to somebody else")
+    assert not waiting.done
+    await written
+    assert asked.result() == "what b has changed"
+    assert await failure(refused) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert waiting.result() == "an answer to somebody else"
+
+
+async def test_a_large_crowd_is_written_in_portions(desk: Desk) -> None:
+    desk.command(b"first")
+    replies = [desk.command(b"%d" % number) for number in range(3 * CROWD)]
+    answered = [not isinstance(it, Deferred) or it.done for it in replies]
+    assert answered[0], "before the turn has ended"
+    assert not answered[-1]
+    sizes = [len(batch) for batch in desk.batches()[2:]]
+    assert sizes == [CROWD + 1] * 2
+    await replies[-1]
+    assert sum(map(len, desk.batches()[2:])) == 3 * CROWD
+
+
+async def test_no_batch_becomes_larger_than_the_topic_allows(desk: Desk) -> None:
+    desk.command(b"first")
+    replies = [desk.command(b"%d" % number, b"x" * 300_000) for number in range(7)]
+    await replies[-1]
+    assert [len(batch) for batch in desk.batches()[2:]] == [3, 3, 1]
+
+
+async def test_what_is_too_large_is_refused_and_harms_nobody(desk: Desk) -> None:
+    desk.command(b"a")
+    small = pending(desk.command(b"b"))
+    with pytest.raises(KafkaError) as caught:
+        desk.command(b"huge", b"x" * (2 << 20))
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert await small == b"b"
+    assert (desk.broken, desk.batches()) == ([], [[b"warm"], [b"a"], [b"b"]])
+    assert b"huge" not in dict(desk.shard.notes.values())
+
+
+async def test_independent_records_come_after_what_was_gathered(desk: Desk) -> None:
+    desk.command(b"a")
+    desk.command(b"b")
+    desk.run([(b"%d" % it, b"x" * 300_000) for it in range(5)], None, atomic=False)
+    assert desk.batches()[2:] == [[b"b"], [b"0", b"1", b"2"], [b"3", b"4"]]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+async def test_when_it_cannot_be_written_everybody_is_told_and_the_state_is_broken(
+    desk: Desk,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    code: ErrorCode,
+    told: ErrorCode,
+) -> None:
+    desk.command(b"a")
+    written = pending(desk.command(b"b"))
+    asked = pending(desk.writer.reply("what b has changed"))
+    refuse(monkeypatch, code)
+    assert [await failure(it) for it in (written, asked)] == [told, told]
+    assert (desk.writer.broken, desk.broken) == (True, [told])
+    assert "could not be written" in caplog.text
+
+
+async def test_what_comes_when_the_state_has_just_broken_is_refused(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.command(b"a")
+    first = pending(desk.command(b"b", b"x" * 700_000))
+    refuse(monkeypatch, ErrorCode.NOT_ENOUGH_REPLICAS)
+    with pytest.raises(KafkaError) as caught:
+        desk.command(b"c", b"x" * 700_000)
+    assert caught.value.code is ErrorCode.NOT_COORDINATOR
+    assert await failure(first) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_log_that_takes_nothing_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    with monkeypatch.context() as broken:
+        refuse(broken, ErrorCode.NOT_ENOUGH_REPLICAS)
+        for key in (b"a", b"b", b"c"):
+            with pytest.raises(KafkaError) as caught:
+                desk.command(key)
+            assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert (desk.writer.broken, desk.shard.notes) == (False, {})
+    assert desk.command(b"d") == b"d", "the first that goes well is not gathered"
+    assert await pending(desk.command(b"e")) == b"e"
+
+
+async def test_a_change_that_cannot_be_applied_is_not_written(desk: Desk) -> None:
+    desk.command(b"a")
+    good = pending(desk.command(b"b"))
+    bad = pending(desk.command(b"poison"))
+    assert desk.broken == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert await good == b"b"
+    assert await failure(bad) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert desk.batches()[2:] == [[b"b"]]
+
+
+async def test_what_is_not_written_when_the_partition_is_lost_is_answered_so(desk: Desk) -> None:
+    desk.command(b"a")
+    waiting = pending(desk.command(b"b"))
+    desk.writer.close(KafkaError(ErrorCode.NOT_COORDINATOR))
+    assert await failure(waiting) is ErrorCode.NOT_COORDINATOR
+    await asyncio.sleep(0)
+    assert desk.batches() == [[b"warm"], [b"a"]]
+
+
+async def test_when_somebody_else_writes_in_between_the_state_is_broken(desk: Desk) -> None:
+    desk.command(b"a")
+    waiting = pending(desk.command(b"b"))
+    batch = bytearray(build_batch([(1, b"foreign", b"v", ())]))
+    desk.partition.append(memoryview(batch), NOW.wall_ms)
+    assert await waiting == b"b"
+    assert desk.broken == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    assert desk.batches()[2:] == [[b"foreign"], [b"b"]]
+
+
+async def test_the_writers_of_one_host_share_their_turn() -> None:
+    turn = Turn()
+    desks = [Desk(turn), Desk(turn)]
+    for it in desks:
+        await it.warm()
+    assert desks[0].command(b"a") == b"a"
+    assert await pending(desks[1].command(b"b")) == b"b"
