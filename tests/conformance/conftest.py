@@ -104,6 +104,24 @@ def topic(new_topic: Callable[..., Topic]) -> Topic:
 
 
 @pytest.fixture
+def group(wire: Any, unique: Any, eventually: Any) -> str:
+    """The id of a group whose coordinator is ready."""
+    name, connection = unique("group"), wire()
+
+    def ready() -> bool:
+        (found,) = connection.ask(
+            "find_coordinator", 6, key_type=0, coordinator_keys=[name]
+        ).coordinators
+        if found.error_code:
+            return False
+        (fetched,) = connection.ask("offset_fetch", 9, groups=[{"group_id": name}]).groups
+        return fetched.error_code == 0
+
+    eventually(ready)
+    return str(name)
+
+
+@pytest.fixture
 def produce() -> Callable[..., Any]:
     """`produce(connection, topic, records)`: the partition's part of the response."""
 

@@ -28,22 +28,6 @@ def bootstrap(bootstrap_quick_groups: str) -> str:
     return bootstrap_quick_groups
 
 
-@pytest.fixture
-def group(wire, unique, eventually) -> str:
-    """A group id whose coordinator answers."""
-    name = unique("group")
-    connection = wire()
-
-    def found() -> bool:
-        answer = connection.ask("find_coordinator", 4, key_type=0, coordinator_keys=[name])
-        return answer.coordinators[0].error_code == NONE
-
-    eventually(found)
-    # Apache Kafka's answers COORDINATOR_LOAD_IN_PROGRESS for a moment after its topic was made.
-    eventually(lambda: heartbeat(connection, name, "x", 5).error_code != 14)
-    return name
-
-
 def heartbeat(connection: Any, group: str, member: str, epoch: int, **fields: Any) -> Any:
     version = fields.pop("version", 1)
     return connection.ask(

@@ -1,7 +1,7 @@
 """kafkajs 2.2 under Node: its producer, its consumer and its admin client.
 
 What kafkajs produced is read back with librdkafka; its consumer always joins a group, and
-`test_kafkajs_groups` has more of that. One Node process takes the calls (`kafkajs/client.js`).
+`client_groups` has more of that. One Node process takes the calls (`kafkajs/client.js`).
 Every expectation was checked against Apache Kafka 4.2 (OTTLA_TEST_BOOTSTRAP).
 """
 

@@ -16,24 +16,6 @@ NOWHERE = uuid.UUID(int=7)
 
 
 @pytest.fixture
-def group(wire, unique, eventually) -> str:
-    """The id of a group whose coordinator is ready."""
-    name, connection = unique("group"), wire()
-
-    def ready() -> bool:
-        (found,) = connection.ask(
-            "find_coordinator", 6, key_type=0, coordinator_keys=[name]
-        ).coordinators
-        if found.error_code:
-            return False
-        (fetched,) = connection.ask("offset_fetch", 9, groups=[{"group_id": name}]).groups
-        return fetched.error_code == NONE
-
-    eventually(ready)
-    return name
-
-
-@pytest.fixture
 def commit(wire, group):
     """`commit(topic, {0: 5})`: the error codes by partition."""
     connection = wire()

@@ -123,24 +123,6 @@ class Member:
 
 
 @pytest.fixture
-def group(wire, unique, eventually) -> str:
-    """The id of a group whose coordinator is ready."""
-    name, connection = unique("group"), wire()
-
-    def ready() -> bool:
-        (found,) = connection.ask(
-            "find_coordinator", 6, key_type=0, coordinator_keys=[name]
-        ).coordinators
-        if found.error_code:
-            return False
-        (listed,) = connection.ask("describe_groups", 5, groups=[name]).groups
-        return listed.error_code == NONE
-
-    eventually(ready)
-    return name
-
-
-@pytest.fixture
 def member(wire, group):
     """`member(...)`: one that has not joined yet."""
 

@@ -1,6 +1,6 @@
 """kafka-python 3.0 in groups: commits, positions, subscriptions that grow, its admin client.
 
-How its members share partitions, with each of its strategies, is in `test_groups_classic`. Every
+How its members share partitions, with each of its strategies, is in `test_all_libraries`. Every
 expectation was checked against Apache Kafka 4.2 (with quick-groups.properties).
 """
 
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import MemberToRemove, NewPartitions, NewTopic, OffsetSpec
 from kafka.errors import (
@@ -28,44 +27,11 @@ PARTITIONS = 4
 TIMEOUT = 30
 
 
-@pytest.fixture(scope="module")
-def bootstrap(bootstrap_quick_groups: str) -> str:
-    return bootstrap_quick_groups
-
-
-@pytest.fixture
-def topic(new_topic: Any) -> str:
-    return str(new_topic(PARTITIONS).name)
-
-
-@pytest.fixture
-def group(unique: Any) -> str:
-    return str(unique("group"))
-
-
 @pytest.fixture
 def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
     made = KafkaAdminClient(bootstrap_servers=bootstrap)
     yield made
     made.close()
-
-
-@pytest.fixture
-def produce(bootstrap: str) -> Callable[..., list[str]]:
-    """`produce(topic, 8)`: that many records, numbered and dealt to the partitions in turn."""
-    producer = Producer({"bootstrap.servers": bootstrap})
-    sent = 0
-
-    def send(topic: str, count: int, partitions: int = PARTITIONS) -> list[str]:
-        nonlocal sent
-        values = [str(it) for it in range(sent, sent + count)]
-        for number, value in enumerate(values):
-            producer.produce(topic, value.encode(), partition=number % partitions)
-        sent += count
-        assert producer.flush(TIMEOUT) == 0
-        return values
-
-    return send
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """kafkajs 2.2 in groups: the classic protocol with its one strategy, round robin.
 
 kafkajs has no static members, and finds the topics of a pattern only once. It does everything
-else that `test_confluent_groups` tells of. Every expectation was checked against Apache Kafka 4.2
+else that `test_confluent_kafka` tells of. Every expectation was checked against Apache Kafka 4.2
 (with quick-groups.properties).
 """
 
@@ -15,21 +15,6 @@ import pytest
 
 PARTITIONS = 4
 TIMEOUT = 30
-
-
-@pytest.fixture(scope="module")
-def bootstrap(bootstrap_quick_groups: str) -> str:
-    return bootstrap_quick_groups
-
-
-@pytest.fixture
-def topic(new_topic: Any) -> str:
-    return str(new_topic(PARTITIONS).name)
-
-
-@pytest.fixture
-def group(unique: Any) -> str:
-    return str(unique("group"))
 
 
 @pytest.fixture

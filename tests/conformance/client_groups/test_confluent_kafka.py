@@ -1,6 +1,6 @@
 """confluent-kafka in groups of both protocols: what an application does with them, and survives.
 
-`test_groups_classic` and `test_groups_consumer` look at the protocols and at who gets which
+`test_all_libraries` and `test_groups_consumer` look at the protocols and at who gets which
 partition; here are the stories: nothing is read twice or not at all while members come and go, a
 member crashes or sleeps through its session, topics appear and grow, offsets are committed and
 looked at. Every expectation was checked against Apache Kafka 4.2 (with quick-groups.properties).
@@ -28,7 +28,6 @@ from confluent_kafka import (
     ConsumerGroupType,
     KafkaError,
     KafkaException,
-    Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
@@ -48,52 +47,9 @@ KINDS: dict[str, dict[str, Any]] = {
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
-@pytest.fixture(scope="module")
-def bootstrap(bootstrap_quick_groups: str) -> str:
-    return bootstrap_quick_groups
-
-
-@pytest.fixture
-def topic(new_topic: Any) -> str:
-    return str(new_topic(PARTITIONS).name)
-
-
-@pytest.fixture
-def group(unique: Any, wire: Any, eventually: Any) -> str:
-    """A group id whose coordinator answers."""
-    name, connection = unique("group"), wire()
-
-    def loaded() -> bool:
-        asked = {"groups": [{"group_id": name, "topics": None}]}
-        return connection.ask("offset_fetch", 8, **asked).groups[0].error_code == 0
-
-    # Apache Kafka's makes its topic when somebody looks for a coordinator
-    connection.ask("find_coordinator", 4, key_type=0, coordinator_keys=[name])
-    eventually(loaded)
-    return str(name)
-
-
 @pytest.fixture
 def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
-
-
-@pytest.fixture
-def produce(bootstrap: str) -> Callable[..., list[str]]:
-    """`produce(topic, 8)`: that many records, numbered and dealt to the partitions in turn."""
-    producer = Producer({"bootstrap.servers": bootstrap})
-    sent = 0
-
-    def send(topic: str, count: int, partitions: int = PARTITIONS) -> list[str]:
-        nonlocal sent
-        values = [str(it) for it in range(sent, sent + count)]
-        for number, value in enumerate(values):
-            producer.produce(topic, value.encode(), partition=number % partitions)
-        sent += count
-        assert producer.flush(TIMEOUT) == 0
-        return values
-
-    return send
 
 
 def settings_of(bootstrap: str, group: str, kind: str, **more: Any) -> dict[str, Any]:

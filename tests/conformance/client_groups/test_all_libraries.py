@@ -25,7 +25,6 @@ from confluent_kafka import (
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     KafkaException,
-    Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
@@ -37,32 +36,6 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 
 PARTITIONS = 4
 TIMEOUT = 30
-
-
-@pytest.fixture(scope="module")
-def bootstrap(bootstrap_quick_groups: str) -> str:
-    return bootstrap_quick_groups
-
-
-@pytest.fixture
-def topic(new_topic) -> str:
-    return new_topic(PARTITIONS).name
-
-
-@pytest.fixture
-def produce(bootstrap):
-    """`produce(topic, 100)`: numbered records, spread over the partitions."""
-    producer = Producer({"bootstrap.servers": bootstrap})
-    sent = 0
-
-    def send(topic: str, count: int) -> None:
-        nonlocal sent
-        for _ in range(count):
-            producer.produce(topic, str(sent).encode(), partition=sent % PARTITIONS)
-            sent += 1
-        assert producer.flush(TIMEOUT) == 0
-
-    return send
 
 
 # -- members, whichever library they are of ----------------------------------------------------

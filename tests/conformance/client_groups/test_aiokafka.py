@@ -1,6 +1,6 @@
 """aiokafka 0.14 in groups: commits, positions, subscriptions that grow, its admin client.
 
-How its members share partitions, with each of its strategies, is in `test_groups_classic`. Every
+How its members share partitions, with each of its strategies, is in `test_all_libraries`. Every
 expectation was checked against Apache Kafka 4.2 (with quick-groups.properties).
 """
 
@@ -19,21 +19,6 @@ from aiokafka.structs import OffsetAndMetadata
 
 PARTITIONS = 4
 TIMEOUT = 30
-
-
-@pytest.fixture(scope="module")
-def bootstrap(bootstrap_quick_groups: str) -> str:
-    return bootstrap_quick_groups
-
-
-@pytest.fixture
-def topic(new_topic: Any) -> str:
-    return str(new_topic(PARTITIONS).name)
-
-
-@pytest.fixture
-def group(unique: Any) -> str:
-    return str(unique("group"))
 
 
 @pytest.fixture
