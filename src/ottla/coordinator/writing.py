@@ -116,7 +116,6 @@ class Writer:
             if size <= limit:
                 self._gather(result.records, size, now)
                 return
-        self._write_gathered()
         if result.atomic:
             self._append(result.records, now)
             return
