@@ -1,4 +1,8 @@
-"""Connections over real sockets, on both event loops: order, back-pressure, files, bad bytes."""
+"""Connections over real sockets, on both event loops: order, back-pressure, files, bad bytes.
+
+Everything holds for a client that is alone and for one in a crowd, whose answers leave with those
+of others.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ottla.net.connection import Connection, Hangup, Reply
-from ottla.net.listener import Limits, Listeners
+from ottla.net.listener import CROWD, Limits, Listeners
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.files import FileRegion, OsFileSystem
 from ottla.runtime.loop import LOOP_FACTORIES, loop_factory
@@ -32,6 +36,13 @@ def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
     loop = loop_factory(request.param)()
     yield loop
     loop.close()
+
+
+@pytest.fixture(params=["alone", "in a crowd"], autouse=True)
+def crowd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    crowded: bool = request.param == "in a crowd"
+    monkeypatch.setattr(Listeners, "crowded", lambda listeners, connection: crowded)
+    return crowded
 
 
 class Client:
@@ -86,6 +97,59 @@ def test_pipelined_requests_are_answered_in_order(loop):
         client = await connect()
         client.send(*(b"%d" % n for n in range(1000)))
         assert [await client.receive() for _ in range(1000)] == [b"%d" % n for n in range(1000)]
+
+    run(loop, echo, scenario)
+
+
+def test_answers_of_a_crowd_leave_when_all_have_been_served(loop, crowd):
+    known: list[Connection] = []
+    sent: list[list[int]] = []
+
+    async def scenario(listeners, connect):
+        clients = [await connect() for _ in range(3)]
+        for client in clients:
+            client.send(b"hello")
+            assert await client.receive() == b"hello"
+        for client in clients:  # they arrive in one turn of the loop
+            client.send(b"again")
+        assert [await client.receive() for client in clients] == [b"again"] * 3
+
+    def answer(connection: Connection, request: memoryview) -> Reply:
+        if request == b"hello":
+            known.append(connection)
+        else:
+            sent.append(sorted(it.sent_bytes for it in known))
+        return [frame(bytes(request))]
+
+    run(loop, answer, scenario)
+    before, after = len(frame(b"hello")), len(frame(b"hello") + frame(b"again"))
+    assert sent[0] == [before] * 3
+    assert sent[2] == ([before] * 3 if crowd else [before, after, after])
+
+
+def test_what_was_answered_before_a_bad_request_is_sent(loop):
+    def answer(connection: Connection, request: memoryview) -> Reply:
+        if request == b"bad":
+            raise Hangup("no")
+        return [frame(bytes(request))]
+
+    async def scenario(listeners, connect):
+        client = await connect()
+        client.send(b"one", b"two", b"bad")
+        assert [await client.receive() for _ in range(2)] == [b"one", b"two"]
+        assert await client.closed()
+
+    run(loop, answer, scenario)
+
+
+def test_a_crowd_too_large_for_one_turn_is_answered_in_portions(loop):
+    async def scenario(listeners, connect):
+        clients = [await connect() for _ in range(3 * CROWD)]
+        for _ in range(3):
+            for client in clients:
+                client.send(b"x", b"y")
+            for client in clients:
+                assert [await client.receive() for _ in range(2)] == [b"x", b"y"]
 
     run(loop, echo, scenario)
 

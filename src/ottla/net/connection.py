@@ -76,6 +76,8 @@ class Host(Protocol):
     complaints: RateLimit
 
     def busy(self, connection: Connection) -> None: ...
+    def crowded(self, connection: Connection) -> bool: ...
+    def send_soon(self, connection: Connection) -> None: ...
     def closed(self, connection: Connection) -> None: ...
     def run_blocking(self, work: Callable[[], None]) -> asyncio.Future[None]: ...
 
@@ -182,7 +184,10 @@ class Connection:
                     break
                 reply = answer(self, frame)
                 if type(reply) is list and not self._slots:
-                    self._send(reply)
+                    if self._host.crowded(self):
+                        self._send_soon(reply)
+                    else:
+                        self._send(reply)
                 elif reply is not None:
                     self._enqueue(reply)
                 if self._fd < 0:
@@ -221,6 +226,11 @@ class Connection:
         """Something that held this connection back has changed."""
         if self._fd >= 0 and (self._backlog or self._starving):
             self._serve()
+
+    def _resume_soon(self) -> None:
+        """Not at once: somebody else is still at work, perhaps on this very connection."""
+        if self._backlog and not self._exclusive and not self._paused:
+            self._host.loop.call_soon(self._resume)
 
     def _read(self, wanted: bool) -> None:
         if wanted != self._reading and self._fd >= 0:
@@ -262,15 +272,32 @@ class Connection:
             self._hang_up(str(error))
             return
         self._unpause()
-        if self._backlog and not self._exclusive and not self._paused:
-            # Not from here: whoever resolved the reply is still at work.
-            self._host.loop.call_soon(self._resume)
+        self._resume_soon()
 
     def _send(self, parts: Sequence[Part]) -> None:
         if len(parts) == 1 and not self._out:
             self._send_one(parts[0])
         else:
             self._queue(parts)
+
+    def _send_soon(self, parts: Sequence[Part]) -> None:
+        """Send with the answers of others, when the turn of the loop ends."""
+        if not self._out:
+            self._host.send_soon(self)
+        self._out.extend(parts)
+        self._pause_if_full()
+
+    def send_gathered(self) -> None:
+        """The turn has ended: send what has waited for that."""
+        if self._fd < 0 or self._writing or self._loading:
+            return
+        if len(self._out) == 1:
+            self._send_one(self._out.popleft())
+        else:
+            self._flush()
+        if self._fd >= 0:
+            self._unpause()
+            self._resume_soon()
 
     def _send_one(self, part: Part) -> None:
         """The common answer: one small buffer, and nothing before it. The same as `_queue`."""
@@ -295,6 +322,10 @@ class Connection:
         else:
             out.extend(parts)
             self._flush()
+        self._pause_if_full()
+
+    def _pause_if_full(self) -> None:
+        out = self._out
         if out and (len(out) > PARTS_LIMIT or self._unsent() > OUT_LIMIT):
             self._paused = True
 
@@ -419,6 +450,7 @@ class Connection:
 
     def _hang_up(self, reason: str) -> None:
         # Reasons that differ only in their numbers and details are of one kind.
+        self.send_gathered()
         kind = _NUMBERS.sub("#", reason.partition(":")[0])
         self._host.complaints.warning(
             kind, "closed %s (client id %r): %s", self.peer, self.client[:100], reason

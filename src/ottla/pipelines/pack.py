@@ -9,11 +9,14 @@ holds those, as this environment has them, and Spark unpacks it beside every exe
     )
 
 The workers' Python must be of the same minor version as this one: parts of it are compiled. Spark
-itself and its Java are not packed, the workers have them. A name that ends in `.gz` is compressed.
+itself and its Java are not packed, the workers have them. The loops that are compiled come with it
+as machine code for this processor; workers with another one compile them again, each once. A name
+that ends in `.gz` is compressed.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import tarfile
@@ -21,7 +24,10 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ottla.pipelines.compiled import Library
 
 _OURS: Final = ("ottla", "pyspark_ottla")
 _EXTRA: Final = "pipelines"
@@ -36,7 +42,15 @@ def pack(target: Path) -> int:
     compressed = target.suffix == ".gz"
     with tarfile.open(target, "w:gz") if compressed else tarfile.open(target, "w") as archive:
         for name in _OURS:
-            archive.add(_home(name), arcname=name, filter=_without_bytecode)
+            archive.add(_home(name), arcname=name, filter=_without_caches)
+        for library in _compiled():
+            member = tarfile.TarInfo()
+            try:
+                member.name, content = library.packed()
+            except ImportError:
+                continue  # no numba here, and so none there
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
         found = packages()
         for each in found:
             for file in each.files or ():
@@ -80,9 +94,16 @@ def _home(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-def _without_bytecode(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """All but what Python makes by itself; what numba has compiled saves each worker seconds."""
-    return None if member.name.endswith(".pyc") else member
+def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """All but what was made of the sources, perhaps of older ones."""
+    return None if "__pycache__" in member.name.split("/") else member
+
+
+def _compiled() -> tuple[Library, ...]:
+    from ottla.pipelines.sink import loops
+    from ottla.pipelines.source import kernel
+
+    return kernel.LIBRARY, loops.LIBRARY
 
 
 def main() -> int:

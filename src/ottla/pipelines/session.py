@@ -36,7 +36,8 @@ _WHEN_LOCAL: Final = {
 }
 
 # Spark puts a zip of PySpark's sources before the PySpark that is installed, and each process
-# compiles those anew, for half a second. A first query starts four of them.
+# compiles those anew, for half a second. A first query starts four of them. A jar with no Python in
+# it comes along; reading what it holds takes each process longer than it takes to start.
 _PYTHON: Final = """\
 #!/bin/sh
 # {python} with the PySpark that is installed, not with the sources that Spark brings.
@@ -44,7 +45,7 @@ kept=
 IFS=:
 for place in $PYTHONPATH; do
   case "$place" in
-    */python/lib/pyspark.zip|*/python/lib/py4j-*-src.zip) ;;
+    */python/lib/pyspark.zip|*/python/lib/py4j-*-src.zip|*/jars/spark-core_*.jar) ;;
     *) kept="$kept${{kept:+:}}$place" ;;
   esac
 done

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.client.partitioners import murmur2_partition
-from ottla.pipelines.sink import kernels
+from ottla.pipelines.sink import loops
 from ottla.pipelines.sink.columns import blobs_of, columns_of, integers_of
 from ottla.pipelines.sink.encoder import Encoder, Format, split
 from ottla.pipelines.sink.failures import RowFailed
@@ -171,7 +171,9 @@ def test_keys_go_where_java_puts_them(keys: list[bytes], partitions: int):
 def test_rows_are_sorted_by_lane_and_keep_their_order(lanes: list[int]):
     column = np.asarray(lanes, np.int64)
     starts, order = np.zeros(7, np.int64), np.empty(len(lanes), np.int64)
-    kernels.sort_by_lane(column, starts, order)
+    compiled = loops.load()
+    assert compiled is not None
+    compiled.sort_by_lane(column, starts, order)
     assert order.tolist() == sorted(range(len(lanes)), key=lanes.__getitem__)
     for lane in range(6):
         assert starts[lane + 1] - starts[lane] == lanes.count(lane)

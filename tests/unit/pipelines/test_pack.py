@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
+import textwrap
 
 import pytest
 
@@ -28,6 +30,38 @@ def test_the_archive_is_compressed_when_its_name_says_so(tmp_path, monkeypatch, 
     assert "pyspark_ottla/__init__.py" in names
     assert "ottla/pipelines/source/kernel.py" in names
     assert not any(it.endswith(".pyc") for it in names)
+
+
+def test_what_is_compiled_arrives_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(pack, "packages", list)
+    target, there = tmp_path / "ottla.tar", tmp_path / "there"
+    pack.pack(target)
+    with tarfile.open(target) as archive:
+        archive.extractall(there, filter="data")
+    program = """
+        import sys
+        from ottla.pipelines.sink import loops
+        from ottla.pipelines.source import kernel
+
+        assert kernel.__file__.startswith(sys.argv[1])
+        print(None in (kernel.load(), loops.load()), "numba" in sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(there)],
+        env=os.environ | {"PYTHONPATH": str(there), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "False False\n", done.stderr
+
+
+def test_without_numba_there_is_nothing_compiled_to_pack(tmp_path, monkeypatch):
+    monkeypatch.setattr(pack, "packages", list)
+    monkeypatch.setitem(sys.modules, "numba", None)  # importing it fails
+    pack.pack(tmp_path / "ottla.tar")
+    with tarfile.open(tmp_path / "ottla.tar") as archive:
+        assert not any("__pycache__" in name for name in archive.getnames())
 
 
 def test_the_command_without_a_file_says_how_it_is_used():

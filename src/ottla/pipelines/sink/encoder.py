@@ -9,19 +9,20 @@ Sequence numbers of an idempotent producer are given when a batch is closed. Tha
 right: a task sends the batches of a partition one after another, fails as a whole when one is
 refused, and a batch split in two keeps the numbers of its records.
 
-Without numba the same batches are made row by row in Python, some forty times slower; the first
-encoder of a process says so on stderr, which Spark keeps with its executor's logs.
+Without numba the same batches are made row by row in Python, some forty times slower, which `loops`
+announces.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from ottla.pipelines.loop import Loop, Pinned
+from ottla.pipelines.sink import loops
 from ottla.records.batch import HEADER_SIZE, read_header
 from ottla.records.builder import BatchBuilder, assemble
 from ottla.records.compression import Compression, compress
@@ -32,13 +33,7 @@ if TYPE_CHECKING:
 
     from ottla.pipelines.sink.columns import Columns
 
-    Bytes = NDArray[np.uint8]
     Longs = NDArray[np.int64]
-
-try:
-    from ottla.pipelines.sink import kernels
-except ImportError:
-    kernels = None  # type: ignore[assignment]
 
 _FIRST_BYTES: Final = (
     8 * 1024
@@ -46,8 +41,6 @@ _FIRST_BYTES: Final = (
 _FIRST_ROWS: Final = 64
 _MOST_ROWS: Final = 1 << 20
 _SEQUENCES: Final = 0x7FFFFFFF
-
-_announced = False
 
 
 @dataclass(slots=True)
@@ -79,13 +72,12 @@ class Format:
 
 
 class Encoder:
-    """The batches in the making of one task; `compiled` says whether by the compiled loop."""
+    """The batches in the making of one task; with `compiled`, by the compiled loop if there is."""
 
     def __init__(self, form: Format, *, compiled: bool = True) -> None:
         self._form = form
-        self.compiled = compiled and kernels is not None
-        if compiled and not self.compiled:
-            _announce()
+        found = loops.load() if compiled else None
+        self._call = None if found is None else _Call(found.encode)
         self._open: dict[tuple[str, int], _Making] = {}
         self._sequences: dict[tuple[str, int], int] = {}
 
@@ -101,8 +93,9 @@ class Encoder:
         """Append the rows `order[first:last]` to the batch for `place`; yields what is full."""
         making = self._open.get(place)
         if making is None:
-            kind = _Compiled if self.compiled else _Plain
-            making = self._open[place] = kind(self._form)
+            call = self._call
+            making = _Plain(self._form) if call is None else _Compiled(self._form, call)
+            self._open[place] = making
         while True:
             first = making.append(columns, order, first, last, first_row)
             if first == last:
@@ -173,29 +166,19 @@ class _Making(Protocol):
     def close(self, sequence: int) -> bytes: ...
 
 
-class _Compiled:
-    """A buffer that the compiled loop writes to."""
+class _Call:
+    """`kernels.encode` with its arguments: rows are put in once for all the batches they go to."""
 
-    def __init__(self, form: Format) -> None:
-        self._form = form
-        self._buffer: Bytes = np.empty(min(_FIRST_BYTES, form.batch_bytes), np.uint8)
-        self._rows: Longs = np.empty(_FIRST_ROWS, np.int64)
-        self._state: Longs = np.zeros(kernels.STATE_SIZE, np.int64)
+    def __init__(self, encode: Loop) -> None:
+        self._frame = encode.frame()
+        self._columns: Columns | None = None
+        self._order: Longs | None = None
 
-    @property
-    def count(self) -> int:
-        return int(self._state[kernels.COUNT])
-
-    @property
-    def held(self) -> int:
-        return self._buffer.nbytes + self._rows.nbytes
-
-    def append(self, columns: Columns, order: Longs, first: int, last: int, first_row: int) -> int:
-        while True:
-            first = kernels.encode(
-                order,
-                first,
-                last,
+    def rows(self, columns: Columns, order: Longs) -> None:
+        if columns is not self._columns:
+            self._columns = None
+            self._frame.put(
+                loops.COLUMNS,
                 columns.times,
                 columns.keys.nulls,
                 columns.keys.offsets,
@@ -209,21 +192,53 @@ class _Compiled:
                 columns.header_values.nulls,
                 columns.header_values.offsets,
                 columns.header_values.data,
-                self._buffer,
-                self._rows,
-                first_row,
-                self._state,
             )
+            self._columns = columns
+        if order is not self._order:
+            self._frame.put(loops.ORDER, order)
+            self._order = order
+
+    def encode(
+        self, first: int, last: int, out: Pinned, rows: Pinned, first_row: int, state: Pinned
+    ) -> int:
+        self._frame.put(loops.FIRST, first, last)
+        self._frame.put(loops.OUT, out, rows, first_row, state)
+        return self._frame()
+
+
+class _Compiled:
+    """A buffer that the compiled loop writes to."""
+
+    def __init__(self, form: Format, call: _Call) -> None:
+        self._form = form
+        self._call = call
+        self._buffer = Pinned(np.empty(min(_FIRST_BYTES, form.batch_bytes), np.uint8))
+        self._rows = Pinned(np.empty(_FIRST_ROWS, np.int64))
+        self._state = Pinned(np.zeros(loops.STATE_SIZE, np.int64))
+
+    @property
+    def count(self) -> int:
+        return int(self._state.array[loops.COUNT])
+
+    @property
+    def held(self) -> int:
+        return int(self._buffer.array.nbytes + self._rows.array.nbytes)
+
+    def append(self, columns: Columns, order: Longs, first: int, last: int, first_row: int) -> int:
+        self._call.rows(columns, order)
+        while True:
+            first = self._call.encode(first, last, self._buffer, self._rows, first_row, self._state)
             if first == last or not self._grow():
                 return first
 
     def rows(self) -> Longs:
-        return self._rows[: self.count].copy()
+        rows: Longs = self._rows.array[: self.count].copy()
+        return rows
 
     def close(self, sequence: int) -> bytes:
-        form, state = self._form, self._state.tolist()
-        body = self._buffer[: state[kernels.POSITION]].data
-        count = state[kernels.COUNT]
+        form, state = self._form, self._state.array.tolist()
+        body = self._buffer.array[: state[loops.POSITION]].data
+        count = state[loops.COUNT]
         batch = assemble(
             body
             if form.compression is Compression.NONE
@@ -232,33 +247,34 @@ class _Compiled:
             leader_epoch=-1,
             attributes=form.compression,
             last_offset_delta=count - 1,
-            base_timestamp=state[kernels.BASE_TIME],
-            max_timestamp=state[kernels.MAX_TIME],
+            base_timestamp=state[loops.BASE_TIME],
+            max_timestamp=state[loops.MAX_TIME],
             producer_id=form.producer_id,
             producer_epoch=form.producer_epoch,
             base_sequence=sequence,
             record_count=count,
         )
-        self._state[:] = 0
+        self._state.array[:] = 0
         return batch
 
     def _grow(self) -> bool:
         """Make room for the next record; False when the batch is full instead."""
-        if self.count == self._rows.size:
+        rows, buffer, state = self._rows.array, self._buffer.array, self._state.array
+        if self.count == rows.size:
             if self.count >= _MOST_ROWS:
                 return False
-            self._rows = np.concatenate((self._rows, np.empty_like(self._rows)))
+            self._rows = Pinned(np.concatenate((rows, np.empty_like(rows))))
             return True
-        needed = int(self._state[kernels.NEEDED])
+        needed = int(state[loops.NEEDED])
         limit = self._form.batch_bytes - HEADER_SIZE
         if self.count and needed > limit:
             return False
         # A record that is larger than a batch may be gets one of its own, whatever its size.
-        size = max(needed, min(2 * self._buffer.size, limit))
+        size = max(needed, min(2 * buffer.size, limit))
         larger = np.empty(size, np.uint8)
-        position = self._state[kernels.POSITION]
-        larger[:position] = self._buffer[:position]
-        self._buffer = larger
+        position = state[loops.POSITION]
+        larger[:position] = buffer[:position]
+        self._buffer = Pinned(larger)
         return True
 
 
@@ -309,14 +325,4 @@ class _Plain:
             level=form.level,
             producer_id=form.producer_id,
             producer_epoch=form.producer_epoch,
-        )
-
-
-def _announce() -> None:
-    global _announced
-    if not _announced:
-        _announced = True
-        sys.stderr.write(
-            "ottla: numba is not installed, so record batches are made by a slower loop in Python; "
-            "pip install numba\n"
         )

@@ -1,9 +1,7 @@
-"""The loops over rows, compiled: where each row goes, and what it looks like in a batch.
+"""The loops over rows that are compiled: where each row goes, and what it looks like in a batch.
 
-Imported only inside a task, and only through `encoder` and `partitioner`, which do without when
-numba is not there. Signatures are spelled out, so that everything is compiled (or taken from
-numba's cache on disk) by the import and nothing in the middle of a write; no kernel holds the GIL,
-so that sending goes on meanwhile.
+Imported to be compiled, which is once: `loops` loads what has become of them. No loop needs the
+interpreter's lock, so that sending goes on meanwhile.
 
 numba checks no bounds. What makes it safe: `columns` has checked that offsets rise and end inside
 the data, `route` checks partitions, and `encode` works out the size of a record before it writes.
@@ -12,9 +10,11 @@ the data, `route` checks partitions, and `encode` works out the size of a record
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from numba import njit, types
+
+from ottla.pipelines.sink.loops import BASE_TIME, COUNT, MAX_TIME, NEEDED, POSITION
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,34 +23,13 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Longs = NDArray[np.int64]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 LONG = types.int64
-LONGS = types.Array(types.int64, 1, "C")
-BYTES = types.Array(types.uint8, 1, "C")
-GIVEN_LONGS = types.Array(types.int64, 1, "C", readonly=True)
-GIVEN_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-
-
-def compiled(signature: Any) -> Callable[[Function], Function]:
-    """Compile now, or take it from the cache."""
-
-    def decorate(function: Function) -> Function:
-        try:
-            made: Any = njit([signature], cache=True, nogil=True)(function)
-        except (
-            RuntimeError
-        ):  # no folder that could be written to: neither beside this file nor at home
-            made = njit([signature], nogil=True)(function)
-        return cast("Function", made)
-
-    return decorate
 
 
 # -- where rows go
 
 
-@compiled(types.uint32(GIVEN_BYTES, LONG, LONG))
+@njit
 def murmur2(data: Bytes, start: int, stop: int) -> Any:
     """Java's `Utils.murmur2` of `data[start:stop]`, before it is made positive."""
     m = types.uint32(0x5BD1E995)
@@ -82,24 +61,6 @@ def murmur2(data: Bytes, start: int, stop: int) -> Any:
     return types.uint32(h ^ (h >> types.uint32(15)))
 
 
-@compiled(
-    LONG(
-        GIVEN_LONGS,
-        GIVEN_LONGS,
-        GIVEN_BYTES,
-        GIVEN_LONGS,
-        GIVEN_BYTES,
-        GIVEN_LONGS,
-        GIVEN_LONGS,
-        GIVEN_LONGS,
-        GIVEN_LONGS,
-        GIVEN_LONGS,
-        LONGS,
-        LONGS,
-        LONG,
-        LONGS,
-    )
-)
 def route(
     topics: Longs,
     chosen: Longs,
@@ -138,12 +99,11 @@ def route(
     return -1
 
 
-@compiled(types.void(GIVEN_LONGS, LONGS, LONGS))
-def sort_by_lane(lanes: Longs, starts: Longs, order: Longs) -> None:
+def sort_by_lane(lanes: Longs, starts: Longs, order: Longs) -> int:
     """A counting sort that keeps rows of one lane in their order.
 
     `starts` comes as zeros, one more than there are lanes; afterwards lane n has the rows
-    `order[starts[n]:starts[n + 1]]`.
+    `order[starts[n]:starts[n + 1]]`. Returns how many rows there are.
     """
     for row in range(lanes.size):
         starts[lanes[row] + 1] += 1
@@ -157,12 +117,13 @@ def sort_by_lane(lanes: Longs, starts: Longs, order: Longs) -> None:
     for lane in range(starts.size - 1, 0, -1):
         starts[lane] = starts[lane - 1]
     starts[0] = 0
+    return lanes.size
 
 
 # -- what they look like
 
 
-@compiled(LONG(LONG))
+@njit
 def varint_size(value: int) -> Any:
     rest = types.uint64((value << 1) ^ (value >> 63))
     size = 1
@@ -172,7 +133,7 @@ def varint_size(value: int) -> Any:
     return size
 
 
-@compiled(LONG(BYTES, LONG, LONG))
+@njit
 def put_varint(out: Bytes, position: int, value: int) -> Any:
     rest = types.uint64((value << 1) ^ (value >> 63))
     while rest >= types.uint64(0x80):
@@ -183,7 +144,7 @@ def put_varint(out: Bytes, position: int, value: int) -> Any:
     return position + 1
 
 
-@compiled(LONG(BYTES, LONG, GIVEN_BYTES, LONG, LONG))
+@njit
 def put_bytes(out: Bytes, position: int, data: Bytes, start: int, stop: int) -> Any:
     position = put_varint(out, position, stop - start)
     # Unsigned: an index that may be negative costs a test per byte, and the vector instructions.
@@ -193,34 +154,6 @@ def put_bytes(out: Bytes, position: int, data: Bytes, start: int, stop: int) -> 
     return position + stop - start
 
 
-POSITION, COUNT, BASE_TIME, MAX_TIME, NEEDED, STATE_SIZE = range(6)
-"""What a batch in the making knows of itself, by its place in `state`."""
-
-
-@compiled(
-    LONG(
-        GIVEN_LONGS,
-        LONG,
-        LONG,
-        GIVEN_LONGS,
-        GIVEN_BYTES,
-        GIVEN_LONGS,
-        GIVEN_BYTES,
-        GIVEN_BYTES,
-        GIVEN_LONGS,
-        GIVEN_BYTES,
-        GIVEN_LONGS,
-        GIVEN_LONGS,
-        GIVEN_BYTES,
-        GIVEN_BYTES,
-        GIVEN_LONGS,
-        GIVEN_BYTES,
-        BYTES,
-        LONGS,
-        LONG,
-        LONGS,
-    )
-)
 def encode(
     order: Longs,
     first: int,
@@ -315,3 +248,7 @@ def encode(
     state[POSITION] = position
     state[COUNT] = count
     return index
+
+
+def to_compile() -> dict[str, Callable[..., int]]:
+    return {"route": route, "sort_by_lane": sort_by_lane, "encode": encode}

@@ -18,6 +18,7 @@ import numpy as np
 
 from ottla.client.partitioners import murmur2_partition
 from ottla.errors import ErrorCode
+from ottla.pipelines.sink import loops
 from ottla.pipelines.sink.failures import RowFailed
 
 if TYPE_CHECKING:
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
     Longs = NDArray[np.int64]
     Flags = NDArray[np.uint8]
 
-try:
-    from ottla.pipelines.sink import kernels
-except ImportError:  # announced by `encoder`
-    kernels = None  # type: ignore[assignment]
-
 
 class Partitioner:
     """Knows the topics of one task. `add_topic` first, then `route` batch after batch."""
@@ -40,7 +36,7 @@ class Partitioner:
     def __init__(self, *, chunk_bytes: int, ignore_keys: bool, compiled: bool = True) -> None:
         self._chunk = chunk_bytes
         self._ignore_keys = ignore_keys
-        self._compiled = compiled and kernels is not None
+        self._loops = loops.load() if compiled else None
         self.lanes: list[tuple[str, int]] = []
         """Topic and partition of each lane."""
         self._topics: dict[str, int] = {}
@@ -85,7 +81,7 @@ class Partitioner:
             wanted = np.where(nulls, wanted, partitions)
         unkeyed = np.ones(count, np.uint8) if self._ignore_keys else keys.nulls
         lanes = np.empty(count, np.int64)
-        step = kernels.route if self._compiled else _route
+        step = _route if self._loops is None else self._loops.route
         bad = step(
             topics,
             wanted,
@@ -112,9 +108,9 @@ class Partitioner:
     def sort(self, lanes: Longs) -> tuple[Longs, Longs]:
         """Where each lane's rows start in the order, and the rows in that order."""
         starts = np.zeros(len(self.lanes) + 1, np.int64)
-        if self._compiled:
+        if self._loops is not None:
             order = np.empty(lanes.size, np.int64)
-            kernels.sort_by_lane(lanes, starts, order)
+            self._loops.sort_by_lane(lanes, starts, order)
             return starts, order
         np.cumsum(np.bincount(lanes, minlength=len(self.lanes)), out=starts[1:])
         return starts, np.argsort(lanes, kind="stable").astype(np.int64)

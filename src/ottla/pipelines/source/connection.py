@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from ottla.pipelines.cluster import Cluster
+from typing import TYPE_CHECKING
+
 from ottla.pipelines.source.options import ReadOptions
 from ottla.pipelines.source.task import FetchSettings
+
+if TYPE_CHECKING:
+    from ottla.pipelines.cluster import Cluster
 
 
 def connect(options: ReadOptions) -> Cluster:
     """The driver's view of the cluster; nothing is sent yet."""
+    from ottla.pipelines.cluster import Cluster
+
     return Cluster(
         options.bootstrap,
         timeout=options.kafka.seconds("request.timeout.ms"),

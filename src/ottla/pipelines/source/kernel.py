@@ -1,11 +1,8 @@
 """The two loops that are compiled: over the batches of a fetch, and over their records.
 
 A record is a chain of varints: where one field ends is known once it has been read, so there is
-nothing for numpy to do at once. `load` has numba compile these functions to machine code, for the
-one set of types they are called with, which takes some three seconds. The result is kept beside
-this file, or in the user's cache folder where this one cannot be written (NUMBA_CACHE_DIR names
-another), and is loaded from there by the next worker in a fraction of a second. Compiled, they run
-without the interpreter's lock.
+nothing for numpy to do at once. `load` gives these functions as machine code (see `compiled`), made
+with numba once, which takes some three seconds. They run without the interpreter's lock.
 
 numba checks no index. Here every read is checked against the end of what is read, every write
 against the room there is, and lengths are compared with what is left before they are added to
@@ -20,8 +17,19 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-import time
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
+
+from ottla.pipelines.compiled import Library
+from ottla.pipelines.loop import (
+    BYTES,
+    LONG,
+    WRITTEN_BYTES,
+    WRITTEN_INTS,
+    WRITTEN_LONGS,
+    Array,
+    Loop,
+)
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +101,23 @@ LATEST_MS: Final = _LARGEST // 1000  # in microseconds it still fits 64 bits
 class Loops(NamedTuple):
     """`outline` and `walk`, compiled."""
 
-    outline: Any
-    walk: Any
+    outline: Loop
+    walk: Loop
+
+
+_COLUMN: Final = (WRITTEN_INTS, WRITTEN_BYTES, WRITTEN_BYTES)  # ends, bits, bytes
+LIBRARY: Final = Library(
+    __name__,
+    {
+        "outline": (BYTES, Array("int64", WIDTH, written=True), WRITTEN_LONGS),
+        "walk": (
+            *(BYTES, Array("int64", WIDTH), WRITTEN_LONGS),
+            *(LONG, LONG, LONG),
+            *(WRITTEN_LONGS, WRITTEN_LONGS, WRITTEN_INTS, *_COLUMN, *_COLUMN),
+            *(WRITTEN_INTS, WRITTEN_INTS, WRITTEN_BYTES, *_COLUMN),
+        ),
+    },
+)
 
 
 def _signed(data: Any, position: Any, size: Any) -> Any:
@@ -372,24 +395,15 @@ def load() -> Loops | None:
 
 @functools.cache
 def _load() -> Loops | None:
-    begin = time.perf_counter()
     try:
-        loops = _compile(cache=True)
-    except ImportError as error:
+        return Loops(**LIBRARY.load())
+    except Exception as error:
         log.warning("records are decoded in plain Python, some thirty times slower: %s", error)
         return None
-    except Exception as error:
-        # No folder that can be written, a full disk, or a file there that is damaged.
-        log.warning("the decoder is compiled anew by each worker, for want of a cache: %s", error)
-        loops = _compile(cache=False)
-    if not all(loop.stats.cache_hits for loop in loops):
-        log.info("compiled the decoder in %.1f s", time.perf_counter() - begin)
-    return loops
 
 
-def _compile(*, cache: bool) -> Loops:
-    """Both loops for their one set of types: nothing is left to be compiled by a call."""
-    import numba
+def to_compile() -> dict[str, Callable[..., int]]:
+    """The loops, for numba, which is told how to copy bytes."""
     from numba import types
     from numba.core import cgutils
     from numba.extending import intrinsic, overload, register_jitable
@@ -418,16 +432,4 @@ def _compile(*, cache: bool) -> Loops:
     overload(_copy)(compiled_copy)
     for part in (_signed, _varint):
         register_jitable(part)
-    data = types.Array(types.uint8, 1, "C", readonly=True)
-    table = types.int64[:, ::1]
-    room = types.uint8[::1]
-    ints = types.int32[::1]
-    longs = types.int64[::1]
-    rows = (longs, longs, ints, *(ints, room, room), *(ints, room, room))
-    headers = (ints, ints, room, ints, room, room)
-    cut = (types.int64, types.int64, types.boolean)
-    jit = functools.partial(numba.njit, cache=cache, nogil=True)
-    return Loops(
-        jit(types.int64(data, table, longs))(outline),
-        jit(types.int64(data, table, longs, *cut, *rows, *headers))(walk),
-    )
+    return {"outline": outline, "walk": walk}
