@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ottla.net.connection import Connection, Hangup, Reply
-from ottla.net.listener import CROWD, Limits, Listeners
+from ottla.net.listener import TOGETHER, Limits, Listeners
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.files import FileRegion, OsFileSystem
 from ottla.runtime.loop import LOOP_FACTORIES, loop_factory
@@ -144,7 +144,7 @@ def test_what_was_answered_before_a_bad_request_is_sent(loop):
 
 def test_a_crowd_too_large_for_one_turn_is_answered_in_portions(loop):
     async def scenario(listeners, connect):
-        clients = [await connect() for _ in range(3 * CROWD)]
+        clients = [await connect() for _ in range(3 * TOGETHER)]
         for _ in range(3):
             for client in clients:
                 client.send(b"x", b"y")

@@ -1,7 +1,7 @@
 """The way of a shard's records into its log, and of answers out once they are safe.
 
 A command that comes alone is written and replayed at once. Commands that come in a crowd are
-written together: the first of a loop's turn goes at once, as it gains nothing by waiting; what
+written together: the first few of a loop's turn go at once, as they gain little by waiting; what
 others bring in the same turn is replayed at once, since the next command must see it, and
 *gathered*. It becomes one batch when the turn ends, or sooner when it has become much, and only
 then are they answered, and with them whoever has asked in between.
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FEW = 3
+"""So many writes of a turn are not delayed."""
 CROWD = 32
 """So many answers wait for one write at most: the first of them waits for the last command."""
 BATCH_OVERHEAD = 128
@@ -54,23 +56,22 @@ class Turn:
     """A turn of the loop, from the first write in it to its end; of all writers together."""
 
     def __init__(self) -> None:
-        self._under_way = False
+        self._writes = 0
         self._gathering: list[Writer] = []
 
-    def begins(self) -> bool:
-        """Whether nobody has written in this turn yet; from now on somebody has."""
-        if self._under_way:
-            return False
-        self._under_way = True
-        asyncio.get_running_loop().call_soon(self._end)
-        return True
+    def crowded(self) -> bool:
+        """Whether somebody who wants to write is not one of the first."""
+        if not self._writes:
+            asyncio.get_running_loop().call_soon(self._end)
+        self._writes += 1
+        return self._writes > FEW
 
     def wait_for_end(self, writer: Writer) -> None:
         """Its `write` is called then."""
         self._gathering.append(writer)
 
     def _end(self) -> None:
-        self._under_way = False
+        self._writes = 0
         gathering, self._gathering = self._gathering, []
         for writer in gathering:
             writer.write()
@@ -108,8 +109,8 @@ class Writer:
     def record(self, result: Result, now: Now) -> None:
         """Have the records replayed, and written now or at the turn's end. Raises KafkaError."""
         limit = self._partition.log.config.max_message_bytes - BATCH_OVERHEAD
-        alone = self._turn.begins()
-        if self._gathers and not alone:
+        crowded = self._turn.crowded()
+        if crowded and self._gathers:
             size = sum(map(_size, result.records))
             if self._gathered_bytes + size > limit:
                 self._write_gathered()

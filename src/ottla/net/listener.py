@@ -31,9 +31,12 @@ ACCEPT_PAUSE = 1.0
 SWEEP_INTERVAL = 1.0
 # How long to look for the next request before sleeping; see `Listeners.busy`.
 SPIN_SECONDS = 200e-6
-# Answers to several clients within this time leave together; see `Listeners.crowded`.
+# A crowd is so many clients in so long, and so little time between one and the next; see
+# `Listeners.crowded`. So many of them are answered together.
+CROWD = 8
+COUNT_SECONDS = 1e-3
 CROWD_SECONDS = 100e-6
-CROWD = 32
+TOGETHER = 32
 DISK_THREADS = 4
 
 
@@ -83,6 +86,9 @@ class Listeners:
         self._spin_until = 0.0
         self._last_busy = 0.0
         self._last_served: Connection | None = None
+        self._clients = 0  # answered in the last period
+        self._counted: set[Connection] = set()  # those of the present one
+        self._counting_since = 0.0
         self._sending: list[Connection] = []  # they have gathered answers
         self._sockets: list[tuple[socket.socket, str]] = []
         self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="disk-read")
@@ -162,6 +168,7 @@ class Listeners:
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._counted.discard(connection)
         if connection is self._last_served:
             self._last_served = None
         self.bytes_in += connection.received_bytes
@@ -194,19 +201,28 @@ class Listeners:
         else:
             self._last_served = connection
         self._last_busy = now
+        if now - self._counting_since > COUNT_SECONDS:
+            self._clients = len(self._counted)
+            self._counted.clear()
+            self._counting_since = now
+        self._counted.add(connection)
 
     def crowded(self, connection: Connection) -> bool:
-        """Whether another client has been answered just now, so that more may be waiting.
+        """Whether many clients ask at the same time, and one was answered just now.
 
         On one machine `send(2)` to a client that sleeps takes three times as long as to one that
-        is awake. So the answers of a crowd leave together when the loop's turn ends.
+        is awake. So the answers of a crowd leave together when the loop's turn ends. A few clients
+        are better off when each can go on while the next is being served.
         """
-        recent = perf_counter() - self._last_busy < CROWD_SECONDS
-        return recent and connection is not self._last_served
+        return (
+            self._clients >= CROWD
+            and perf_counter() - self._last_busy < CROWD_SECONDS
+            and connection is not self._last_served
+        )
 
     def send_soon(self, connection: Connection) -> None:
         """Have it send what it has gathered when the turn ends."""
-        if len(self._sending) >= CROWD:
+        if len(self._sending) >= TOGETHER:
             self._send_gathered()
         if not self._sending:
             self.loop.call_soon(self._send_gathered)

@@ -77,7 +77,7 @@ class ClassicMembers:
             wishes["instance_id"] = command.instance_id
         if wants.rack_id:
             wishes["rack_id"] = wants.rack_id
-        revision.update(now, **wishes)
+        revision.update(now, wishes)
         converted = self._converted(group, revision, now)
         if converted is not None:
             return self._join_converted(group, command, revision, converted)

@@ -162,18 +162,10 @@ class ConsumerMachine:
             it.epoch == member.epoch
             and group.epoch == group.target_epoch
             and member.state is MemberState.STABLE
-            and it.topics is None
-            and it.regex is None
-            and it.rack_id is None
-            and it.server_assignor is None
-            and it.rebalance_timeout_ms == -1
-            and it.instance_id == member.instance_id
-            and member.classic is None
             and group.compared_image is self._state.image
             and group.compared_epoch <= group.epoch
             and not group.regexes
-            and it.client.id == member.client_id
-            and it.client.host == member.client_host
+            and _wants_the_same(it, member)
         )
 
     def _beat(self, it: ConsumerHeartbeat, known: Group | None, now: Now) -> Result:
@@ -186,7 +178,7 @@ class ConsumerMachine:
         check_room(group, it.member_id, config)
         revision = Revision(group, topics, config, opened.records)
         _admit(it, group, revision)
-        revision.update(now, **_wishes(it))
+        revision.update(now, {} if _wants_the_same(it, revision.before) else _wishes(it))
         revision.renew(new_epoch=group.epoch == 0 or revision.calls_for_assignment)
         self._state.counts.consumer_rebalances += revision.epoch > group.epoch
         revision.retarget()
@@ -437,6 +429,21 @@ def _has_all(member: ConsumerMember, owned: Partitions | None) -> bool:
     if owned is None:
         return False
     return all(owned[it] <= member.assigned.get(it, frozenset()) for it in owned)
+
+
+def _wants_the_same(it: ConsumerHeartbeat, member: ConsumerMember) -> bool:
+    """Whether it says nothing about itself, as most heartbeats do."""
+    return (
+        it.topics is None
+        and it.regex is None
+        and it.rack_id is None
+        and it.server_assignor is None
+        and it.rebalance_timeout_ms == -1
+        and it.instance_id == member.instance_id
+        and member.classic is None
+        and it.client.id == member.client_id
+        and it.client.host == member.client_host
+    )
 
 
 def _wishes(it: ConsumerHeartbeat) -> dict[str, object]:

@@ -476,6 +476,14 @@ def encode(entry: ConsumerEntry) -> Record:
 def _record(entry: ConsumerEntry) -> Record:
     group_id = entry.group_id
     match entry:
+        case TargetAssignmentEntry(_, member_id, target):
+            if target is None:
+                return journal.target_assignment_tombstone(group_id, member_id)
+            return journal.target_assignment(group_id, member_id, target)
+        case CurrentAssignmentEntry(_, member_id, None):
+            return journal.current_assignment_tombstone(group_id, member_id)
+        case CurrentAssignmentEntry(_, member_id, CurrentAssignment() as holdings):
+            return journal.current_assignment(group_id, member_id, holdings)
         case ConsumerGroupEntry(_, None):
             return journal.consumer_group_tombstone(group_id)
         case ConsumerGroupEntry(_, int() as epoch, metadata_hash):
@@ -488,14 +496,6 @@ def _record(entry: ConsumerEntry) -> Record:
             return journal.target_epoch_tombstone(group_id)
         case TargetEpochEntry(_, int() as epoch):
             return journal.target_epoch(group_id, epoch)
-        case TargetAssignmentEntry(_, member_id, target):
-            if target is None:
-                return journal.target_assignment_tombstone(group_id, member_id)
-            return journal.target_assignment(group_id, member_id, target)
-        case CurrentAssignmentEntry(_, member_id, None):
-            return journal.current_assignment_tombstone(group_id, member_id)
-        case CurrentAssignmentEntry(_, member_id, CurrentAssignment() as holdings):
-            return journal.current_assignment(group_id, member_id, holdings)
         case RegexEntry(_, regex, None):
             return journal.regex_tombstone(group_id, regex)
         case RegexEntry(_, regex, ResolvedRegex() as resolved):

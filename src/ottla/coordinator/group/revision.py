@@ -8,7 +8,7 @@ target (`reconcile`). The group itself stays as it is until the entries are repl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -103,7 +103,7 @@ class Revision:
 
     # ------------------------------------------------------------------ what it wants
 
-    def update(self, now: Now, **wishes: Any) -> None:
+    def update(self, now: Now, wishes: Mapping[str, Any]) -> None:
         """Take over what the member has said about itself."""
         before = self.before
         news = {name: wish for name, wish in wishes.items() if wish != getattr(before, name)}
