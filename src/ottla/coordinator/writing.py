@@ -110,7 +110,7 @@ class Writer:
         """Have the records replayed, and written now or at the turn's end. Raises KafkaError."""
         limit = self._partition.log.config.max_message_bytes - BATCH_OVERHEAD
         crowded = self._turn.crowded()
-        if crowded and self._gathers:
+        if self._gathers and (crowded or self._gathered):
             size = sum(map(_size, result.records))
             if self._gathered_bytes + size > limit:
                 self._write_gathered()
@@ -163,7 +163,7 @@ class Writer:
         except KafkaError as failure:
             error = as_coordinator(failure)
             logger.error(
-                "%s: what %d commands have changed could not be written, and is forgotten: %s",
+                "%s: changes could not be written and are forgotten, %d clients are told: %s",
                 self._partition.id,
                 len(owed),
                 error,
