@@ -330,3 +330,23 @@ def remove_segment(fs: FileSystem, folder: str, base_offset: int) -> None:
     for suffix in paths.SEGMENT_SUFFIXES:
         if fs.exists(stem + suffix):
             fs.remove(stem + suffix)
+
+
+def set_segments_aside(fs: FileSystem, folder: str, bases: list[int]) -> list[str]:
+    """Rename segments so that nothing takes them for the log's, and keep them; returns where their
+    records are. From the end, so that a crash in between leaves no gap."""
+    kept: list[str] = []
+    for base_offset in reversed(bases):
+        stem = f"{folder}/{base_offset:020d}"
+        number = 0
+        while fs.exists(_aside(stem + paths.LOG_SUFFIX, number)):
+            number += 1
+        for suffix in reversed(paths.SEGMENT_SUFFIXES):  # the records last: they are looked for
+            if fs.exists(stem + suffix):
+                fs.rename(stem + suffix, _aside(stem + suffix, number))
+        kept.insert(0, _aside(stem + paths.LOG_SUFFIX, number))
+    return kept
+
+
+def _aside(path: str, number: int) -> str:
+    return f"{path}{paths.ASIDE_SUFFIX}" if number == 0 else f"{path}.{number}{paths.ASIDE_SUFFIX}"
