@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition, topic_id_text
+from ottla.runtime.tasks import Tasks
 from ottla.storage import paths
 from ottla.storage.checkpoints import CheckpointError
 from ottla.storage.faults import describe
@@ -100,6 +101,7 @@ class LogDirectories:
         settings: StorageSettings | None = None,
         dice: random.Random | None = None,
         on_offline: OfflineListener | None = None,
+        tasks: Tasks | None = None,
     ) -> None:
         self.settings = settings or StorageSettings()
         self.logs: dict[TopicPartition, Log] = {}
@@ -108,7 +110,8 @@ class LogDirectories:
         """Partitions that are here but cannot be used, and why."""
         self.high_watermarks: dict[TopicPartition, int] = {}
         """The high watermarks that the folders' checkpoints had at start."""
-        self.group_commit = GroupCommit(fs, workers, clock)
+        tasks = tasks or Tasks()
+        self.group_commit = GroupCommit(fs, workers, clock, tasks)
 
         self._fs = fs
         self._clock = clock
@@ -120,7 +123,7 @@ class LogDirectories:
         self._around = Surroundings(
             self._files, self, clock, self._dice, self.settings.producer_id_expiration_ms
         )
-        self._schedule = Schedule(self, fs, clock, workers)
+        self._schedule = Schedule(self, fs, clock, workers, tasks)
 
     # --- starting and stopping ----------------------------------------------------------------
 
