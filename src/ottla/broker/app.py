@@ -184,6 +184,7 @@ class Broker:
         await logs.load(lambda topic: self._topic_config(registry, topic), progress=_say_progress)
         stack.push_async_callback(logs.close)
         _set_aside_strays(logs, registry.image)
+        await registry.raise_leader_epochs(_new_reigns(logs, registry.image, self.node_id))
         self.data_dirs = tuple(logs.folders)
 
         # Who answers.
@@ -452,6 +453,28 @@ def _set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
             partition,
             logs.set_aside(partition),
         )
+
+
+def _new_reigns(
+    logs: LogDirectories, image: ClusterImage, node_id: int
+) -> dict[TopicPartition, int]:
+    """The partitions of ours that need a new leader epoch, each with the one to be above.
+
+    A log that may have lost its end will give the lost offsets to other records; that these come
+    under a new epoch is how a consumer that had read the old ones notices (KIP-320). A log with
+    epochs the metadata has not seen means metadata older than the data, as from a backup.
+    """
+    found: dict[TopicPartition, int] = {}
+    for topic in image.topics.values():
+        for index, state in enumerate(topic.partitions):
+            if state.leader != node_id:
+                continue
+            partition = TopicPartition(topic.name, index)
+            log = logs.logs.get(partition)
+            noted = -1 if log is None or log.latest_epoch is None else log.latest_epoch
+            if noted > state.leader_epoch or logs.may_be_cut(partition):
+                found[partition] = noted
+    return found
 
 
 def _cluster_id_of(logs: LogDirectories) -> str | None:

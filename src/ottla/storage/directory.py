@@ -186,6 +186,7 @@ class LogDirectories:
                 continue
             if isinstance(result, BaseException):
                 raise result
+            folder.clean = result.clean
             self.high_watermarks |= self._read_high_watermarks(folder)
             for partition, reason in result.offline.items():
                 self.offline_partitions[partition] = reason
@@ -372,6 +373,15 @@ class LogDirectories:
             for path, folder in self._folders.items()
             if folder.failure is not None
         }
+
+    def may_be_cut(self, partition: TopicPartition) -> bool:
+        """Whether the log may have lost its end since it was last served: its folder was not closed
+        cleanly, or it is in none and may have been in one that was not (a power cut may take the
+        name of a young folder with all that is in it)."""
+        for folder in self._folders.values():
+            if partition in folder.partitions:
+                return not folder.clean
+        return not all(folder.clean for folder in self._folders.values())
 
     def folder_of(self, partition: TopicPartition) -> str | None:
         """The data folder that holds a partition."""
