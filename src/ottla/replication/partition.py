@@ -64,7 +64,8 @@ class Partition:
         """Become (or stay) leader under `state`.
 
         The log notes a new epoch with the first record under it, not now: a broker that starts
-        with thousands of partitions would write as many files. Until then the epoch is ours.
+        with thousands of partitions would write as many files. Until then the epoch begins at the
+        log's end, and `epoch_end_offset` answers so.
         """
         self.state = state
         self.leader_epoch = state.leader_epoch
@@ -140,8 +141,15 @@ class Partition:
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch up to the given one, and where it ends; (-1, -1) if unknown."""
+        end = self.log.log_end_offset
         if epoch == self.leader_epoch:
-            return epoch, self.log.log_end_offset
+            return epoch, end
+        if 0 <= epoch < self.leader_epoch:
+            noted = self.log.latest_epoch
+            if noted is None:
+                return epoch, end  # as before every entry: nothing was written under any epoch
+            if noted <= epoch:
+                return noted, end  # ours, not noted yet, begins at the end
         return self.log.epoch_end_offset(epoch)
 
     def start_epoch(self) -> int:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition, topic_id_text
+from ottla.runtime.tasks import Tasks
 from ottla.storage import paths
 from ottla.storage.faults import describe
 from ottla.storage.flush import GroupCommit
@@ -100,6 +101,7 @@ class LogDirectories:
         settings: StorageSettings | None = None,
         dice: random.Random | None = None,
         on_offline: OfflineListener | None = None,
+        tasks: Tasks | None = None,
     ) -> None:
         self.settings = settings or StorageSettings()
         self.logs: dict[TopicPartition, Log] = {}
@@ -109,7 +111,8 @@ class LogDirectories:
         self.checkpointed: dict[str, dict[TopicPartition, int]] = {}
         """What the folders' checkpoints said at start about the partitions here, by checkpoint:
         those that are not used up in opening the logs."""
-        self.group_commit = GroupCommit(fs, workers, clock)
+        tasks = tasks or Tasks()
+        self.group_commit = GroupCommit(fs, workers, clock, tasks)
 
         self._fs = fs
         self._clock = clock
@@ -121,7 +124,7 @@ class LogDirectories:
         self._around = Surroundings(
             self._files, self, clock, self._dice, self.settings.producer_id_expiration_ms
         )
-        self._schedule = Schedule(self, fs, clock, workers)
+        self._schedule = Schedule(self, fs, clock, workers, tasks)
 
     # --- starting and stopping ----------------------------------------------------------------
 
@@ -186,6 +189,7 @@ class LogDirectories:
             if isinstance(result, BaseException):
                 raise result
             loaded.append((folder, result))
+            folder.clean = result.clean
             for partition, reason in result.offline.items():
                 self.offline_partitions[partition] = reason
                 folder.partitions.add(partition)
@@ -396,6 +400,15 @@ class LogDirectories:
             for path, folder in self._folders.items()
             if folder.failure is not None
         }
+
+    def may_be_cut(self, partition: TopicPartition) -> bool:
+        """Whether the log may have lost its end since it was last served: its folder was not closed
+        cleanly, or it is in none and may have been in one that was not (a power cut may take the
+        name of a young folder with all that is in it)."""
+        for folder in self._folders.values():
+            if partition in folder.partitions:
+                return not folder.clean
+        return not all(folder.clean for folder in self._folders.values())
 
     def folder_of(self, partition: TopicPartition) -> str | None:
         """The data folder that holds a partition."""

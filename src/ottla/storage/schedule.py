@@ -2,9 +2,9 @@
 
 Each kind of work is one task that sleeps, works, and sleeps again. Work over all logs is done in
 slices, so that a broker with thousands of partitions answers requests in between; what waits for
-the disk is done in a thread. An error ends neither the task nor the others: a failed disk has taken
-its folder offline already, and anything else is a bug that is logged with its traceback, once per
-round.
+the disk is done in a thread. An error in what is repeated ends neither the task nor the others: a
+failed disk has taken its folder offline already, and anything else is a bug that is logged with its
+traceback, once per round. A task that dies nevertheless ends the broker (`runtime.tasks`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ottla.storage import paths
 if TYPE_CHECKING:
     from ottla.runtime.clock import Clock
     from ottla.runtime.files import FileSystem
+    from ottla.runtime.tasks import Tasks
     from ottla.runtime.workers import Workers
     from ottla.storage.directory import LogDirectories
     from ottla.storage.log import Log
@@ -39,12 +40,18 @@ class Schedule:
     """The background work of a broker's logs."""
 
     def __init__(
-        self, directories: LogDirectories, fs: FileSystem, clock: Clock, workers: Workers
+        self,
+        directories: LogDirectories,
+        fs: FileSystem,
+        clock: Clock,
+        workers: Workers,
+        tasks: Tasks,
     ) -> None:
         self._directories = directories
         self._fs = fs
         self._clock = clock
         self._workers = workers
+        self._watched = tasks
         self._tasks: set[asyncio.Task[None]] = set()
         self._removals: dict[int, asyncio.TimerHandle] = {}
         self._rewriting = False
@@ -186,7 +193,7 @@ class Schedule:
         self._spawn(repeat())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._watched.start("background work on the logs", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -41,6 +41,7 @@ from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.records.compression import Compression
 from ottla.runtime.clock import Clock
+from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 
@@ -79,6 +80,7 @@ class Groups:
         partitions: Partitions,
         clock: Clock,
         workers: Workers,
+        tasks: Tasks | None = None,
         config: Callable[[], BrokerConfig],
         new_id: Callable[[], str],
         consumer: Callable[[ShardState, ClassicMachine], ConsumerMachine] | None = None,
@@ -94,6 +96,7 @@ class Groups:
             partitions=partitions,
             clock=clock,
             workers=workers,
+            tasks=tasks,
             settings=_Settings(config),
             make_shard=self._make_shard,
             on_loaded=on_loaded,
