@@ -2,8 +2,11 @@
 
 Versions   4-18. From 7 on incremental sessions (KIP-227), from 13 on topics are named by id.
 Behaviour  Answers at once when `min_bytes` are there, when a partition has an error, or when the
-           client will not wait; else when enough was appended or `max_wait_ms` has passed. Data
-           is never read into memory here: the answer holds file regions.
+           client will not wait; else when enough was appended or `max_wait_ms` has passed. Enough
+           is the smaller of `min_bytes` and `max_bytes`, and what a partition could give counts up
+           to its `partition_max_bytes`. A reader that is not in the last segment is never kept
+           waiting: more of its segment will not come. Data is never read into memory here: the
+           answer holds file regions.
            `max_bytes` bounds the whole, `partition_max_bytes` each part; the first batch of the
            first partition with data is sent whole even when it is larger than both.
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
@@ -57,6 +60,7 @@ class Plan:
     items: OrderedDict[Key, Wanted]
     by_id: bool
     committed: bool
+    min_bytes: int
     max_bytes: int
     session: Session | None = None
     incremental: bool = False
@@ -85,21 +89,44 @@ def fetch(
     except KafkaError as error:
         return _failed(request, error)
     reading = _read(plan, services)
-    missing = body.min_bytes - reading.size
-    if missing <= 0 or body.max_wait_ms <= 0 or reading.at_once or not plan.items:
+    if body.max_wait_ms <= 0 or not plan.items or _suffices(plan, reading, services):
         return _respond(plan, reading)
-    return _wait(plan, services, missing, body.max_wait_ms / 1000)
+    return _wait(plan, services, reading, body.max_wait_ms / 1000)
 
 
-def _wait(plan: Plan, services: Services, missing: int, seconds: float) -> Deferred[FetchResponse]:
+def _suffices(plan: Plan, reading: Reading, services: Services) -> bool:
+    """Whether there is no reason to wait for more."""
+    if reading.at_once or reading.size >= plan.min_bytes:
+        return True
+    for key, wanted in plan.items.items():
+        partition = _find(key, services)
+        upper = partition.last_stable_offset() if plan.committed else partition.high_watermark
+        if partition.log.is_behind(wanted.offset, upper):
+            return True
+    return False
+
+
+def _wait(
+    plan: Plan, services: Services, reading: Reading, seconds: float
+) -> Deferred[FetchResponse]:
     result: Deferred[FetchResponse] = Deferred()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+
+    def wait(size: int) -> None:
+        signals = [partition.readable for partition in _partitions(plan, services)]
+        waiter = Waiter(loop, signals, plan.min_bytes - size, deadline - loop.time(), ready)
+        result.on_abandon = waiter.cancel
 
     def ready() -> None:
-        result.resolve(_respond(plan, _read(plan, services)))
+        # So much was appended; but what exceeds a partition's limit does not count.
+        reading = _read(plan, services)
+        if loop.time() >= deadline or _suffices(plan, reading, services):
+            result.resolve(_respond(plan, reading))
+        else:
+            wait(reading.size)
 
-    signals = [partition.readable for partition in _partitions(plan, services)]
-    waiter = Waiter(asyncio.get_running_loop(), signals, missing, seconds, ready)
-    result.on_abandon = waiter.cancel
+    wait(reading.size)
     return result
 
 
@@ -111,11 +138,13 @@ def _plan(request: Request[FetchRequest], services: Services) -> Plan:
     if body.replica_id >= 0 or (body.replica_state and body.replica_state.replica_id >= 0):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "this broker has no followers")
     by_id = request.api_version >= BY_ID
+    max_bytes = min(body.max_bytes, services.config.fetch_max_bytes)
     plan = Plan(
         items=OrderedDict(),
         by_id=by_id,
         committed=body.isolation_level == READ_COMMITTED,
-        max_bytes=min(body.max_bytes, services.config.fetch_max_bytes),
+        min_bytes=min(body.min_bytes, max_bytes),
+        max_bytes=max_bytes,
     )
     now = services.clock.monotonic()
     sessions = services.fetch_sessions

@@ -387,6 +387,13 @@ class Log:
         except OSError as error:
             raise self.storage_failed(error, "reading") from None
 
+    def is_behind(self, offset: int, upper: int) -> bool:
+        """Whether a reader at `offset` is in an older segment than `upper` is."""
+        segments = self._segments
+        return offset < segments.active.base_offset and (
+            segments.slot_of(offset) < segments.slot_of(upper)
+        )
+
     @_guarded("reading")
     def bytes_from(self, offset: int, upper: int) -> int:
         """How many bytes a reader at `offset` could get below `upper`."""
