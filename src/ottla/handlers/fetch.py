@@ -6,7 +6,8 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
            is the smaller of `min_bytes` and `max_bytes`, and what a partition could give counts up
            to its `partition_max_bytes`. A reader that is not in the last segment is never kept
            waiting: more of its segment will not come. Data is never read into memory here: the
-           answer holds file regions.
+           answer holds file regions. Where finding it would wait for the disk, a thread reads
+           what is needed first.
            `max_bytes` bounds the whole, `partition_max_bytes` each part; the first batch of the
            first partition with data is sent whole even when it is larger than both.
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
@@ -20,8 +21,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
@@ -45,10 +47,12 @@ from ottla.replication.fetch_sessions import (
     Wanted,
 )
 from ottla.replication.partition import Partition
+from ottla.runtime.files import ColdRead
 from ottla.runtime.waiters import Deferred, Waiter
 
 BY_ID = 13
 READ_COMMITTED = 1
+WARM_UPS = 3
 
 Item = tuple[Key, Wanted]
 
@@ -73,6 +77,7 @@ class Reading:
     parts: list[tuple[Key, PartitionData]]
     size: int
     at_once: bool  # there is an error or a divergence: do not wait
+    cold: list[Callable[[], None]]  # to be run in a thread before one can read on
 
 
 def _failed(request: Request[FetchRequest], error: KafkaError) -> FetchResponse:
@@ -88,10 +93,12 @@ def fetch(
         plan = _plan(request, services)
     except KafkaError as error:
         return _failed(request, error)
-    reading = _read(plan, services)
-    if body.max_wait_ms <= 0 or not plan.items or _suffices(plan, reading, services):
+    reading = _read(plan, services, cached_only=True)
+    if not reading.cold and (
+        body.max_wait_ms <= 0 or not plan.items or _suffices(plan, reading, services)
+    ):
         return _respond(plan, reading)
-    return _wait(plan, services, reading, body.max_wait_ms / 1000)
+    return Waiting(request, plan, services).begin(reading)
 
 
 def _suffices(plan: Plan, reading: Reading, services: Services) -> bool:
@@ -100,34 +107,66 @@ def _suffices(plan: Plan, reading: Reading, services: Services) -> bool:
         return True
     for key, wanted in plan.items.items():
         partition = _find(key, services)
-        upper = partition.last_stable_offset() if plan.committed else partition.high_watermark
-        if partition.log.is_behind(wanted.offset, upper):
+        if partition.log.is_behind(wanted.offset, _upper(partition, plan.committed)):
             return True
     return False
 
 
-def _wait(
-    plan: Plan, services: Services, reading: Reading, seconds: float
-) -> Deferred[FetchResponse]:
-    result: Deferred[FetchResponse] = Deferred()
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
+class Waiting:
+    """A fetch that cannot be answered at once: it waits for appends, or for the disk."""
 
-    def wait(size: int) -> None:
-        signals = [partition.readable for partition in _partitions(plan, services)]
-        waiter = Waiter(loop, signals, plan.min_bytes - size, deadline - loop.time(), ready)
-        result.on_abandon = waiter.cancel
+    __slots__ = (
+        "_deadline", "_loop", "_owner", "_plan", "_result", "_services", "_warmed",
+    )  # fmt: skip
 
-    def ready() -> None:
-        # So much was appended; but what exceeds a partition's limit does not count.
-        reading = _read(plan, services)
-        if loop.time() >= deadline or _suffices(plan, reading, services):
-            result.resolve(_respond(plan, reading))
+    def __init__(self, request: Request[FetchRequest], plan: Plan, services: Services) -> None:
+        self._owner = request.connection
+        self._plan = plan
+        self._services = services
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + request.body.max_wait_ms / 1000
+        self._warmed = 0
+        self._result: Deferred[FetchResponse] = Deferred()
+
+    def begin(self, reading: Reading) -> Deferred[FetchResponse]:
+        self._consider(reading)
+        return self._result
+
+    def _look(self) -> None:
+        # What was read a moment ago is in memory; on a machine that is so short of it that it is
+        # not, waiting here is the smaller evil.
+        cached_only = self._warmed < WARM_UPS
+        self._consider(_read(self._plan, self._services, cached_only=cached_only))
+
+    def _consider(self, reading: Reading) -> None:
+        plan, loop = self._plan, self._loop
+        if reading.cold:
+            self._warmed += 1
+            warming = self._services.workers.look_ups.run(self._owner, partial(_warm, reading.cold))
+            self._result.on_abandon = warming.cancel
+            warming.add_done_callback(self._on_warm)
+        elif loop.time() >= self._deadline or _suffices(plan, reading, self._services):
+            self._result.resolve(_respond(plan, reading))
         else:
-            wait(reading.size)
+            # So much is missing; but of what is appended to a partition, no more counts than it
+            # may give: one looks again.
+            signals = [partition.readable for partition in _partitions(plan, self._services)]
+            missing, left = plan.min_bytes - reading.size, self._deadline - loop.time()
+            waiter = Waiter(loop, signals, missing, left, self._look)
+            self._result.on_abandon = waiter.cancel
 
-    wait(reading.size)
-    return result
+    def _on_warm(self, warming: asyncio.Future[None]) -> None:
+        if not warming.cancelled():
+            warming.exception()  # whatever it is, the next look will run into it
+            self._look()
+
+
+def _warm(reads: list[Callable[[], None]]) -> None:
+    for read in reads:
+        try:
+            read()
+        except (OSError, KafkaError):
+            continue
 
 
 # ---------------------------------------------------------------------- what is asked for
@@ -210,15 +249,21 @@ def _partitions(plan: Plan, services: Services) -> Iterator[Partition]:
 # ---------------------------------------------------------------------- what is there
 
 
-def _read(plan: Plan, services: Services) -> Reading:
-    reading = Reading([], 0, False)
+def _read(plan: Plan, services: Services, *, cached_only: bool) -> Reading:
+    reading = Reading([], 0, False, [])
     left = plan.max_bytes
     min_one = True
     for key, wanted in plan.items.items():
         try:
+            partition = _find(key, services)
             part = _read_partition(
-                key[1], _find(key, services), wanted, plan.committed, left, min_one
+                key[1], partition, wanted, plan.committed, left, min_one, cached_only
             )
+        except ColdRead:
+            upper = _upper(partition, plan.committed)
+            offset = min(wanted.offset, partition.high_watermark)
+            reading.cold.append(partition.log.warm_up(offset, upper, aborted=plan.committed))
+            continue
         except KafkaError as error:
             reading.at_once = True
             part = PartitionData(
@@ -246,8 +291,18 @@ def _size(part: PartitionData) -> int:
     return 0 if part.records is None else len(part.records)
 
 
+def _upper(partition: Partition, committed: bool) -> int:
+    return partition.last_stable_offset() if committed else partition.high_watermark
+
+
 def _read_partition(
-    index: int, partition: Partition, wanted: Wanted, committed: bool, left: int, min_one: bool
+    index: int,
+    partition: Partition,
+    wanted: Wanted,
+    committed: bool,
+    left: int,
+    min_one: bool,
+    cached_only: bool,
 ) -> PartitionData:
     if wanted.leader_epoch != NO_LEADER_EPOCH:
         partition.check_epoch(wanted.leader_epoch)
@@ -270,13 +325,17 @@ def _read_partition(
             part.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
             return part
     upper = stable if committed else high_watermark
-    result = partition.read(offset, min(wanted.max_bytes, left), upper, min_one)
+    result = partition.read(
+        offset, min(wanted.max_bytes, left), upper, min_one, cached_only=cached_only
+    )
     if result.region is not None:
         part.records = result.region
     if committed:
+        log = partition.log
+        end = log.end_of(result, cached_only=cached_only)
         part.aborted_transactions = [
             AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
-            for txn in partition.log.aborted_transactions(offset, partition.log.end_of(result))
+            for txn in log.aborted_transactions(offset, end, cached_only=cached_only)
         ]
     return part
 
