@@ -5,6 +5,7 @@ The broker runs in the test's process, so that a test can hold its threads and l
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
@@ -22,7 +23,7 @@ from ottla.storage import reads
 from ottla.testing import Broker
 from ottla.testing.process import BrokerProcess
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
+UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR = 3, 56
 PARTITIONS = 50
 RECORDS = 300_000
 NOW = time.time_ns() // 1_000_000  # older records would be deleted
@@ -229,6 +230,24 @@ def test_reading_what_is_not_in_memory_does_not_hold_up_the_loop(
             ask_by_time(connection, range(1), NOW + offset)
             assert found(connection) == [(0, offset)]
         assert cold.waits == []
+
+
+def test_a_volume_that_does_not_say_its_size_is_listed_as_failed(wire, monkeypatch):
+    with Broker(folders=2, topics=["a", "b"]) as broker:
+        sick, well = broker.data_dirs
+        statvfs = os.statvfs
+
+        def fails(path: Any) -> os.statvfs_result:
+            if path == sick:
+                raise OSError(errno.EIO, "Input/output error", path)
+            return statvfs(path)
+
+        monkeypatch.setattr(os, "statvfs", fails)
+        answer = wire(broker.bootstrap).ask("describe_log_dirs", 4, topics=None)
+        found = {it.log_dir: it for it in answer.results}
+        assert (found[sick].error_code, found[sick].topics) == (KAFKA_STORAGE_ERROR, ())
+        assert found[well].error_code == 0
+        assert found[well].total_bytes > 0
 
 
 # --- a hostile batch ----------------------------------------------------------------------------
