@@ -176,7 +176,11 @@ class Connection:
         self._backlog = True
         try:
             for _ in range(TURN_LIMIT):
-                if self._exclusive or self._paused:
+                if self._paused:
+                    break
+                if self._exclusive:
+                    # Still read from, until it says more: that it has gone is to be noticed.
+                    self._backlog = bool(frames.buffered)
                     break
                 frame = frames.next_frame()
                 if frame is None:

@@ -132,12 +132,17 @@ class Partition:
     def last_stable_offset(self) -> int:
         return self.log.last_stable_offset(self.high_watermark)
 
-    def read(self, offset: int, max_bytes: int, upper: int, min_one: bool) -> ReadResult:
-        """Batches from `offset` up to `upper` (a high watermark or last stable offset)."""
+    def read(
+        self, offset: int, max_bytes: int, upper: int, min_one: bool, *, cached_only: bool = False
+    ) -> ReadResult:
+        """Batches from `offset` up to `upper` (a high watermark or last stable offset); with
+        `cached_only` ColdRead rather than waiting for the disk."""
         if offset > self.high_watermark and offset <= self.log.log_end_offset:
             # Between the mark and the end there is nothing to see yet, but it is no error.
             offset = self.high_watermark
-        return self.log.read(offset, max_bytes, upper=upper, min_one=min_one)
+        return self.log.read(
+            offset, max_bytes, upper=upper, min_one=min_one, cached_only=cached_only
+        )
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch up to the given one, and where it ends; (-1, -1) if unknown."""

@@ -114,6 +114,13 @@ def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
     be interrupted and run again at any point.
     """
     files = OpenFiles(fs, 4)
+    try:
+        return _recover(fs, task, files)
+    finally:
+        files.close()  # not when the collector comes by: thousands of logs are opened in a row
+
+
+def _recover(fs: FileSystem, task: RecoveryTask, files: OpenFiles) -> Recovered:
     opened = [_open(files, task.folder, segment) for segment in task.segments]
     first = next((slot for slot, found in enumerate(task.segments) if found.scan), None)
     if first is None:
