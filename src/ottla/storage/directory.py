@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ottla.runtime.files import FileSystem
     from ottla.runtime.workers import Workers
     from ottla.storage.checkpoints import MetaProperties
+    from ottla.storage.retention import Positions
 
 __all__ = [
     "LogDirectories",
@@ -109,6 +110,8 @@ class LogDirectories:
         self.high_watermarks: dict[TopicPartition, int] = {}
         """The high watermarks that the folders' checkpoints had at start."""
         self.group_commit = GroupCommit(fs, workers, clock)
+        self.positions: Positions | None = None
+        """Where groups have got to; without it a topic that waits for one takes it to be behind."""
 
         self._fs = fs
         self._clock = clock
@@ -423,6 +426,9 @@ class LogDirectories:
 
     def discard(self, files: Sequence[str], delay_ms: int) -> None:
         self._schedule.remove_later(files, delay_ms)
+
+    def retention_changed(self, log: Log) -> None:
+        self._schedule.retain_soon(log)
 
     # --- inside -------------------------------------------------------------------------------
 
