@@ -232,6 +232,7 @@ class Broker:
             metrics=self.metrics,
             table=table,
         )
+        logs.positions = groups
         stack.callback(replicas.stop_making)
         replicas.apply(_everything(registry.image))
         groups.apply(_everything(registry.image))

@@ -108,6 +108,10 @@ class Host:
         for slot in tuple(self._slots.values()):
             slot.notify(command)
 
+    def slot(self, index: int) -> Slot | None:
+        """One partition of the topic, if it is led here."""
+        return self._slots.get(index)
+
     def __iter__(self) -> Iterator[Slot]:
         return iter(tuple(self._slots.values()))
 

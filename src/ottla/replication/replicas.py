@@ -75,6 +75,10 @@ class Replicas:
         """Why a partition of ours cannot be served, if so."""
         return self._logs.offline_partitions.get(TopicPartition(topic, index))
 
+    def config_of(self, topic: Topic) -> TopicConfig:
+        """The settings in force for a topic."""
+        return self._config_of(topic)
+
     def _make_or_raise(self, topic: Topic | None, index: int, by_id: bool) -> Partition:
         if topic is not None and self._waiting:
             tp = TopicPartition(topic.name, index)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ottla.runtime.files import FileSystem
     from ottla.runtime.workers import Workers
     from ottla.storage.checkpoints import MetaProperties
+    from ottla.storage.retention import Positions
 
 __all__ = [
     "LogDirectories",
@@ -113,6 +114,8 @@ class LogDirectories:
         those that are not used up in opening the logs."""
         tasks = tasks or Tasks()
         self.group_commit = GroupCommit(fs, workers, clock, tasks)
+        self.positions: Positions | None = None
+        """Where groups have got to; without it a topic that waits for one takes it to be behind."""
 
         self._fs = fs
         self._clock = clock
@@ -474,6 +477,9 @@ class LogDirectories:
 
     def discard(self, files: Sequence[str], delay_ms: int) -> None:
         self._schedule.remove_later(files, delay_ms)
+
+    def retention_changed(self, log: Log) -> None:
+        self._schedule.retain_soon(log)
 
     # --- inside -------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from ottla.errors import ErrorCode, KafkaError
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ottla.storage.deferred import DeferredSync
     from ottla.storage.epochs import LeaderEpochs
     from ottla.storage.producers import ProducerState, ProducerStates
+    from ottla.storage.retention import Hold, Positions
     from ottla.storage.segment import Segment
     from ottla.storage.segments import Segments
     from ottla.storage.snapshots import ProducerSnapshots
@@ -96,6 +97,10 @@ class LogHost(Protocol):
 
     def discard(self, files: Sequence[str], delay_ms: int) -> None:
         """Remove these (already renamed) files later, off the event loop."""
+        ...
+
+    def retention_changed(self, log: Log) -> None:
+        """Settings that retention goes by have changed: look at the log soon."""
         ...
 
 
@@ -201,9 +206,12 @@ class Log:
 
     @config.setter
     def config(self, config: TopicConfig) -> None:
+        changed = retention.concerns(self._config, config)
         self._segments.config = config
         self._segments.active.set_index_interval(config.index_interval_bytes)
         self._take_config(config)
+        if changed:
+            self._host.retention_changed(self)
 
     def _take_config(self, config: TopicConfig) -> None:
         self._config = config
@@ -535,25 +543,65 @@ class Log:
         """Nothing at or above the high watermark may be deleted."""
         return self.log_end_offset if self.high_watermark < 0 else self.high_watermark
 
+    @_guarded("rolling")
+    def roll_old(self, now_ms: int) -> bool:
+        """Roll the active segment if its time is over and nobody writes to it; says whether."""
+        if not retention.rolls(self._segments.active, now_ms, self._segment_ms):
+            return False
+        self.roll()
+        return True
+
     @_guarded("deleting old segments")
-    def delete_old(self, now_ms: int) -> list[str]:
-        """Apply retention; returns what was deleted and why, one line for each rule that did.
+    def delete_old(self, now_ms: int, positions: Positions | None = None) -> list[str]:
+        """Apply retention; returns what was deleted and why, one line for each rule that did, and
+        one for each group that the topic waited for in vain.
 
         The segments' files are renamed to `.deleted` at once and removed after
         `file.delete.delay.ms`. Without `delete` in cleanup.policy only segments below the log
         start offset go.
         """
+        if not self._segments.size and len(self._segments) == 1:
+            return []
+        holds = retention.holds_of(self._config, self.partition, positions)
+        due: dict[retention.Rule, int] = {}
+        for fate in self._fates(holds):
+            if fate.due_ms is None or fate.due_ms > now_ms:
+                break
+            due[fate.rule] = due.get(fate.rule, 0) + 1
         said: list[str] = []
-        for count, why in retention.rules(
-            self._segments, self.log_start_offset, self.log_end_offset, self._limit(), now_ms
-        ):
-            if count:
-                freed = self._delete_oldest(count)
-                said.append(
-                    f"deleted {count} segments ({freed} bytes) of {self.partition} because of "
-                    f"{why}; the log starts at {self.log_start_offset} now"
+        for rule, count in due.items():
+            before = self.log_start_offset
+            freed = self._delete_oldest(count)
+            said.append(
+                f"deleted {count} segments ({freed} bytes) of {self.partition} because of "
+                f"{retention.reason(rule, self._config, before)}; the log starts at "
+                f"{self.log_start_offset} now"
+            )
+            if rule is not retention.Rule.START:
+                said += retention.in_vain(
+                    holds, self.partition, self._config, before, self.log_start_offset
                 )
         return said
+
+    @_guarded("reading")
+    def explain_retention(self, positions: Positions | None = None) -> retention.Explanation:
+        """What becomes of each segment. Looks at all of their files, unless `rolled_segments` have
+        been made to `remember_age`, in a thread."""
+        holds = retention.holds_of(self._config, self.partition, positions)
+        return retention.explain(self._segments, self._fates(holds), holds, self.log_end_offset)
+
+    def rolled_segments(self) -> list[Segment]:
+        """All segments but the active one, oldest first."""
+        return self._segments.from_slot(0)[:-1]
+
+    def _fates(self, holds: Sequence[Hold]) -> Iterator[retention.Fate]:
+        return retention.fates(
+            self._segments,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            limit=self._limit(),
+            holds=holds,
+        )
 
     def _delete_oldest(self, count: int) -> int:
         before = self.size

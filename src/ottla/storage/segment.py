@@ -17,6 +17,7 @@ import errno
 from array import array
 from bisect import bisect_left
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from ottla.model.ids import NO_TIMESTAMP
 from ottla.runtime.files import CachedReads
 from ottla.storage import paths
 from ottla.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, ensure_exists
+from ottla.storage.retention import Age
 from ottla.storage.scan import find, walk
 from ottla.storage.txn_index import TransactionIndex
 
@@ -76,6 +78,13 @@ class OpenFiles:
             segment = self._ring.popleft()
             segment.pooled = False
             segment.close_file()
+
+    def close_again(self, segment: Segment) -> None:
+        """Close what was opened for one look, by whoever passed by all segments."""
+        if self._ring and self._ring[-1] is segment:
+            self._ring.pop()
+            segment.pooled = False
+        segment.close_file()
 
     def _shrink_to(self, count: int) -> None:
         while len(self._ring) > count:
@@ -148,6 +157,7 @@ class Segment:
         "_tail_offsets",
         "_tail_positions",
         "_unindexed",
+        "_written",
         "base_offset",
         "created_ms",
         "index_full",
@@ -199,6 +209,7 @@ class Segment:
         self._first_timestamp: int | None = None
         self.max_timestamp = _UNKNOWN if size else NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
+        self._written = (-1, 0)  # the size at which the file's time was looked up, and that time
 
         self._tail_floor = 0
         self._tail_offsets = array("q")
@@ -333,14 +344,22 @@ class Segment:
 
     def waited_ms(self, now_ms: int, max_timestamp: int) -> int:
         """How long the segment has been filling, by the records' own time if they have one."""
+        first = self._first()
+        return max_timestamp - first if first >= 0 else now_ms - self.created_ms
+
+    def _first(self) -> int:
+        """The timestamp of the first batch; -1 if there is none, or no batch."""
         first = self._first_timestamp
         if first is None:
             first = NO_TIMESTAMP
+            was_open = self.is_open
             for _, header in walk(self.file, 0, self.size):
                 first = header.max_timestamp
                 break
+            if not was_open:
+                self._files.close_again(self)
             self._first_timestamp = first if self.size else None
-        return max_timestamp - first if first >= 0 else now_ms - self.created_ms
+        return first
 
     def seal(self) -> None:
         """Stop taking appends: complete the indexes and let go of the memory."""
@@ -416,6 +435,37 @@ class Segment:
         timestamp, _ = self.latest()
         return timestamp if timestamp >= 0 else self._files.fs.mtime_ms(self.path)
 
+    def age(self, after_max_ms: int) -> Age:
+        """What retention counts the age from; `retention` says how that is chosen."""
+        newest, _ = self.latest()
+        try:
+            written = self.written_ms()
+        except FileNotFoundError:
+            if newest < 0:
+                raise
+            written = newest  # whoever deletes the segment will say that its file is gone
+        believed = 0 <= newest <= written + after_max_ms
+        return Age(newest if believed else written, newest)
+
+    def written_ms(self) -> int:
+        """When the file was last written; looked up again when its size has changed."""
+        size, moment = self._written
+        if size != self.size:
+            moment = self._files.fs.mtime_ms(self.path)
+            self._written = (self.size, moment)
+        return moment
+
+    def remember_age(self) -> None:
+        """Look up what `age` needs, from any thread. Whatever fails will fail again in `age`."""
+        with suppress(OSError):
+            self.age(0)
+
+    def rolls_at(self, segment_ms: int) -> int:
+        """The first moment at which a record of that moment would belong into a new segment."""
+        first = self._first()
+        since = first if first >= 0 else self.created_ms
+        return since + segment_ms - self.jitter_ms + 1
+
     # --- ending -------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, now_ms: int) -> int:
@@ -432,6 +482,7 @@ class Segment:
         if self.size == 0:
             self.created_ms = now_ms
             self._first_timestamp = None
+        self._written = (-1, 0)
         self._unindexed = 0
         self._tail_offsets = array("q")
         self._tail_positions = array("i")

@@ -180,7 +180,7 @@ class Broker:
         config = load(None, settings, strict=True).config
         self.failure = None
         self._over.clear()
-        self._session = DiskSession(self._disk)
+        self._session = DiskSession(self._disk, self._clock)
         app = App(
             config,
             fs=self._session,

@@ -51,6 +51,7 @@ class RecordingHost:
         self.failures: list[tuple[str, OSError]] = []
         self.flushes_wanted = 0
         self.discarded: list[str] = []
+        self.retention_changes = 0
 
     def folder_failed(self, log: Log, error: OSError, doing: str) -> None:
         self.failures.append((doing, error))
@@ -60,6 +61,9 @@ class RecordingHost:
 
     def discard(self, files: Sequence[str], delay_ms: int) -> None:
         self.discarded += files
+
+    def retention_changed(self, log: Log) -> None:
+        self.retention_changes += 1
 
 
 def surroundings(
@@ -109,6 +113,7 @@ class Bench:
 
     def append_bytes(self, log: Log, batch: bytes, *, epoch: int = 0) -> AppendInfo:
         buffer = memoryview(bytearray(batch))
+        self.fs.now_ms = self.clock.now_ms()
         return log.append(buffer, leader_epoch=epoch, now_ms=self.clock.now_ms())
 
     def flush(self, log: Log) -> None:

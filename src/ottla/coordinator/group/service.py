@@ -211,6 +211,24 @@ class Groups:
         reply: Reply[list[ErrorCode]] = self.run(command)
         return reply
 
+    def committed(self, group: str, partition: TopicPartition) -> int | None:
+        """The offset a group will read next in a partition, for retention that waits for it; None
+        when it has committed none, or when its shard is being loaded or elsewhere."""
+        slot = self.host.slot(self.partition_for(group))
+        if slot is None or not slot.active or not isinstance(slot.shard, GroupShard):
+            return None
+        return slot.shard.offsets.committed(group, partition.topic, partition.partition)
+
+    def committed_in(self, topic: str) -> list[tuple[str, int, int]]:
+        """Group, partition and offset of everything committed in a topic, by the groups of all
+        shards on this broker that are in service."""
+        return [
+            it
+            for slot in self.host
+            if slot.active and isinstance(slot.shard, GroupShard)
+            for it in slot.shard.offsets.committed_in(topic)
+        ]
+
     # ------------------------------------------------------------------ groups as a whole
 
     def list_groups(self, command: ListGroups) -> Reply[list[ListedGroup]]:
