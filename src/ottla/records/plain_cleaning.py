@@ -132,6 +132,8 @@ class KeyOffsets:
 
     def get(self, key: ReadableBuffer) -> int | None:
         table, position, _ = self._find(key)
+        if position is None:
+            return None
         offset: int = _OFFSET.unpack_from(table, position + 16)[0]
         return offset - 1 if offset else None
 
@@ -142,6 +144,8 @@ class KeyOffsets:
         if self._count >= self.capacity:
             return False
         table, position, digest = self._find(key)
+        if position is None:
+            return False
         if _OFFSET.unpack_from(table, position + 16)[0] == 0:
             self._count += 1
         _SLOT.pack_into(table, position, digest, offset + 1)
@@ -170,8 +174,8 @@ class KeyOffsets:
             raise ValueError("the map of keys is closed")
         return self._table
 
-    def _find(self, key: ReadableBuffer) -> tuple[mmap.mmap, int, bytes]:
-        """The slot of the key, or the empty one where it belongs."""
+    def _find(self, key: ReadableBuffer) -> tuple[mmap.mmap, int | None, bytes]:
+        """The slot of the key, or the empty one where it belongs, if any is empty."""
         table = self._open()
         digest = blake2b(key, digest_size=16, key=self._secret).digest()
         slot = (int.from_bytes(digest[:8], "little") * self._slots) >> 64
@@ -181,7 +185,7 @@ class KeyOffsets:
             if offset == 0 or found == digest:
                 return table, position, digest
             slot = slot + 1 if slot + 1 < self._slots else 0
-        raise ValueError("the map of keys is full")
+        return table, None, digest
 
 
 # The first walk: what is the latest offset of each key?

@@ -13,6 +13,7 @@ must be exactly as many as the header says, and nothing after them.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from ottla.records import plain_cleaning, plain_walker
@@ -25,10 +26,11 @@ from ottla.records.plain_cleaning import (
     empty_batch,
     rebuilt_batch,
 )
-from ottla.records.plain_walker import Offender, Rules, Summary
+from ottla.records.plain_walker import MAX_LONG, MIN_LONG, Offender, Rules, Summary
 
 if TYPE_CHECKING:
     from array import array
+    from types import ModuleType
 
     from _typeshed import ReadableBuffer, WriteableBuffer
 
@@ -58,23 +60,58 @@ __all__ = [
     "summarize",
 ]
 
-NATIVE: Final = False
-WHY_PLAIN: Final = "not built"
+_INTERFACE: Final = 1  # of `_native`, as its sources beside this module have it
+
+
+def _load() -> tuple[ModuleType | None, str]:
+    """The native code, or why there is none."""
+    if os.environ.get("OTTLA_NATIVE") == "0":
+        return None, "OTTLA_NATIVE=0 turns the native code off"
+    try:
+        from ottla.records import _native
+    except ImportError as error:
+        return None, f"the native code is not there ({error})"
+    if getattr(_native, "INTERFACE", None) != _INTERFACE:
+        return None, "the native code was built from other sources"
+    return _native, ""
+
+
+_native, WHY_PLAIN = _load()
+NATIVE: Final = _native is not None
 
 if not TYPE_CHECKING:
-    KeyOffsets = plain_cleaning.KeyOffsets
+    KeyOffsets = plain_cleaning.KeyOffsets if _native is None else _native.KeyOffsets
 
 
 def summarize(data: ReadableBuffer, record_count: int) -> Summary:
     """What validation needs of the `record_count` records in `data`, a decompressed payload."""
-    return plain_walker.summarize(data, record_count)
+    if _native is None:
+        return plain_walker.summarize(data, record_count)
+    return Summary._make(_native.summarize(data, record_count))
 
 
 def find_offenders(
     data: ReadableBuffer, record_count: int, rules: Rules, limit: int
 ) -> tuple[int, list[Offender]]:
     """How many of the records break a rule, and the first `limit` of those."""
-    return plain_walker.find_offenders(data, record_count, rules, limit)
+    if _native is None:
+        return plain_walker.find_offenders(data, record_count, rules, limit)
+    keyed, oldest, newest, exempt = rules
+    if oldest > MAX_LONG or newest < MIN_LONG:
+        oldest, newest = 1, 0  # none is in such a range
+    if exempt is not None and not MIN_LONG <= exempt <= MAX_LONG:
+        exempt = None
+    total, found = _native.find_offenders(
+        data,
+        record_count,
+        keyed,
+        max(oldest, MIN_LONG),
+        min(newest, MAX_LONG),
+        exempt is not None,
+        exempt or 0,
+        limit,
+    )
+    return total, [Offender._make(each) for each in found]
 
 
 def first_at_or_after(
@@ -87,9 +124,8 @@ def first_at_or_after(
 ) -> tuple[int, int] | None:
     """Offset and timestamp of the first record that has both at least. What comes after it is not
     looked at. With a batch's max timestamp it finds the first record that has it."""
-    return plain_walker.first_at_or_after(
-        data, record_count, base_offset, base_timestamp, timestamp, min_offset
-    )
+    walk = plain_walker.first_at_or_after if _native is None else _native.first_at_or_after
+    return walk(data, record_count, base_offset, base_timestamp, timestamp, min_offset)
 
 
 # The log cleaner. A chunk is a piece of a segment file that begins with a batch. Plain batches are
@@ -105,7 +141,10 @@ def index_chunk(
     done. `keys.latest_offset` follows: whatever lies below it is noted, and if the map became full
     in the middle of a batch, that is where it stands.
     """
-    return plain_cleaning.index_chunk(keys, chunk, position, first_offset, stop_offset)
+    if _native is None:
+        return plain_cleaning.index_chunk(keys, chunk, position, first_offset, stop_offset)
+    position, end, records = _native.index_chunk(keys, chunk, position, first_offset, stop_offset)
+    return Indexed(position, End(end), records)
 
 
 def index_records(
@@ -116,7 +155,18 @@ def index_records(
     stop_offset: int,
 ) -> bool:
     """The same for the decompressed records of one batch; whether the map became full."""
-    return plain_cleaning.index_records(keys, header, data, first_offset, stop_offset)
+    if _native is None:
+        return plain_cleaning.index_records(keys, header, data, first_offset, stop_offset)
+    full: bool = _native.index_records(
+        keys,
+        data,
+        header.base_offset,
+        header.last_offset_delta,
+        header.record_count,
+        first_offset,
+        stop_offset,
+    )
+    return full
 
 
 def filter_chunk(
@@ -140,16 +190,21 @@ def filter_chunk(
     that loses everything goes, unless its last offset is among `must_stay` (ascending): then its
     header stays, with no records.
     """
-    return plain_cleaning.filter_chunk(
-        keys,
-        chunk,
-        position,
-        out,
-        filled,
-        now_ms=now_ms,
-        horizon_ms=horizon_ms,
-        must_stay=must_stay,
+    if _native is None:
+        return plain_cleaning.filter_chunk(
+            keys,
+            chunk,
+            position,
+            out,
+            filled,
+            now_ms=now_ms,
+            horizon_ms=horizon_ms,
+            must_stay=must_stay,
+        )
+    position, end, *rest = _native.filter_chunk(
+        keys, chunk, position, out, filled, now_ms, horizon_ms, must_stay
     )
+    return Filtered(position, End(end), *rest)
 
 
 def filter_records(
@@ -157,4 +212,21 @@ def filter_records(
 ) -> Kept:
     """The same choice among the decompressed records of one batch. `rebuilt_batch` makes a batch of
     what is left, compressed again by the caller, `empty_batch` one without records."""
-    return plain_cleaning.filter_records(keys, header, data, now_ms=now_ms, horizon_ms=horizon_ms)
+    if _native is None:
+        return plain_cleaning.filter_records(
+            keys, header, data, now_ms=now_ms, horizon_ms=horizon_ms
+        )
+    return Kept._make(
+        _native.filter_records(
+            keys,
+            data,
+            header.base_offset,
+            header.last_offset_delta,
+            header.base_timestamp,
+            header.max_timestamp,
+            header.attributes,
+            header.record_count,
+            now_ms,
+            horizon_ms,
+        )
+    )
