@@ -17,7 +17,7 @@ def find_offenders(
     exempt_delta: int,
     limit: int,
     /,
-) -> tuple[int, list[tuple[int, int, int, bool]]]: ...
+) -> tuple[int, int, list[tuple[int, int, int, bool]]]: ...
 def first_at_or_after(
     data: ReadableBuffer,
     record_count: int,
@@ -27,6 +27,7 @@ def first_at_or_after(
     min_offset: int,
     /,
 ) -> tuple[int, int] | None: ...
+def renumber(data: ReadableBuffer, record_count: int, /) -> bytes: ...
 def index_chunk(
     keys: KeyOffsets,
     chunk: ReadableBuffer,

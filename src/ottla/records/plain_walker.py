@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.records import varint
 from ottla.records.errors import InvalidBatch
 from ottla.records.reader import iter_outlines
 
@@ -74,20 +75,20 @@ def summarize(data: ReadableBuffer, record_count: int) -> Summary:
 
 def find_offenders(
     data: ReadableBuffer, record_count: int, rules: Rules, limit: int
-) -> tuple[int, list[Offender]]:
+) -> tuple[int, int, list[Offender]]:
     keyed, oldest, newest, exempt = rules
-    total = 0
+    total = late = 0
     found: list[Offender] = []
     for index, (offset_delta, timestamp_delta, has_key) in enumerate(
         iter_outlines(bytes(data), record_count)
     ):
-        if (keyed and not has_key) or not (
-            oldest <= timestamp_delta <= newest or timestamp_delta == exempt
-        ):
+        keyless = keyed and not has_key
+        if keyless or not (oldest <= timestamp_delta <= newest or timestamp_delta == exempt):
             total += 1
+            late += not keyless
             if total <= limit:
                 found.append(Offender(index, offset_delta, timestamp_delta, has_key))
-    return total, found
+    return total, late, found
 
 
 def first_at_or_after(
@@ -106,3 +107,22 @@ def first_at_or_after(
         if moment >= timestamp and offset >= min_offset:
             return offset, moment
     return None
+
+
+def renumber(data: ReadableBuffer, record_count: int) -> bytes:
+    source = bytes(data)
+    for _ in iter_outlines(source, record_count):
+        pass  # so that it is known to be sound
+    out = bytearray()
+    position = 0
+    for index in range(record_count):
+        length, content = varint.decode(source, position)
+        position = content + length
+        _, after_time = varint.decode(source, content + 1)
+        _, after_offset = varint.decode(source, after_time)
+        renumbered = b"".join(
+            (source[content:after_time], varint.encode(index), source[after_offset:position])
+        )
+        out += varint.encode(len(renumbered))
+        out += renumbered
+    return bytes(out)

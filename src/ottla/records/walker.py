@@ -57,10 +57,11 @@ __all__ = [
     "index_chunk",
     "index_records",
     "rebuilt_batch",
+    "renumber",
     "summarize",
 ]
 
-_INTERFACE: Final = 1  # of `_native`, as its sources beside this module have it
+_INTERFACE: Final = 2  # of `_native`, as its sources beside this module have it
 
 
 def _load() -> tuple[ModuleType | None, str]:
@@ -92,8 +93,9 @@ def summarize(data: ReadableBuffer, record_count: int) -> Summary:
 
 def find_offenders(
     data: ReadableBuffer, record_count: int, rules: Rules, limit: int
-) -> tuple[int, list[Offender]]:
-    """How many of the records break a rule, and the first `limit` of those."""
+) -> tuple[int, int, list[Offender]]:
+    """How many of the records break a rule, how many of those by their time and not for want of a
+    key, and the first `limit` of them."""
     if _native is None:
         return plain_walker.find_offenders(data, record_count, rules, limit)
     keyed, oldest, newest, exempt = rules
@@ -101,7 +103,7 @@ def find_offenders(
         oldest, newest = 1, 0  # none is in such a range
     if exempt is not None and not MIN_LONG <= exempt <= MAX_LONG:
         exempt = None
-    total, found = _native.find_offenders(
+    total, late, found = _native.find_offenders(
         data,
         record_count,
         keyed,
@@ -111,7 +113,7 @@ def find_offenders(
         exempt or 0,
         limit,
     )
-    return total, [Offender._make(each) for each in found]
+    return total, late, [Offender._make(each) for each in found]
 
 
 def first_at_or_after(
@@ -126,6 +128,12 @@ def first_at_or_after(
     looked at. With a batch's max timestamp it finds the first record that has it."""
     walk = plain_walker.first_at_or_after if _native is None else _native.first_at_or_after
     return walk(data, record_count, base_offset, base_timestamp, timestamp, min_offset)
+
+
+def renumber(data: ReadableBuffer, record_count: int) -> bytes:
+    """The records with the offset deltas 0, 1, 2, …"""
+    walk = plain_walker.renumber if _native is None else _native.renumber
+    return walk(data, record_count)
 
 
 # The log cleaner. A chunk is a piece of a segment file that begins with a batch. Plain batches are

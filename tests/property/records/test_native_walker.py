@@ -110,10 +110,12 @@ BODIES = st.one_of(
 
 @given(BODIES, st.integers(-1, 60), st.floats(0, 1))
 @settings(max_examples=400, deadline=None)
-def test_a_summary_is_the_same(body: bytes, count: int, cut: float) -> None:
+def test_a_summary_and_new_numbers_are_the_same(body: bytes, count: int, cut: float) -> None:
     for data in (body, body[: int(len(body) * cut)]):
         expected = outcome(lambda data=data: plain_walker.summarize(data, count))
         assert outcome(lambda data=data: walker.summarize(data, count)) == expected
+        expected = outcome(lambda data=data: plain_walker.renumber(data, count))
+        assert outcome(lambda data=data: walker.renumber(data, count)) == expected
 
 
 @given(BODIES, st.integers(0, 60), st.booleans(), LONGS, LONGS, st.one_of(st.none(), LONGS))

@@ -68,9 +68,21 @@ class TestWithoutCleaning:
         data = body(
             (50, b"a", b""), (10, b"b", b""), (50, None, b""), (99, b"d", b""), (49, b"", b"")
         )
-        total, found = walker.find_offenders(data, 5, Rules(True, 0, 10, -1), 2)
-        assert total == 3
+        total, late, found = walker.find_offenders(data, 5, Rules(True, 0, 10, -1), 2)
+        assert (total, late) == (3, 2)
         assert found == [(1, 1, -40, True), (2, 2, 0, False)]
+
+    def test_renumbered_records_have_consecutive_offsets(self) -> None:
+        builder = BatchBuilder()
+        for offset in (0, 5, 700):
+            builder.append(50 + offset, b"k", b"v" * 58, (("h", None),), offset=offset)
+        batch = builder.build()
+        new = walker.renumber(payload(batch), 3)
+        assert walker.summarize(new, 3) == Summary(0, 700, True, 0)
+        expected = BatchBuilder()
+        for offset in (0, 5, 700):
+            expected.append(50 + offset, b"k", b"v" * 58, (("h", None),))
+        assert new == payload(expected.build())
 
     def test_the_first_record_by_time_and_offset(self) -> None:
         data = body((50, b"a", b""), (70, b"b", b""), (60, None, b""))

@@ -133,20 +133,6 @@ static int make_room(scratch *space, int64_t count) {
     return 1;
 }
 
-static int varint_size(int64_t value) {
-    uint64_t rest = (uint64_t)value << 1 ^ (uint64_t)(value >> 63);
-    int size = 1;
-    for (; rest >= 0x80; rest >>= 7) size++;
-    return size;
-}
-
-static uint8_t *write_varint(uint8_t *out, int64_t value) {
-    uint64_t rest = (uint64_t)value << 1 ^ (uint64_t)(value >> 63);
-    for (; rest >= 0x80; rest >>= 7) *out++ = (uint8_t)(rest | 0x80);
-    *out++ = (uint8_t)rest;
-    return out;
-}
-
 /* The delta from the new base timestamp, and the length of a record that is written with it. */
 static int with_horizon(const header *batch, const choice *chosen, const record *each,
                         int64_t *delta, int64_t *length) {

@@ -13,7 +13,7 @@
 #include "keys.h"
 #include "walks.h"
 
-#define INTERFACE 1 /* what `walker` expects */
+#define INTERFACE 2 /* what `walker` expects */
 #define LONG_WALK (1 << 20)
 
 int refuse(PyObject *module, const failure *why) {
@@ -100,16 +100,17 @@ static PyObject *py_find_offenders(PyObject *module, PyObject *args) {
         return PyErr_NoMemory();
     }
     rules broken = {keyed, has_exempt, oldest, newest, exempt};
-    int64_t total;
+    int64_t total, late;
     PyThreadState *saved = let_others_run(&data);
     int sound =
-        find_offenders(data.buf, data.len, count, &broken, found, limit, &total, &why);
+        find_offenders(data.buf, data.len, count, &broken, found, limit, &total, &late, &why);
     go_on(saved);
     PyBuffer_Release(&data);
     PyObject *result = NULL;
     if (sound) {
         PyObject *list = as_list(found, total < limit ? total : limit);
-        if (list != NULL) result = Py_BuildValue("(LN)", (long long)total, list);
+        if (list != NULL)
+            result = Py_BuildValue("(LLN)", (long long)total, (long long)late, list);
     } else {
         refuse(module, &why);
     }
@@ -137,6 +138,32 @@ static PyObject *py_first_at_or_after(PyObject *module, PyObject *args) {
     }
     if (!found) Py_RETURN_NONE;
     return Py_BuildValue("(LL)", (long long)offset, (long long)moment);
+}
+
+static PyObject *py_renumber(PyObject *module, PyObject *args) {
+    Py_buffer data;
+    PyObject *result = NULL;
+    long long count;
+    int64_t size;
+    failure why;
+    if (!PyArg_ParseTuple(args, "y*L", &data, &count)) return NULL;
+    PyThreadState *saved = let_others_run(&data);
+    int sound = measure_renumbered(data.buf, data.len, count, &size, &why);
+    go_on(saved);
+    if (!sound) {
+        refuse(module, &why);
+    } else if ((result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size)) != NULL) {
+        uint8_t *out = (uint8_t *)PyBytes_AsString(result);
+        saved = let_others_run(&data);
+        int done = write_renumbered(data.buf, data.len, count, out, size);
+        go_on(saved);
+        if (!done) {
+            Py_CLEAR(result);
+            PyErr_SetString(PyExc_ValueError, "the records changed while they were read");
+        }
+    }
+    PyBuffer_Release(&data);
+    return result;
 }
 
 static PyObject *py_crc32c(PyObject *module, PyObject *args) {
@@ -170,6 +197,7 @@ static PyMethodDef functions[] = {
     {"summarize", py_summarize, METH_VARARGS, NULL},
     {"find_offenders", py_find_offenders, METH_VARARGS, NULL},
     {"first_at_or_after", py_first_at_or_after, METH_VARARGS, NULL},
+    {"renumber", py_renumber, METH_VARARGS, NULL},
     {"index_chunk", py_index_chunk, METH_VARARGS, NULL},
     {"index_records", py_index_records, METH_VARARGS, NULL},
     {"filter_chunk", py_filter_chunk, METH_VARARGS, NULL},

@@ -139,6 +139,20 @@ static inline enum fault read_varint(const uint8_t **at, const uint8_t *stop, in
     return read_long_varint(at, stop, value);
 }
 
+static inline int varint_size(int64_t value) {
+    uint64_t rest = (uint64_t)value << 1 ^ (uint64_t)(value >> 63);
+    int size = 1;
+    for (; rest >= 0x80; rest >>= 7) size++;
+    return size;
+}
+
+static inline uint8_t *write_varint(uint8_t *out, int64_t value) {
+    uint64_t rest = (uint64_t)value << 1 ^ (uint64_t)(value >> 63);
+    for (; rest >= 0x80; rest >>= 7) *out++ = (uint8_t)(rest | 0x80);
+    *out++ = (uint8_t)rest;
+    return out;
+}
+
 static inline int fail(failure *why, enum fault fault, int64_t a, int64_t b) {
     why->fault = fault;
     why->a = a;

@@ -22,17 +22,19 @@ int summarize(const uint8_t *data, int64_t size, int64_t count, summary *result,
 }
 
 int find_offenders(const uint8_t *data, int64_t size, int64_t count, const rules *broken,
-                   offender *kept, int64_t limit, int64_t *total, failure *why) {
+                   offender *kept, int64_t limit, int64_t *total, int64_t *late, failure *why) {
     const uint8_t *p = data, *end = data + size;
     record each;
-    *total = 0;
+    *total = *late = 0;
     for (int64_t index = 0; index < count; index++) {
         if (!read_record(p, end, &each, why)) return 0;
         p = each.stop;
         int64_t delta = each.timestamp_delta;
         int in_time = (broken->oldest_delta <= delta && delta <= broken->newest_delta) ||
                       (broken->has_exempt && delta == broken->exempt_delta);
-        if (in_time && !(broken->keyed && each.key_size < 0)) continue;
+        int keyless = broken->keyed && each.key_size < 0;
+        if (in_time && !keyless) continue;
+        *late += !keyless;
         if (*total < limit) {
             offender *next = kept + *total;
             next->index = index;
@@ -65,4 +67,48 @@ int first_at_or_after(const uint8_t *data, int64_t size, int64_t count, int64_t 
     }
     if (p != end) return fail(why, LEFTOVER, end - p, count);
     return 1;
+}
+
+/* The length of a record that has another offset delta. */
+static int64_t renumbered_length(const record *each, int64_t index) {
+    const uint8_t *after = each->after_time;
+    int64_t old;
+    read_varint(&after, each->stop, &old);
+    return (each->after_time - each->content) + varint_size(index) + (each->stop - after);
+}
+
+int measure_renumbered(const uint8_t *data, int64_t size, int64_t count, int64_t *result,
+                       failure *why) {
+    const uint8_t *p = data, *end = data + size;
+    record each;
+    *result = 0;
+    for (int64_t index = 0; index < count; index++, p = each.stop) {
+        if (!read_record(p, end, &each, why)) return 0;
+        int64_t length = renumbered_length(&each, index);
+        *result += varint_size(length) + length;
+    }
+    if (p != end) return fail(why, LEFTOVER, end - p, count);
+    return 1;
+}
+
+int write_renumbered(const uint8_t *data, int64_t size, int64_t count, uint8_t *out, int64_t room) {
+    const uint8_t *p = data, *end = data + size;
+    failure why;
+    record each;
+    for (int64_t index = 0; index < count; index++, p = each.stop) {
+        if (!read_record(p, end, &each, &why)) return 0;
+        int64_t length = renumbered_length(&each, index);
+        room -= varint_size(length) + length;
+        if (room < 0) return 0;
+        const uint8_t *after = each.after_time;
+        int64_t old;
+        read_varint(&after, each.stop, &old);
+        out = write_varint(out, length);
+        memcpy(out, each.content, (size_t)(each.after_time - each.content));
+        out += each.after_time - each.content;
+        out = write_varint(out, index);
+        memcpy(out, after, (size_t)(each.stop - after));
+        out += each.stop - after;
+    }
+    return room == 0;
 }
