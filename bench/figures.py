@@ -23,8 +23,18 @@ class Part(enum.Enum):
     """The tables of a report. Each part is measured with its own start of each broker."""
 
     BROKER = "The broker"
+    RECORDS = "Records that the broker looks into"
+    COMPACTION = "Compaction"
+    GROWTH = "Growth"
+    LARGE_GROWTH = "Growth, larger"
     GROUPS = "Groups"
+    OFFSETS = "Groups after a restart"
     COMMANDS = "Commands"
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether a whole run has it only with `--large`; then in its first round only."""
+        return self is Part.LARGE_GROWTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,24 @@ class Outcome:
     @property
     def verdict(self) -> str:
         return {True: "reached", False: "not reached", None: ""}[self.reached]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Requests of a while, and the processor time that the broker took for them."""
+
+    requests: float
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def a_second(self) -> float:
+        return self.requests / self.seconds
+
+    @property
+    def cpu_microseconds(self) -> float:
+        """Of one request."""
+        return self.cpu_seconds / self.requests * 1e6
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

@@ -29,8 +29,20 @@ def report() -> Report:
 def test_each_part_has_its_table_under_its_name(report: Report) -> None:
     text = report.markdown()
     places = [text.index(f"### {part.value}") for part in Part]
-    places += [text.index(f"a row of {part.name}") for part in Part]
-    assert sorted(places) == [places[index] for index in (0, 3, 1, 4, 2, 5)]
+    assert places == sorted(places)
+    for part, begin, end in zip(Part, places, [*places[1:], len(text)], strict=True):
+        assert begin < text.index(f"a row of {part.name} ") < end
+
+
+def test_minutes_of_each_part_are_told(report: Report) -> None:
+    told = replace(report, minutes_of={Part.GROWTH: 12.4})
+    assert "12 minutes of the run." in told.markdown()
+    assert json.loads(told.json())["part_minutes"] == {"growth": 12.4}
+
+
+def test_more_partitions_on_demand_are_no_reduction(report: Report) -> None:
+    text = replace(report, sizes=replace(FULL, large_growth_partitions=12_000)).markdown()
+    assert "reduced" not in text
 
 
 def test_part_that_was_not_measured_is_left_out(report: Report) -> None:
@@ -55,4 +67,4 @@ def test_chart_leaves_the_commands_to_their_table(report: Report) -> None:
 
 def test_json_tells_the_part_of_each_row(report: Report) -> None:
     rows = json.loads(report.json())["rows"]
-    assert [row["part"] for row in rows] == ["broker", "groups", "commands"]
+    assert [row["part"] for row in rows] == [part.name.lower() for part in Part]
