@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from bench import cleaning
 from bench.client import Client, measure
 from bench.course import Course
+from bench.processes import BenchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,6 +71,8 @@ class RestartedSession(Course):
             active = cleaning.active_offset(self._node.data / f"{_OFFSETS}-{partition}")
             if active:
                 goals[_OFFSETS, partition] = active
+        if not goals:
+            raise BenchError(f"no partition of {_OFFSETS} has a segment that is closed")
         self._alter(_OFFSETS, {"min.compaction.lag.ms": "0", "min.cleanable.dirty.ratio": "0.01"})
         cleaning.wait_compacted(
             self._system.name, self._node.data, goals, sign=_SIGN, patience=_PATIENCE

@@ -143,6 +143,7 @@ class Sizes:
     many_groups: int
     heartbeat_seconds: float
     command_runs: int
+    crowd_warm_seconds: float
     walked_records: int
     growth_partitions: int
     large_growth_partitions: int
@@ -173,6 +174,7 @@ FULL = Sizes(
     many_groups=1_000,
     heartbeat_seconds=15.0,
     command_runs=2,
+    crowd_warm_seconds=6.0,
     walked_records=2_000_000,
     growth_partitions=5_000,
     large_growth_partitions=20_000,
@@ -202,11 +204,12 @@ QUICK = Sizes(
     many_groups=100,
     heartbeat_seconds=3.0,
     command_runs=1,
+    crowd_warm_seconds=2.0,
     walked_records=300_000,
     growth_partitions=500,
     large_growth_partitions=2_000,
     compacted_bytes=250_000_000,
     flood_seconds=3.0,
     restarted_groups=1_000,
-    restarted_commits=20,
+    restarted_commits=60,
 )
