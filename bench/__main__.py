@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 from bench import machine, migration, profiling, record, segments, table
 from bench.commands import CommandSession
 from bench.compaction import CompactionSession
-from bench.figures import Outcome, Part
+from bench.figures import Outcome, Part, rounds_of
 from bench.groups import GroupSession
-from bench.growth import GrowthSession, LargeGrowthSession
+from bench.growth import GrowthSession, LargeGrowthSession, large_partitions
 from bench.processes import BenchError
+from bench.record import Spent
 from bench.restarted import RestartedSession
 from bench.rows import FULL, QUICK, ROWS, Sizes, rows_for
 from bench.selection import Selection
@@ -74,10 +75,10 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
         "--large",
         type=int,
         nargs="?",
-        const=FULL.large_growth_partitions,
+        const=0,
         metavar="N",
-        help="with the rows of very many partitions, once "
-        f"({FULL.large_growth_partitions}; as many files must be allowed to be open)",
+        help="with the rows of very many partitions, in one round "
+        f"({FULL.large_growth_partitions}, or as many as a process may open files)",
     )
     parser.add_argument("--no-checks", action="store_true", help="figures only")
     parser.add_argument(
@@ -111,8 +112,10 @@ def sizes_for(chosen: argparse.Namespace) -> Sizes:
         sizes = replace(sizes, cold_bytes=int(chosen.cold_gb * 1e9))
     if chosen.compaction_gb:
         sizes = replace(sizes, compacted_bytes=int(chosen.compaction_gb * 1e9))
-    if chosen.large:
-        sizes = replace(sizes, large_growth_partitions=chosen.large)
+    if chosen.large is not None:
+        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        partitions = chosen.large or large_partitions(sizes.large_growth_partitions, hard)
+        sizes = replace(sizes, large_growth_partitions=partitions)
     return sizes
 
 
@@ -165,12 +168,15 @@ def compare(chosen: argparse.Namespace) -> int:
         described = machine.describe(home)
         print(described.sentence(), flush=True)
         parts = [part for part in Part if any(row.part is part for row in rows)]
+        rounds_in = {
+            part: rounds_of(part, rounds, demanded=chosen.rounds is not None) for part in parts
+        }
         for turn, part in product(range(1, rounds + 1), parts):
-            if part.on_demand and turn > 1:
+            if turn > rounds_in[part]:
                 continue
             for side, system in sides:
                 began = time.monotonic()
-                head = f"round {turn}/{rounds}  {system.name:12}"
+                head = f"round {turn}/{rounds_in[part]}  {system.name:12}"
 
                 def take(key: str, value: float, side: str = side, head: str = head) -> None:
                     samples.setdefault((key, side), []).append(value)
@@ -216,7 +222,7 @@ def compare(chosen: argparse.Namespace) -> int:
             outcomes=outcomes,
             checks=checks,
             failures=failures,
-            minutes_of=taken,
+            spent=[Spent(part, rounds_in[part], taken[part]) for part in parts],
         )
         whole = chosen.rows == "*" and not (chosen.quick or chosen.null or chosen.profile)
         folder_written = record.write(report, official=whole or chosen.record)

@@ -33,8 +33,25 @@ class Part(enum.Enum):
 
     @property
     def on_demand(self) -> bool:
-        """Whether a whole run has it only with `--large`; then in its first round only."""
+        """Whether a whole run has it only with `--large`."""
         return self is Part.LARGE_GROWTH
+
+    @property
+    def rounds_at_most(self) -> int | None:
+        """How often a whole run takes a part of which one turn alone is minutes."""
+        return _ROUNDS_AT_MOST.get(self)
+
+
+_ROUNDS_AT_MOST = {Part.COMPACTION: 2, Part.GROWTH: 2, Part.LARGE_GROWTH: 1, Part.OFFSETS: 2}
+
+
+def rounds_of(part: Part, rounds: int, *, demanded: bool) -> int:
+    """In how many rounds a part is measured. A number that somebody has named is kept to,
+    except in the part on demand, which takes a quarter of an hour."""
+    most = part.rounds_at_most
+    if most is None or (demanded and not part.on_demand):
+        return rounds
+    return min(rounds, most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,15 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """How long the sessions of a part took, all its rounds and both brokers together."""
+
+    part: Part
+    rounds: int
+    minutes: float
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One whole run."""
 
@@ -50,8 +59,7 @@ class Report:
     outcomes: Sequence[Outcome]
     checks: Sequence[Check]
     failures: Sequence[str]
-    minutes_of: Mapping[Part, float] = field(default_factory=dict)
-    """How long the sessions of each part took, all rounds and both brokers together."""
+    spent: Sequence[Spent] = ()
 
     def markdown(self) -> str:
         cold = self.sizes.cold_bytes / 1e9
@@ -81,8 +89,10 @@ class Report:
             outcomes = [outcome for outcome in self.outcomes if outcome.row.part is part]
             if outcomes:
                 note = notes[part]
-                if part in self.minutes_of:
-                    note += f" {self.minutes_of[part]:.0f} minutes of the run."
+                for it in self.spent:
+                    if it.part is part:
+                        rounds = "one round" if it.rounds == 1 else f"{it.rounds} rounds"
+                        note += f" {it.minutes:.0f} minutes, {rounds}."
                 lines += ["", f"### {part.value}", "", table.markdown(outcomes), "", note]
         if self._reduced:
             lines += ["", "The sizes of this run were reduced: it shows that things work, no more."]
@@ -123,8 +133,9 @@ class Report:
             "machine": asdict(self.machine),
             "rounds": self.rounds,
             "minutes": round(self.minutes, 1),
-            "part_minutes": {
-                part.name.lower(): round(minutes, 1) for part, minutes in self.minutes_of.items()
+            "parts": {
+                it.part.name.lower(): {"rounds": it.rounds, "minutes": round(it.minutes, 1)}
+                for it in self.spent
             },
             "sizes": asdict(self.sizes),
             "rows": rows,

@@ -62,7 +62,7 @@ def _growth_rows(key: str, partitions: int, part: Part, targets: tuple[float | N
     first, memory, stopped, killed = targets
     count = f"{partitions:,} partitions"
     return (
-        Row(f"{key}-first", f"one record into each of {count}", "s", _DOWN, first, part),
+        Row(f"{key}-first", f"create {count}, a record into each", "s", _DOWN, first, part),
         Row(f"{key}-memory", f"resident memory, {count}", "MB", _DOWN, memory, part),
         Row(f"{key}-stopped", f"start after a clean stop, {count}", "s", _DOWN, stopped, part),
         Row(f"{key}-killed", f"start after kill -9, {count}", "s", _DOWN, killed, part),

@@ -1,8 +1,10 @@
-"""Groups after a restart: which are asked, and what a large broker's topics are."""
+"""Groups after a restart: which are asked. And how many partitions a broker is given."""
 
 from __future__ import annotations
 
-from bench.growth import topics_of
+import resource
+
+from bench.growth import large_partitions, topics_of
 from bench.load import offsets
 
 
@@ -26,3 +28,9 @@ def test_partitions_are_shared_out_to_topics_of_a_thousand() -> None:
     assert sum(topics_of(20_000).values()) == 20_000
     assert list(topics_of(2_500).values()) == [1_000, 1_000, 500]
     assert list(topics_of(500).values()) == [500]
+
+
+def test_partitions_are_no_more_than_the_files_that_may_be_open() -> None:
+    assert large_partitions(20_000, 1_048_576) == 20_000
+    assert large_partitions(20_000, 20_000) == 19_300
+    assert large_partitions(20_000, resource.RLIM_INFINITY) == 20_000

@@ -9,7 +9,7 @@ from datetime import date
 import pytest
 from bench.figures import Better, Outcome, Part, Row
 from bench.machine import Machine
-from bench.record import Report
+from bench.record import Report, Spent
 from bench.rows import FULL, QUICK
 
 MACHINE = Machine("cpu", 2, 8, "6", "ext4", "3.11", "2", "2", "17", "4.2")
@@ -34,10 +34,14 @@ def test_each_part_has_its_table_under_its_name(report: Report) -> None:
         assert begin < text.index(f"a row of {part.name} ") < end
 
 
-def test_minutes_of_each_part_are_told(report: Report) -> None:
-    told = replace(report, minutes_of={Part.GROWTH: 12.4})
-    assert "12 minutes of the run." in told.markdown()
-    assert json.loads(told.json())["part_minutes"] == {"growth": 12.4}
+def test_minutes_and_rounds_of_each_part_are_told(report: Report) -> None:
+    told = replace(report, spent=[Spent(Part.GROWTH, 2, 12.4), Spent(Part.LARGE_GROWTH, 1, 9.8)])
+    assert "12 minutes, 2 rounds." in told.markdown()
+    assert "10 minutes, one round." in told.markdown()
+    assert json.loads(told.json())["parts"] == {
+        "growth": {"rounds": 2, "minutes": 12.4},
+        "large_growth": {"rounds": 1, "minutes": 9.8},
+    }
 
 
 def test_more_partitions_on_demand_are_no_reduction(report: Report) -> None:
