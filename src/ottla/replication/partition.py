@@ -18,6 +18,7 @@ from typing import Protocol
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.model.topic import PartitionState
+from ottla.records.batch import BatchHeader
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.log import AppendInfo, Log, ReadResult
 
@@ -72,13 +73,26 @@ class Partition:
 
     # ------------------------------------------------------------------ writing
 
-    def append(self, records: memoryview, now_ms: int, prepared: bool = False) -> AppendInfo:
+    def append(
+        self,
+        records: memoryview,
+        now_ms: int,
+        prepared: bool = False,
+        header: BatchHeader | None = None,
+    ) -> AppendInfo:
         """Validate, write, and make readable what may be read. Raises KafkaError.
 
-        `prepared` batches have been through `storage.validate.prepare`.
+        `prepared` batches have been through `storage.validate.prepare`; those with a `header` were
+        built by the caller.
         """
         log = self.log
-        info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, prepared=prepared)
+        info = log.append(
+            records,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            prepared=prepared,
+            header=header,
+        )
         if not info.duplicate:
             if self._flushing or log.flush_due:
                 self._flush()

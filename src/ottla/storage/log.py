@@ -217,6 +217,7 @@ class Log:
         self._config = config
         self._segment_bytes = config.internal_segment_bytes or config.segment_bytes
         self._segment_ms = config.segment_ms
+        self._largest_batch = min(config.max_message_bytes, config.segment_bytes)
         self._stamps = config.message_timestamp_type == "LogAppendTime"
         self._plain = header_suffices(config)
 
@@ -230,25 +231,29 @@ class Log:
         now_ms: int,
         origin: Origin = Origin.CLIENT,
         prepared: bool = False,
+        header: BatchHeader | None = None,
     ) -> AppendInfo:
         """Append one batch as the leader: judge it, give it its offset, write it.
 
         `records` is the (writable) receive buffer and is patched in place. `prepared` says that
-        `validate.prepare` has been applied because `needs_slow_path` asked for it.
+        `validate.prepare` has been applied because `needs_slow_path` asked for it. Whoever has
+        built the batch knows its `header`, and with that there is nothing to judge but its size.
         before: log_end_offset = n; after: records at n…, log_end_offset = last offset + 1.
         """
         if self.failure is not None:
             raise self.offline_error()
-        header, records = judge(
-            records,
-            self._config,
-            now_ms,
-            partition=self.partition,
-            origin=origin,
-            prepared=prepared,
-        )
+        if header is None or self._stamps or records.nbytes > self._largest_batch:
+            header, records = judge(
+                records,
+                self._config,
+                now_ms,
+                partition=self.partition,
+                origin=origin,
+                prepared=prepared,
+            )
+        _, _, _, _, _, _, delta, _, max_timestamp, producer_id, _, _, _ = header
         marker = None
-        if header.producer_id >= 0:
+        if producer_id >= 0:
             if header.is_control:
                 marker = read_end_marker(records, header)
                 if marker is not None:
@@ -261,9 +266,8 @@ class Log:
                         known.base_offset, known.last_offset, stamp, self.log_start_offset, True, 0
                     )
         base_offset = self.log_end_offset
-        last_offset = base_offset + header.last_offset_delta
+        last_offset = base_offset + delta
         size = records.nbytes
-        max_timestamp = header.max_timestamp
         try:
             segments = self._segments
             segment = segments.active

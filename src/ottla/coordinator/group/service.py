@@ -46,6 +46,7 @@ from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 
 OFFSETS_TOPIC = "__consumer_offsets"
+_COMPRESSION = {int(it): it for it in Compression}
 
 T = TypeVar("T")
 Reply: TypeAlias = T | Deferred[T]
@@ -63,7 +64,7 @@ class _Settings:
 
     @property
     def compression(self) -> Compression:
-        return Compression(self._config().offsets_topic_compression_codec)
+        return _COMPRESSION[self._config().offsets_topic_compression_codec]
 
     @property
     def commit_timeout_ms(self) -> int:
@@ -113,8 +114,9 @@ class Groups:
     def partition_for(self, group_id: str) -> int:
         """The partition of the offsets topic that keeps this group."""
         topic = self.host.image.topics.get(OFFSETS_TOPIC)
-        count = self._config().offsets_topic_num_partitions
-        return group_hash(group_id) % (count if topic is None else len(topic.partitions))
+        if topic is None:
+            return group_hash(group_id) % self._config().offsets_topic_num_partitions
+        return group_hash(group_id) % len(topic.partitions)
 
     def apply(self, change: ImageChange) -> None:
         """Follow the cluster; after the partitions have."""
