@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ottla.client.admin import Admin
     from ottla.client.asynchronous import AsyncAdmin, AsyncConsumer, AsyncProducer
     from ottla.client.consumer import Consumer
+    from ottla.client.errors import RecordDecodeError
     from ottla.client.producer import Producer
     from ottla.client.records import Delivery, Record
     from ottla.client.serializers import BYTES, JSON, STRING, Serde
@@ -34,6 +35,7 @@ __all__ = [
     "KafkaError",
     "Producer",
     "Record",
+    "RecordDecodeError",
     "Serde",
     "TopicPartition",
     "__version__",
@@ -52,6 +54,7 @@ _HOMES = {
     "KafkaError": "ottla.errors",
     "Producer": "ottla.client.producer",
     "Record": "ottla.client.records",
+    "RecordDecodeError": "ottla.client.errors",
     "STRING": "ottla.client.serializers",
     "Serde": "ottla.client.serializers",
     "TopicPartition": "ottla.model.ids",

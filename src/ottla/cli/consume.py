@@ -6,13 +6,16 @@ where the options say. Output is written as it was stored, byte for byte, a line
 
 from __future__ import annotations
 
+import io
 import json
 import select
+import signal
 import string
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,12 +31,12 @@ from ottla.cli.options import (
 )
 from ottla.cli.output import broker_errors
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.client.consumer import Consumer
     from ottla.client.positions import Position
     from ottla.client.records import Record
-    from ottla.model.ids import TopicPartition
 
     Raw = Record[bytes, bytes]
     LineWriter = Callable[[Raw], bytes]
@@ -132,13 +135,16 @@ def consume(
         options: dict[str, Any] = {}
         if group is not None:
             options = {"group": group, "reset": "earliest", "timeout": _COORDINATOR_TIMEOUT}
-        with Consumer(
-            bootstrap,
-            client_id="ottla-cli",
-            read_uncommitted=read_uncommitted,
-            config=CONFIG,
-            **options,
-        ) as consumer:
+        with (
+            stopped_by_signals(),
+            Consumer(
+                bootstrap,
+                client_id="ottla-cli",
+                read_uncommitted=read_uncommitted,
+                config=CONFIG,
+                **options,
+            ) as consumer,
+        ):
             try:
                 if group is not None:
                     check_group(consumer, group, consumer.partitions(topic)[0])
@@ -150,14 +156,12 @@ def consume(
                     )
                 copy(
                     consumer,
-                    sys.stdout.buffer,
+                    buffered_stdout(),
                     write,
                     most=most,
                     until_end=exit_at_end,
                     idle=timeout,
                 )
-            except KeyboardInterrupt:
-                pass
             except KafkaError as error:
                 raise _with_advice(error, topic) from None
 
@@ -247,7 +251,31 @@ def copy(
     until_end: bool = False,
     idle: float | None = None,
 ) -> int:
-    """Print records until there is a reason to stop; returns how many."""
+    """Print records until there is a reason to stop, Ctrl-C among them; returns how many.
+
+    When it is interrupted, what was printed is committed for the group, and nothing else: a record
+    that did not make it to the output comes again.
+    """
+    done: dict[TopicPartition, int] = {}
+    try:
+        return _copy(consumer, output, write, most, until_end, idle, done)
+    except KeyboardInterrupt:
+        output.flush()
+        if done and consumer.group is not None:
+            consumer.commit(done)
+        raise
+
+
+def _copy(
+    consumer: Consumer[bytes, bytes],
+    output: IO[bytes],
+    write: LineWriter,
+    most: int | None,
+    until_end: bool,
+    idle: float | None,
+    done: dict[TopicPartition, int],
+) -> int:
+    """`copy`; `done` says at any moment where to go on behind what was written."""
     finished = consumer.end_check() if until_end else None
     printed = 0
     last = time.monotonic()
@@ -266,10 +294,33 @@ def copy(
             records = consumer.take(want, wait)
         if records:
             output.write(b"".join([write(record) for record in records]))
+            for record in records:
+                done[TopicPartition(record.topic, record.partition)] = record.offset + 1
             printed += len(records)
             last = time.monotonic()
     output.flush()
     return printed
+
+
+def buffered_stdout() -> IO[bytes]:
+    """Standard output, written whole or not at all. Python's own has no buffer when
+    PYTHONUNBUFFERED is set: its `write` may then take only a part."""
+    output = sys.stdout.buffer
+    if isinstance(output, io.RawIOBase):
+        return open(output.fileno(), "wb", closefd=False)
+    return output
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what is inside, and are a clean end of the program."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def reader_is_gone(output: IO[bytes]) -> bool:

@@ -7,14 +7,21 @@
 
 Two ways to say what is read. `assign` names partitions and where to start; nothing is shared
 and nothing is remembered. `subscribe` joins the group given as `group=`, whose members share the
-partitions, and commits offsets. A record counts as processed when the next one is asked for (or
-on `commit`), never before: a consumer that dies reads again what it had not finished.
+partitions, and commits offsets. A record counts as processed when the next one is asked for, when
+the `with` block is left without an exception, or on `commit`; never before. A consumer that dies,
+or whose `with` block is left by an exception, reads again what it had not finished.
+
+A record that the deserializer refuses stops the consumer, every time, until somebody decides what
+becomes of it: `on_error="skip"`, or a function that gets the stored record:
+
+    Consumer(value=ottla.JSON, on_error=lambda record, error: dead.send("dead", record.value))
 
 A consumer belongs to one thread at a time.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -24,18 +31,25 @@ from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, over
 import confluent_kafka as rd
 
 from ottla.client import positions
-from ottla.client.errors import ClientError, translate, translate_exception, translated
+from ottla.client.errors import (
+    ClientError,
+    RecordDecodeError,
+    translate,
+    translate_exception,
+    translated,
+)
 from ottla.client.inbox import Inbox
-from ottla.client.positions import Position, check_partition, check_position
+from ottla.client.positions import Position, check_offset, check_partition, check_position
 from ottla.client.records import Record, TimestampType
-from ottla.client.serializers import Deserializer, RecordDecodeError, decoder
+from ottla.client.serializers import Deserializer, decoder
 from ottla.client.settings import (
+    LOGGER,
     bootstrap_servers,
     check_options,
     librdkafka_config,
     timestamp_ms,
 )
-from ottla.errors import ErrorCode
+from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
 K = TypeVar("K")
@@ -45,6 +59,10 @@ Partitions = str | Iterable["TopicPartition | tuple[str, int]"]
 """A topic's name for all of its partitions, or (topic, partition) pairs."""
 
 RebalanceCallback = Callable[[tuple[TopicPartition, ...]], None]
+
+DecodeErrorHandler = Callable[["Record[bytes, bytes]", RecordDecodeError], Any]
+"""Called with a record that cannot be decoded, as it is stored, and why. When it returns the
+consumer goes on behind the record; when it raises, the consumer stays."""
 
 # librdkafka demands a group even of a consumer that joins none.
 NO_GROUP = "ottla-no-group"
@@ -77,6 +95,9 @@ class ConsumerOptions(TypedDict, total=False):
     """Where to go on when an offset is not in the log, or the group has none ("latest")."""
     auto_commit: bool
     """Commit processed records every five seconds and on close (yes, with a group)."""
+    on_error: Literal["raise", "skip"] | DecodeErrorHandler
+    """What becomes of a record that cannot be decoded: "raise" (the default) raises
+    `RecordDecodeError` and stays at it, "skip" logs it and goes on; or a function."""
     read_uncommitted: bool
     """Also give records of transactions that are open or aborted (no)."""
     timeout: float
@@ -141,6 +162,7 @@ class Consumer(Generic[K, V]):
         reset = options.get("reset", "latest")
         if reset not in ("earliest", "latest", "error"):
             raise ValueError(f'reset is "earliest", "latest" or "error", not {reset!r}')
+        self._on_error = _check_on_error(options.get("on_error", "raise"))
         self._decode_key = decoder("key", key)
         self._decode_value = decoder("value", value)
         self._group = options.get("group")
@@ -168,6 +190,11 @@ class Consumer(Generic[K, V]):
             stores_offsets=self._group is not None,
         )
         self._client = self._inbox.client
+
+    @property
+    def group(self) -> str | None:
+        """The group that offsets are committed for."""
+        return self._group
 
     # -- what to read
 
@@ -235,8 +262,9 @@ class Consumer(Generic[K, V]):
                 on_assign(_plain(partitions))
 
         def lost(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
+            # Not stored here: what was processed has been, and a record that is only just being
+            # handed out must go to the partition's next owner as well.
             gone = _plain(partitions)
-            self._inbox.store()
             self._inbox.forget(gone)
             if on_revoke is not None:
                 on_revoke(gone)
@@ -318,18 +346,25 @@ class Consumer(Generic[K, V]):
     def poll(self, timeout: float | None = 0.0) -> Record[K, V] | None:
         """The next record, waiting at most `timeout` seconds for it (None: for ever)."""
         self._inbox.store()
-        message = self._inbox.next(timeout)
-        return None if message is None else self._record(message)
+        return self._next(timeout)
 
     def take(self, most: int, timeout: float | None = 0.0) -> list[Record[K, V]]:
-        """Up to `most` records: those that are there, after waiting for the first one."""
+        """Up to `most` records: those that are there, after waiting for the first one.
+
+        They count as processed together, when the next ones are asked for.
+        """
         self._inbox.store()
-        message = self._inbox.next(timeout)
-        if message is None:
-            return []
-        taken = [self._record(message)]
-        while len(taken) < most and (message := self._inbox.next(0.0)) is not None:
-            taken.append(self._record(message))
+        taken: list[Record[K, V]] = []
+        while len(taken) < most:
+            try:
+                record = self._next(0.0 if taken else timeout)
+            except KafkaError:
+                if taken:
+                    break  # what was taken is given first; the error comes again
+                raise
+            if record is None:
+                break
+            taken.append(record)
         return taken
 
     def __iter__(self) -> Iterator[Record[K, V]]:
@@ -353,21 +388,30 @@ class Consumer(Generic[K, V]):
         given = 0
         while not self._inbox.closed and (limit is None or given < limit):
             self._inbox.store()
-            message = self._inbox.next(idle, finished)
-            if message is None:
+            record = self._next(idle, finished)
+            if record is None:
                 return
-            yield self._record(message)
+            yield record
             given += 1
 
     # -- offsets of a group
 
-    def commit(self, record: Record[Any, Any] | None = None, *, wait: bool = True) -> None:
-        """Commit all that was given so far, or one partition up to and including `record`."""
+    def commit(
+        self,
+        what: Record[Any, Any] | Mapping[TopicPartition, int] | None = None,
+        *,
+        wait: bool = True,
+    ) -> None:
+        """Commit all that was given so far, one partition up to and including a record, or offsets
+        of your own: for each partition the offset to go on at, one above the last one done."""
         self._need_group("commit")
-        if record is None:
-            offsets = [rd.TopicPartition(*tp, offset) for tp, offset in self._inbox.given.items()]
+        if isinstance(what, Record):
+            chosen = {TopicPartition(what.topic, what.partition): what.offset + 1}
+        elif what is None:
+            chosen = self._inbox.given
         else:
-            offsets = [rd.TopicPartition(record.topic, record.partition, record.offset + 1)]
+            chosen = {check_partition(tp): check_offset(at) for tp, at in what.items()}
+        offsets = [rd.TopicPartition(*tp, offset) for tp, offset in chosen.items()]
         if not offsets:
             return
         with translated():
@@ -399,8 +443,12 @@ class Consumer(Generic[K, V]):
     # -- the end
 
     def close(self) -> None:
-        """Leave the group, committing what was processed, and let go of everything."""
-        self._inbox.close()
+        """Leave the group, committing what was processed, and let go of everything.
+
+        The last record that was given counts as processed, unless an exception is being handled
+        (a `finally:` that closes the consumer): then it comes again after the next start.
+        """
+        self._inbox.close(finished=sys.exception() is None)
 
     def __enter__(self) -> Self:
         return self
@@ -411,23 +459,47 @@ class Consumer(Generic[K, V]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._inbox.close(finished=kind is None)
 
-    # -- inside, and what the asyncio face builds on
+    def end_check(self) -> Callable[[], bool]:
+        """A question for whoever calls `poll` or `take` himself: is everything read up to where
+        the assigned partitions ended when it was first asked? To be asked when nothing comes."""
+        return self._inbox.end_check(self._timeout)
 
-    def ready(self) -> Record[K, V] | None:
+    # -- inside, and what AsyncConsumer builds on
+
+    def _ready(self) -> Record[K, V] | None:
         """The next record if it can be had without waiting for librdkafka at all."""
-        self._inbox.store()
         message = self._inbox.pop()
         return None if message is None else self._record(message)
 
-    def fill(self, wait: float) -> None:
-        """Wait up to so many seconds for something that `ready` can give."""
-        self._inbox.fill(wait)
+    def _next(
+        self, timeout: float | None, finished: Callable[[], bool] | None = None
+    ) -> Record[K, V] | None:
+        """The next record, past those that `on_error` has dealt with."""
+        while True:
+            message = self._inbox.next(timeout, finished)
+            if message is None:
+                return None
+            try:
+                return self._record(message)
+            except RecordDecodeError as refusal:
+                self._deal_with(refusal)
+                self._go_past(refusal)
 
-    def end_check(self) -> Callable[[], bool]:
-        """A question to be asked whenever nothing is ready: is everything read to the end?"""
-        return self._inbox.end_check(self._timeout)
+    def _deal_with(self, refusal: RecordDecodeError) -> object:
+        """Do with a record that cannot be decoded as `on_error` says; returns what that returned,
+        and raises where the consumer is to stay at the record."""
+        if self._on_error == "raise":
+            raise refusal
+        if self._on_error == "skip":
+            LOGGER.warning("skipped: %s", refusal.message)
+            return None
+        return self._on_error(refusal.record, refusal)
+
+    def _go_past(self, refusal: RecordDecodeError) -> None:
+        """Leave a record behind that was put back because it cannot be decoded."""
+        self._inbox.drop(refusal.topic, refusal.partition, refusal.offset)
 
     def _need_group(self, method: str) -> None:
         if self._group is None:
@@ -439,15 +511,12 @@ class Consumer(Generic[K, V]):
         return tuple(check_partition(tp) for tp in partitions)
 
     def _record(self, message: rd.Message) -> Record[K, V]:
-        # Everything a message lacks only when it is an error, which this one is not.
-        topic: Any = message.topic()
-        partition: Any = message.partition()
-        offset: Any = message.offset()
+        """The record that a message holds, given to the reader; or put back, if it cannot be
+        decoded."""
+        # What a message lacks only when it is an error, which this one is not.
         key: Any = message.key()
         value: Any = message.value()
-        headers: Any = message.headers()
-        self._inbox.give(topic, partition, offset)
-        part = "key"
+        part: Literal["key", "value"] = "key"
         try:
             if key is not None and self._decode_key is not None:
                 key = self._decode_key(key)
@@ -455,20 +524,39 @@ class Consumer(Generic[K, V]):
             if value is not None and self._decode_value is not None:
                 value = self._decode_value(value)
         except Exception as error:
-            raise RecordDecodeError(part, topic, partition, offset, error) from error
-        kind, timestamp = message.timestamp()
-        epoch = message.leader_epoch()
-        return Record(
-            topic,
-            partition,
-            offset,
-            timestamp,
-            _TIMESTAMP_TYPES[kind],
-            key,
-            value,
-            tuple(headers) if headers else (),
-            -1 if epoch is None else epoch,
-        )
+            self._inbox.put_back(message)
+            raise RecordDecodeError(
+                part, _as_record(message, message.key(), message.value()), error
+            ) from error
+        record: Record[K, V] = _as_record(message, key, value)
+        self._inbox.give(record.topic, record.partition, record.offset)
+        return record
+
+
+def _as_record(message: rd.Message, key: Any, value: Any) -> Record[Any, Any]:
+    topic: Any = message.topic()
+    partition: Any = message.partition()
+    offset: Any = message.offset()
+    headers: Any = message.headers()
+    kind, timestamp = message.timestamp()
+    epoch = message.leader_epoch()
+    return Record(
+        topic,
+        partition,
+        offset,
+        timestamp,
+        _TIMESTAMP_TYPES[kind],
+        key,
+        value,
+        tuple(headers) if headers else (),
+        -1 if epoch is None else epoch,
+    )
+
+
+def _check_on_error(given: object) -> Any:
+    if given in ("raise", "skip") or callable(given):
+        return given
+    raise ValueError(f'on_error is "raise", "skip" or a function of (record, error), not {given!r}')
 
 
 def _plain(partitions: Iterable[rd.TopicPartition]) -> tuple[TopicPartition, ...]:

@@ -7,7 +7,9 @@ place it has already left.
 
 `given` is the offset after the last record that the reader got, by partition. Offsets to commit
 come from it and not from librdkafka's own idea of what was consumed, which runs ahead by as much
-as is waiting here.
+as is waiting here. librdkafka is told of them (`store`) only when the reader has finished with the
+records, since what it was told it commits by itself: every few seconds, before a partition is given
+up, and when the consumer is closed.
 """
 
 from __future__ import annotations
@@ -108,6 +110,18 @@ class Inbox:
         self._unstored.add(tp)
         self._at_end.discard(tp)
 
+    def put_back(self, message: rd.Message) -> None:
+        """The reader could not take this record, which `pop` gave last: it comes again."""
+        self._ready.appendleft(message)
+
+    def drop(self, topic: str, partition: int, offset: int) -> None:
+        """Go past a record that was put back, if it is still the next one."""
+        if self._ready:
+            first = self._ready[0]
+            if (first.topic(), first.partition(), first.offset()) == (topic, partition, offset):
+                self._ready.popleft()
+                self.give(topic, partition, offset)
+
     def store(self) -> None:
         """Tell librdkafka that everything given is processed, so that it may be committed."""
         if not self._stores_offsets or not self._unstored:
@@ -178,11 +192,12 @@ class Inbox:
 
         return finished
 
-    def close(self) -> None:
-        """Store, leave, and let go of everything."""
+    def close(self, *, finished: bool) -> None:
+        """Leave and let go of everything; `finished`: the reader is done with what it was given."""
         if self.closed:
             return
-        self.store()
+        if finished:
+            self.store()
         self.closed = True
         self._ready.clear()
         with translated():

@@ -57,10 +57,15 @@ class FakeConsumer:
         self.at_end = False
         self.no_coordinator = False
         self.closed = False
+        self.group: str | None = None
+        self.committed_offsets: dict[TopicPartition, int] = {}
 
     def __call__(self, bootstrap: str, **options: Any) -> FakeConsumer:
         self.options = {"bootstrap": bootstrap, **options}
         return self
+
+    def commit(self, offsets: dict[TopicPartition, int]) -> None:
+        self.committed_offsets = offsets
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         if topic != "t":
@@ -301,6 +306,25 @@ def test_output_is_flushed_before_waiting_for_more() -> None:
     copied = copy(consumer, output, write, most=3)  # type: ignore[arg-type]
     assert copied == 3
     assert output.flushed == [4, 6]
+
+
+def test_an_interruption_commits_what_was_printed_and_nothing_else() -> None:
+    consumer = FakeConsumer([record(b"a")], [record(b"b")])
+    consumer.group = "g"
+    output = Watched()
+    copied: list[bytes] = []
+
+    def write(one: Any) -> bytes:
+        if copied:
+            raise KeyboardInterrupt
+        copied.append(one.value)
+        return bytes(one.value)
+
+    with pytest.raises(KeyboardInterrupt):
+        copy(consumer, output, write)  # type: ignore[arg-type]
+    assert output.getvalue() == b"a"
+    assert output.flushed[-1] == 1
+    assert list(consumer.committed_offsets.values()) == [record(b"a").offset + 1]
 
 
 def test_a_reader_that_is_gone_is_noticed_without_writing() -> None:

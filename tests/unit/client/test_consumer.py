@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -8,7 +9,6 @@ import confluent_kafka as rd
 import pytest
 
 import ottla
-from ottla.client.serializers import RecordDecodeError
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -122,16 +122,82 @@ def test_null_keys_and_values_do_not_meet_the_deserializer(made: list[Any]) -> N
     assert (record.key, record.value) == (None, None)
 
 
-def test_a_value_that_cannot_be_decoded_says_where_it_is_and_is_passed(made: list[Any]) -> None:
-    consumer = ottla.Consumer(value=ottla.JSON)
+def test_a_value_that_cannot_be_decoded_stops_the_consumer_every_time(made: list[Any]) -> None:
+    consumer = ottla.Consumer(value=ottla.JSON, group="g")
+    made[0].record("t", 0, 2, b"{}")
     made[0].record("t", 0, 3, b"{")
     made[0].record("t", 0, 4, b"{}")
-    with pytest.raises(RecordDecodeError, match="the value of t-0 at offset 3") as caught:
-        consumer.poll(1)
+    assert [record.offset for record in consumer.take(9)] == [2]
+    for _ in range(3):
+        with pytest.raises(ottla.RecordDecodeError, match="the value of t-0 at offset 3") as caught:
+            consumer.poll(1)
+    with pytest.raises(ottla.RecordDecodeError):
+        consumer.take(2)
+    with pytest.raises(ottla.RecordDecodeError):
+        next(iter(consumer))
+    assert isinstance(caught.value, KafkaError)
     assert (caught.value.part, caught.value.offset) == ("value", 3)
+    assert caught.value.record.value == b"{"
+    assert "seek(('t', 0), 4)" in str(caught.value)
+    assert consumer.position(T0) == 3
+    consumer.close()
+    assert made[0].stored == [("t", 0, 3)]
+
+
+def test_a_record_that_cannot_be_decoded_is_left_behind_by_seek(made: list[Any]) -> None:
+    consumer = ottla.Consumer(value=ottla.JSON)
+    consumer.assign([T0], 3)
+    made[0].record("t", 0, 3, b"{")
+    with pytest.raises(ottla.RecordDecodeError) as caught:
+        consumer.poll(1)
+    consumer.seek((caught.value.topic, caught.value.partition), caught.value.offset + 1)
+    made[0].record("t", 0, 4, b"{}")
+    assert [record.offset for record in consumer.take(9)] == [4]
+
+
+def test_records_that_cannot_be_decoded_are_skipped_on_demand(
+    made: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = ottla.Consumer(key=ottla.STRING, value=ottla.JSON, on_error="skip", group="g")
+    for offset, value in enumerate([b"{", b"1", b"{", b"{"]):
+        made[0].record("t", 0, offset, value)
+    assert [record.offset for record in consumer.take(9)] == [1]
+    assert "skipped: the value of t-0 at offset 2" in caplog.text
+    assert consumer.position(T0) == 4
+    assert consumer.poll() is None
+    assert made[0].stored == [("t", 0, 4)]
+
+
+def test_a_function_gets_the_stored_record_and_the_consumer_goes_on(made: list[Any]) -> None:
+    dead: list[Any] = []
+
+    def bury(record: ottla.Record[bytes, bytes], error: ottla.RecordDecodeError) -> None:
+        dead.append((record.offset, record.value, error.part))
+
+    consumer = ottla.Consumer(value=ottla.JSON, on_error=bury)
+    for offset, value in enumerate([b"{", b"1"]):
+        made[0].record("t", 0, offset, value)
+    assert [record.value for record in consumer.records(limit=1)] == [1]
+    assert dead == [(0, b"{", "value")]
+
+
+def test_a_function_that_fails_leaves_the_consumer_at_the_record(made: list[Any]) -> None:
+    failing = True
+
+    def bury(record: ottla.Record[bytes, bytes], error: ottla.RecordDecodeError) -> None:
+        if failing:
+            raise OSError("no broker for the dead")
+
+    consumer = ottla.Consumer(value=ottla.JSON, on_error=bury)
+    for offset, value in enumerate([b"{", b"1"]):
+        made[0].record("t", 0, offset, value)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no broker"):
+            consumer.poll(1)
+    failing = False
     record = consumer.poll(1)
     assert record is not None
-    assert record.value == {}
+    assert record.offset == 1
 
 
 def test_poll_gives_nothing_when_there_is_nothing(
@@ -313,6 +379,78 @@ def test_a_record_counts_as_processed_when_the_next_is_asked_for(made: list[Any]
     assert made[0].closed
 
 
+def iterate_and_fail(consumer: ottla.Consumer[bytes, bytes]) -> None:
+    with consumer:
+        for record in consumer:
+            if record.offset == 6:
+                raise ZeroDivisionError
+
+
+def poll_and_fail(consumer: ottla.Consumer[bytes, bytes]) -> None:
+    with consumer:
+        consumer.poll(1)
+        consumer.poll(1)
+        raise ZeroDivisionError
+
+
+def take_and_fail(consumer: ottla.Consumer[bytes, bytes]) -> None:
+    with consumer:
+        consumer.take(1)
+        assert len(consumer.take(2)) == 2
+        raise ZeroDivisionError
+
+
+def fail_and_close(consumer: ottla.Consumer[bytes, bytes]) -> None:
+    try:
+        consumer.poll(1)
+        consumer.poll(1)
+        raise ZeroDivisionError
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize(
+    "program", [iterate_and_fail, poll_and_fail, take_and_fail, fail_and_close]
+)
+def test_an_exception_leaves_what_was_not_finished_for_the_next_start(
+    made: list[Any], program: Callable[[ottla.Consumer[bytes, bytes]], None]
+) -> None:
+    consumer = ottla.Consumer(group="g")
+    for offset in (5, 6, 7):
+        made[0].record("t", 0, offset)
+    with pytest.raises(ZeroDivisionError):
+        program(consumer)
+    assert made[0].stored == [("t", 0, 6)]
+    assert made[0].closed
+
+
+def test_leaving_the_block_in_peace_finishes_what_was_given(made: list[Any]) -> None:
+    with ottla.Consumer(group="g") as consumer:
+        for offset in (5, 6):
+            made[0].record("t", 0, offset)
+        assert len(list(consumer.records(limit=2))) == 2
+    assert made[0].stored[-1] == ("t", 0, 7)
+
+
+def test_a_rebalance_in_the_middle_of_take_finishes_nothing(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ottla.Consumer(group="g")
+    consumer.subscribe("t")
+    made[0].record("t", 0, 5)
+    consume = made[0].consume
+    calls = iter(range(9))
+
+    def consume_and_rebalance(most: int, timeout: float) -> Any:
+        if next(calls) == 1:
+            made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+        return consume(most, timeout)
+
+    monkeypatch.setattr(made[0], "consume", consume_and_rebalance)
+    assert [record.offset for record in consumer.take(9)] == [5]
+    assert made[0].stored == []
+
+
 def test_without_a_group_nothing_is_stored(
     consumer: ottla.Consumer[bytes, bytes], client: Any
 ) -> None:
@@ -334,6 +472,16 @@ def test_commit_commits_what_was_given_or_up_to_a_record(made: list[Any]) -> Non
     assert made[0].committed_offsets == [("t", 0, 6), ("t", 0, 7)]
 
 
+def test_commit_takes_offsets_of_your_own(made: list[Any]) -> None:
+    consumer = ottla.Consumer(group="g")
+    consumer.commit({T0: 12, T1: 0})
+    assert made[0].committed_offsets == [("t", 0, 12), ("t", 1, 0)]
+    for wrong in (-1, "5", True):
+        with pytest.raises(ValueError, match="a number from 0 on"):
+            consumer.commit({T0: wrong})  # type: ignore[dict-item]
+    assert len(made[0].committed_offsets) == 2
+
+
 def test_partitions_that_are_taken_away_take_their_records_along(made: list[Any]) -> None:
     consumer = ottla.Consumer(group="g")
     lost: list[Any] = []
@@ -344,7 +492,7 @@ def test_partitions_that_are_taken_away_take_their_records_along(made: list[Any]
     consumer.poll(1)
     made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
     assert lost == [(T0,)]
-    assert made[0].stored == [("t", 0, 6)]
+    assert made[0].stored == []
     assert [record.partition for record in consumer.take(9)] == [1]
 
 
@@ -372,6 +520,7 @@ def test_a_closed_consumer_reads_nothing_and_closes_again_in_silence(
 @pytest.mark.parametrize(
     ("options", "kind", "complaint"),
     [
+        ({"on_error": "ignore"}, ValueError, 'on_error is "raise", "skip" or a function'),
         ({"reset": "none"}, ValueError, 'reset is "earliest", "latest" or "error"'),
         ({"grup": "g"}, TypeError, "no option 'grup'; did you mean 'group'"),
         ({"config": {"group.id": "g"}}, ValueError, "config may not set 'group.id': use group="),
