@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ottla.client.admin import Admin
     from ottla.client.asynchronous import AsyncAdmin, AsyncConsumer, AsyncProducer
     from ottla.client.consumer import Consumer
-    from ottla.client.errors import RecordDecodeError
+    from ottla.client.errors import DamagedRecordsError, RecordDecodeError
     from ottla.client.producer import Producer
     from ottla.client.records import Delivery, Record
     from ottla.client.serializers import BYTES, JSON, STRING, Serde
@@ -30,6 +30,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
     "Consumer",
+    "DamagedRecordsError",
     "Delivery",
     "ErrorCode",
     "KafkaError",
@@ -48,6 +49,7 @@ _HOMES = {
     "AsyncProducer": "ottla.client.asynchronous",
     "BYTES": "ottla.client.serializers",
     "Consumer": "ottla.client.consumer",
+    "DamagedRecordsError": "ottla.client.errors",
     "Delivery": "ottla.client.records",
     "ErrorCode": "ottla.errors",
     "JSON": "ottla.client.serializers",

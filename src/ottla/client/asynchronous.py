@@ -31,7 +31,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 
 from ottla.client.admin import Admin
 from ottla.client.consumer import Consumer, ConsumerOptions
-from ottla.client.errors import RecordDecodeError
+from ottla.client.errors import DamagedRecordsError, RecordDecodeError
 from ottla.client.inbox import SLICE
 from ottla.client.outbox import Sink
 from ottla.client.producer import Outgoing, ProducerOptions, Writer
@@ -388,11 +388,11 @@ class AsyncConsumer(Generic[K, V]):
                     pass
             try:
                 record = self._consumer._ready()
-            except RecordDecodeError as refusal:
+            except (RecordDecodeError, DamagedRecordsError) as refusal:
                 outcome = self._consumer._deal_with(refusal)
                 if inspect.isawaitable(outcome):
                     await outcome
-                self._consumer._go_past(refusal)
+                await self._run(functools.partial(self._consumer._go_past, refusal))
                 continue
             if record is not None:
                 return record

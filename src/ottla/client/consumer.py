@@ -33,12 +33,14 @@ import confluent_kafka as rd
 from ottla.client import positions
 from ottla.client.errors import (
     ClientError,
+    Damage,
+    DamagedRecordsError,
     RecordDecodeError,
     translate,
     translate_exception,
     translated,
 )
-from ottla.client.inbox import Inbox
+from ottla.client.inbox import Examine, Inbox
 from ottla.client.positions import Position, check_offset, check_partition, check_position
 from ottla.client.records import Record, TimestampType
 from ottla.client.serializers import Deserializer, decoder
@@ -169,6 +171,8 @@ class Consumer(Generic[K, V]):
         self._timeout = options.get("timeout", 30.0)
         own: dict[str, object] = {
             "auto.offset.reset": reset,
+            # As Java's client: damage on a disk or on the way is noticed, not handed out.
+            "check.crcs": True,
             "bootstrap.servers": bootstrap_servers(bootstrap),
             "client.id": options.get("client_id", "ottla"),
             "enable.auto.commit": self._group is not None and options.get("auto_commit", True),
@@ -185,9 +189,9 @@ class Consumer(Generic[K, V]):
             if options.get("read_uncommitted")
             else "read_committed",
         }
+        config = librdkafka_config(own, options.get("config"), _RESERVED)
         self._inbox = Inbox(
-            librdkafka_config(own, options.get("config"), _RESERVED),
-            stores_offsets=self._group is not None,
+            config, stores_offsets=self._group is not None, examine=_examiner(config)
         )
         self._client = self._inbox.client
 
@@ -478,28 +482,29 @@ class Consumer(Generic[K, V]):
     ) -> Record[K, V] | None:
         """The next record, past those that `on_error` has dealt with."""
         while True:
-            message = self._inbox.next(timeout, finished)
-            if message is None:
-                return None
             try:
-                return self._record(message)
-            except RecordDecodeError as refusal:
+                message = self._inbox.next(timeout, finished)
+                return None if message is None else self._record(message)
+            except (RecordDecodeError, DamagedRecordsError) as refusal:
                 self._deal_with(refusal)
                 self._go_past(refusal)
 
-    def _deal_with(self, refusal: RecordDecodeError) -> object:
-        """Do with a record that cannot be decoded as `on_error` says; returns what that returned,
-        and raises where the consumer is to stay at the record."""
-        if self._on_error == "raise":
-            raise refusal
-        if self._on_error == "skip":
+    def _deal_with(self, refusal: RecordDecodeError | DamagedRecordsError) -> object:
+        """Do with what cannot be read as `on_error` says; returns what that returned, and raises
+        where the consumer is to stay."""
+        if self._on_error == "skip" and refusal.next_offset is not None:
             LOGGER.warning("skipped: %s", refusal.message)
             return None
-        return self._on_error(refusal.record, refusal)
+        if callable(self._on_error) and isinstance(refusal, RecordDecodeError):
+            return self._on_error(refusal.record, refusal)
+        raise refusal
 
-    def _go_past(self, refusal: RecordDecodeError) -> None:
-        """Leave a record behind that was put back because it cannot be decoded."""
-        self._inbox.drop(refusal.topic, refusal.partition, refusal.offset)
+    def _go_past(self, refusal: RecordDecodeError | DamagedRecordsError) -> None:
+        """Leave behind what `_deal_with` has dealt with."""
+        if isinstance(refusal, RecordDecodeError):
+            self._inbox.drop(refusal.topic, refusal.partition, refusal.offset)
+        elif refusal.next_offset is not None:
+            self.seek((refusal.topic, refusal.partition), refusal.next_offset)
 
     def _need_group(self, method: str) -> None:
         if self._group is None:
@@ -551,6 +556,28 @@ def _as_record(message: rd.Message, key: Any, value: Any) -> Record[Any, Any]:
         tuple(headers) if headers else (),
         -1 if epoch is None else epoch,
     )
+
+
+def _examiner(config: Mapping[str, Any]) -> Examine:
+    """Looks at a partition from outside, where our own protocol may be spoken."""
+    servers = str(config["bootstrap.servers"])
+    plain = str(config.get("security.protocol", "plaintext")).lower() == "plaintext"
+
+    def look(tp: TopicPartition, offset: int) -> Damage | None:
+        if not plain:
+            return None
+        # Not needed by anybody whose records are whole.
+        from ottla.client.damage import examine
+        from ottla.client.router import Router
+
+        try:
+            with Router(servers, timeout=5.0) as router:
+                return examine(router, tp, offset)
+        except KafkaError as error:
+            LOGGER.debug("%s cannot be examined at %d: %s", tp, offset, error)
+            return None
+
+    return look
 
 
 def _check_on_error(given: object) -> Any:
