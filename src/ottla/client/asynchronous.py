@@ -297,6 +297,8 @@ class AsyncConsumer(Generic[K, V]):
 
     partitions = _on_thread(Consumer.partitions)
     assign = _on_thread(Consumer.assign)
+    incremental_assign = _on_thread(Consumer.incremental_assign)
+    incremental_unassign = _on_thread(Consumer.incremental_unassign)
     unassign = _on_thread(Consumer.unassign)
     subscribe = _on_thread(Consumer.subscribe)
     unsubscribe = _on_thread(Consumer.unsubscribe)

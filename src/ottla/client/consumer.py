@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Annotated, Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 import confluent_kafka as rd
 
@@ -41,14 +41,18 @@ from ottla.client.errors import (
     translated,
 )
 from ottla.client.inbox import Examine, Inbox
+from ottla.client.options import Option, documented
 from ottla.client.positions import Position, check_offset, check_partition, check_position
 from ottla.client.records import Record, TimestampType
 from ottla.client.serializers import Deserializer, decoder
 from ottla.client.settings import (
     LOGGER,
+    STATISTICS_DOC,
+    StatisticsCallback,
     bootstrap_servers,
     check_options,
     librdkafka_config,
+    statistics,
     timestamp_ms,
 )
 from ottla.errors import ErrorCode, KafkaError
@@ -85,36 +89,55 @@ _RESERVED = {
     "group.id": "use group=",
     "isolation.level": "use read_uncommitted=",
     "logger": "librdkafka's lines go to the logger 'ottla.client'",
+    "stats_cb": "use on_statistics=",
 }
 
 
 class ConsumerOptions(TypedDict, total=False):
     """What a consumer may be told besides brokers and deserializers, all of it optional."""
 
-    group: str
-    """The group that `subscribe` joins and that offsets are committed for."""
-    reset: Literal["earliest", "latest", "error"]
-    """Where to go on when an offset is not in the log, or the group has none ("latest")."""
-    auto_commit: bool
-    """Commit processed records every five seconds and on close (yes, with a group)."""
-    on_error: Literal["raise", "skip"] | DecodeErrorHandler
-    """What becomes of a record that cannot be decoded: "raise" (the default) raises
-    `RecordDecodeError` and stays at it, "skip" logs it and goes on; or a function."""
-    read_uncommitted: bool
-    """Also give records of transactions that are open or aborted (no)."""
-    timeout: float
-    """Seconds that a question to a broker may take (30)."""
-    client_id: str
-    config: Mapping[str, Any]
-    """librdkafka properties, over all of the above."""
+    group: Annotated[
+        str,
+        Option("None", "The group that `subscribe` joins and that offsets are committed for."),
+    ]
+    reset: Annotated[
+        Literal["earliest", "latest", "error"],
+        Option(
+            '"latest"',
+            "Where to go on when an offset is not in the log, or the group has none yet.",
+        ),
+    ]
+    auto_commit: Annotated[
+        bool,
+        Option("True", "With a group: commit processed records every five seconds and on close."),
+    ]
+    on_error: Annotated[
+        Literal["raise", "skip"] | DecodeErrorHandler,
+        Option(
+            '"raise"',
+            'What becomes of a record that cannot be decoded. "raise" raises RecordDecodeError and '
+            'stays at the record; "skip" logs it and goes on; a function is called with the record '
+            "as it is stored and the error, and when it returns the consumer goes on. Damaged "
+            'records are left behind only with "skip", and raise DamagedRecordsError otherwise.',
+        ),
+    ]
+    read_uncommitted: Annotated[
+        bool, Option("False", "Also give records of transactions that are open or aborted.")
+    ]
+    timeout: Annotated[float, Option("30.0", "Seconds that a question to a broker may take.")]
+    on_statistics: Annotated[StatisticsCallback, Option("None", STATISTICS_DOC)]
+    client_id: Annotated[str, Option('"ottla"', "The name that brokers see in their logs.")]
+    config: Annotated[
+        Mapping[str, Any], Option("{}", "librdkafka's own properties, over all of the above.")
+    ]
 
 
+@documented(ConsumerOptions)
 class Consumer(Generic[K, V]):
     """Reads records; not for several threads at once.
 
     bootstrap   brokers to start from, "host:port,…"; else OTTLA_BOOTSTRAP, else 127.0.0.1:9092
     key, value  a Serde or a function from bytes; without one, bytes are given
-    options     see `ConsumerOptions`
     """
 
     @overload
@@ -173,7 +196,7 @@ class Consumer(Generic[K, V]):
             "auto.offset.reset": reset,
             # As Java's client: damage on a disk or on the way is noticed, not handed out.
             "check.crcs": True,
-            "bootstrap.servers": bootstrap_servers(bootstrap),
+            "bootstrap.servers": bootstrap_servers(bootstrap, "Consumer"),
             "client.id": options.get("client_id", "ottla"),
             "enable.auto.commit": self._group is not None and options.get("auto_commit", True),
             "enable.auto.offset.store": False,
@@ -188,6 +211,7 @@ class Consumer(Generic[K, V]):
             "isolation.level": "read_uncommitted"
             if options.get("read_uncommitted")
             else "read_committed",
+            **statistics(options.get("on_statistics")),
         }
         config = librdkafka_config(own, options.get("config"), _RESERVED)
         self._inbox = Inbox(
@@ -224,12 +248,7 @@ class Consumer(Generic[K, V]):
         mapping from such pairs to a start for each. "latest" is the end at this moment: what is
         written after this call returns is read.
         """
-        wanted: dict[TopicPartition, Position]
-        if isinstance(partitions, Mapping):
-            wanted = {check_partition(tp): check_position(at) for tp, at in partitions.items()}
-        else:
-            wanted = dict.fromkeys(self._expand(partitions), check_position(start))
-        offsets = positions.resolve(self._client, wanted, self._timeout)
+        offsets = self._starts(partitions, start)
         with translated():
             self._client.assign(
                 [rd.TopicPartition(tp.topic, tp.partition, at) for tp, at in offsets.items()]
@@ -237,6 +256,43 @@ class Consumer(Generic[K, V]):
         self._inbox.forget()
         self._inbox.given.update(offsets)
         return tuple(offsets)
+
+    def incremental_assign(
+        self,
+        partitions: Partitions | Mapping[TopicPartition, Position],
+        start: Position = "latest",
+    ) -> tuple[TopicPartition, ...]:
+        """Read these partitions as well; those assigned before go on undisturbed."""
+        offsets = self._starts(partitions, start)
+        known = [tp for tp in offsets if tp in self.assignment()]
+        if known:
+            raise ValueError(f"{known[0]} is assigned already; seek() moves within it")
+        with translated():
+            self._client.incremental_assign(
+                [rd.TopicPartition(tp.topic, tp.partition, at) for tp, at in offsets.items()]
+            )
+        self._inbox.given.update(offsets)
+        return tuple(offsets)
+
+    def incremental_unassign(self, partitions: Partitions) -> None:
+        """Stop reading these partitions; the others go on."""
+        chosen = self._expand(partitions)
+        missing = [tp for tp in chosen if tp not in self.assignment()]
+        if missing:
+            raise ValueError(f"{missing[0]} is not assigned")
+        with translated():
+            self._client.incremental_unassign([rd.TopicPartition(*tp) for tp in chosen])
+        self._inbox.forget(chosen)
+
+    def _starts(
+        self, partitions: Partitions | Mapping[TopicPartition, Position], start: Position
+    ) -> dict[TopicPartition, int]:
+        wanted: dict[TopicPartition, Position]
+        if isinstance(partitions, Mapping):
+            wanted = {check_partition(tp): check_position(at) for tp, at in partitions.items()}
+        else:
+            wanted = dict.fromkeys(self._expand(partitions), check_position(start))
+        return positions.resolve(self._client, wanted, self._timeout)
 
     def unassign(self) -> None:
         """Stop reading; the consumer can be assigned or subscribed anew."""
@@ -250,11 +306,14 @@ class Consumer(Generic[K, V]):
         *,
         on_assign: RebalanceCallback | None = None,
         on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
         """Join the group and read what it gives us of these topics ("^…" is a pattern).
 
-        The callbacks are told of partitions gained and lost, from inside the method that waits
-        for records. What was processed is committed before partitions are given up.
+        The callbacks are told, from inside the method that waits for records, of partitions that
+        were gained, that are about to be given up, and that were lost: another member may have
+        them already, so nothing can be committed for them any more. What was processed is
+        committed before partitions are given up. Without `on_lost`, `on_revoke` is told of both.
         """
         self._need_group("subscribe")
         names = [topics] if isinstance(topics, str) else list(topics)
@@ -265,16 +324,24 @@ class Consumer(Generic[K, V]):
             if on_assign is not None:
                 on_assign(_plain(partitions))
 
-        def lost(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
-            # Not stored here: what was processed has been, and a record that is only just being
-            # handed out must go to the partition's next owner as well.
+        # Nothing is stored below: what was processed has been, and a record that is only just being
+        # handed out must go to the partition's next owner as well.
+
+        def revoked(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
             gone = _plain(partitions)
             self._inbox.forget(gone)
             if on_revoke is not None:
                 on_revoke(gone)
 
+        def lost(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
+            gone = _plain(partitions)
+            self._inbox.forget(gone)
+            callback = on_lost or on_revoke
+            if callback is not None:
+                callback(gone)
+
         with translated():
-            self._client.subscribe(names, on_assign=gained, on_revoke=lost)
+            self._client.subscribe(names, on_assign=gained, on_revoke=revoked, on_lost=lost)
         self._inbox.forget()
 
     def unsubscribe(self) -> None:

@@ -8,16 +8,15 @@ argument to use.
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import os
 import socket
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
@@ -29,8 +28,43 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def bootstrap_servers(given: str | Iterable[str] | None = None) -> str:
+StatisticsCallback = Callable[[dict[str, Any]], None]
+STATISTICS_DOC = (
+    "Called with librdkafka's statistics, a dictionary, every five seconds (or as "
+    "config={'statistics.interval.ms': ...} says), from inside a method of the client."
+)
+_STATISTICS_MS = 5_000
+
+# Where confluent-kafka has a property, and we a keyword of the same meaning.
+_KEYWORDS = {
+    "acks": "acks",
+    "auto.offset.reset": "reset",
+    "client.id": "client_id",
+    "compression.type": "compression",
+    "enable.auto.commit": "auto_commit",
+    "enable.idempotence": "idempotent",
+    "group.id": "group",
+    "partitioner": "partitioner",
+}
+
+
+def statistics(callback: StatisticsCallback | None) -> dict[str, object]:
+    """librdkafka's properties for somebody who wants its statistics."""
+    if callback is None:
+        return {}
+    return {
+        "statistics.interval.ms": _STATISTICS_MS,
+        "stats_cb": lambda text: callback(json.loads(text)),
+    }
+
+
+def bootstrap_servers(given: str | Iterable[str] | None = None, owner: str = "Admin") -> str:
     """The brokers to start from: what was given, else OTTLA_BOOTSTRAP, else 127.0.0.1:9092."""
+    if isinstance(given, Mapping):
+        raise TypeError(
+            "the brokers come first, and options are keywords; instead of a mapping of "
+            f"librdkafka's properties write ottla.{_as_call(owner, given)}"
+        )
     if given is None:
         given = os.environ.get(ENVIRONMENT) or DEFAULT_BOOTSTRAP
     names = given.split(",") if isinstance(given, str) else list(given)
@@ -38,6 +72,20 @@ def bootstrap_servers(given: str | Iterable[str] | None = None) -> str:
     if not servers:
         raise ValueError(f"bootstrap names no broker; give HOST:PORT, such as {DEFAULT_BOOTSTRAP}")
     return ",".join(servers)
+
+
+def _as_call(owner: str, given: Mapping[str, object]) -> str:
+    """What to type in place of a configuration as confluent-kafka takes it."""
+    keywords, rest = [], {}
+    for name, value in given.items():
+        if name in _KEYWORDS:
+            keywords.append(f"{_KEYWORDS[name]}={value!r}")
+        elif name != "bootstrap.servers":
+            rest[name] = value
+    if rest:
+        keywords.append(f"config={rest!r}")
+    arguments = [repr(given.get("bootstrap.servers", DEFAULT_BOOTSTRAP)), *keywords]
+    return f"{owner}({', '.join(arguments)})"
 
 
 def parse_address(text: str) -> tuple[str, int]:

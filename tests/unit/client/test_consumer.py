@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice
@@ -9,6 +10,9 @@ import confluent_kafka as rd
 import pytest
 
 import ottla
+from ottla.client.consumer import ConsumerOptions
+from ottla.client.options import options_of
+from ottla.client.producer import ProducerOptions
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -59,6 +63,25 @@ def test_assign_takes_pairs_and_a_start_for_each(
     assert assigned(client) == [("t", 1, 3)]
     consumer.assign({T0: "latest", T1: 5})
     assert assigned(client) == [("t", 0, 20), ("t", 1, 5)]
+
+
+def test_partitions_come_and_go_while_others_are_read(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign([T0], 5)
+    client.record("t", 0, 5)
+    client.record("t", 0, 6)
+    assert consumer.poll(1) is not None
+    assert consumer.incremental_assign([T1], 3) == (T1,)
+    assert assigned(client) == [("t", 0, 5), ("t", 1, 3)]
+    assert (consumer.position(T0), consumer.position(T1)) == (6, 3)
+    client.record("t", 1, 3)
+    consumer.incremental_unassign([T0])
+    assert [(record.partition, record.offset) for record in consumer.take(9)] == [(1, 3)]
+    with pytest.raises(ValueError, match="t-1 is assigned already"):
+        consumer.incremental_assign([T1], 0)
+    with pytest.raises(ValueError, match="t-0 is not assigned"):
+        consumer.incremental_unassign([T0])
 
 
 def test_explicit_offsets_ask_no_broker(
@@ -494,6 +517,38 @@ def test_partitions_that_are_taken_away_take_their_records_along(made: list[Any]
     assert lost == [(T0,)]
     assert made[0].stored == []
     assert [record.partition for record in consumer.take(9)] == [1]
+
+
+def test_partitions_that_were_lost_are_told_apart_from_those_given_up(made: list[Any]) -> None:
+    consumer = ottla.Consumer(group="g")
+    told: list[Any] = []
+    consumer.subscribe(
+        "t",
+        on_revoke=lambda gone: told.append(("revoked", gone)),
+        on_lost=lambda gone: told.append(("lost", gone)),
+    )
+    made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+    made[0].callbacks["on_lost"](made[0], [rd.TopicPartition("t", 1)])
+    consumer.subscribe("t", on_revoke=lambda gone: told.append(("revoked", gone)))
+    made[0].callbacks["on_lost"](made[0], [rd.TopicPartition("t", 1)])
+    assert told == [("revoked", (T0,)), ("lost", (T1,)), ("revoked", (T1,))]
+
+
+def test_statistics_are_given_as_a_dictionary(made: list[Any]) -> None:
+    seen: list[Any] = []
+    ottla.Consumer(on_statistics=seen.append, config={"statistics.interval.ms": 50})
+    ottla.Producer(on_statistics=seen.append)
+    for fake in made:
+        fake.config["stats_cb"]('{"rxmsgs": 7}')
+    assert seen == [{"rxmsgs": 7}, {"rxmsgs": 7}]
+    assert [fake.config["statistics.interval.ms"] for fake in made] == [50, 5000]
+
+
+@pytest.mark.parametrize("kind", [ottla.Consumer, ottla.Producer])
+def test_help_shows_every_option_with_its_type_and_default(kind: type) -> None:
+    shown = inspect.getdoc(kind) or ""
+    for option in options_of(ConsumerOptions if kind is ottla.Consumer else ProducerOptions):
+        assert f"\n{option.name}: {option.kind} = {option.default}\n" in shown
 
 
 @pytest.mark.parametrize("method", ["subscribe", "commit", "committed"])

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 import socket
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+import ottla
 from ottla.client.settings import (
     bootstrap_servers,
     check_reachable,
@@ -99,3 +101,27 @@ def test_what_is_no_timestamp_is_refused(moment: Any) -> None:
 def test_a_negative_timestamp_is_refused() -> None:
     with pytest.raises(ValueError, match="not negative"):
         timestamp_ms(-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "line"),
+    [
+        (ottla.Producer, {"bootstrap.servers": "h:1"}, "ottla.Producer('h:1')"),
+        (
+            ottla.Producer,
+            {"bootstrap.servers": "h:1", "acks": 1, "linger.ms": 5},
+            "ottla.Producer('h:1', acks=1, config={'linger.ms': 5})",
+        ),
+        (
+            ottla.Consumer,
+            {"bootstrap.servers": "h:1", "group.id": "g", "auto.offset.reset": "earliest"},
+            "ottla.Consumer('h:1', group='g', reset='earliest')",
+        ),
+        (ottla.Admin, {"bootstrap.servers": "h:1"}, "ottla.Admin('h:1')"),
+    ],
+)
+def test_a_mapping_as_confluent_kafka_takes_it_is_answered_with_the_line_to_type(
+    kind: Any, given: dict[str, object], line: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(line)):
+        kind(given)
