@@ -455,6 +455,15 @@ class AsyncAdmin:
     delete_records = _by_thread(Admin.delete_records)
     list_offsets = _by_thread(Admin.list_offsets)
     describe_cluster = _by_thread(Admin.describe_cluster)
+    describe_log_dirs = _by_thread(Admin.describe_log_dirs)
+    list_groups = _by_thread(Admin.list_groups)
+    describe_group = _by_thread(Admin.describe_group)
+    delete_groups = _by_thread(Admin.delete_groups)
+    group_offsets = _by_thread(Admin.group_offsets)
+    group_lag = _by_thread(Admin.group_lag)
+    alter_group_offsets = _by_thread(Admin.alter_group_offsets)
+    reset_group_offsets = _by_thread(Admin.reset_group_offsets)
+    delete_group_offsets = _by_thread(Admin.delete_group_offsets)
 
     async def close(self) -> None:
         """As `Admin.close`."""
