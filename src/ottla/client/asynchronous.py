@@ -352,7 +352,7 @@ class AsyncConsumer(Generic[K, V]):
         given = 0
         while not self._closed and (limit is None or given < limit):
             self._consumer._inbox.store()
-            record = await self._next(idle, finished)
+            record = await self._next(idle, finished, once_joined=True)
             if record is None:
                 return
             yield record
@@ -380,7 +380,11 @@ class AsyncConsumer(Generic[K, V]):
         await self._close(finished=kind is None)
 
     async def _next(
-        self, timeout: float | None, finished: Callable[[], bool] | None
+        self,
+        timeout: float | None,
+        finished: Callable[[], bool] | None,
+        *,
+        once_joined: bool = False,
     ) -> Record[K, V] | None:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -400,6 +404,8 @@ class AsyncConsumer(Generic[K, V]):
                 return record
             if finished is not None and await self._run(finished):
                 return None
+            if once_joined and self._consumer._inbox.joining and timeout is not None:
+                deadline = loop.time() + timeout
             left = SLICE if deadline is None else deadline - loop.time()
             if left < 0:
                 return None

@@ -321,6 +321,7 @@ class Consumer(Generic[K, V]):
             raise ValueError("subscribe() needs at least one topic")
 
         def gained(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
+            self._inbox.joining = False
             if on_assign is not None:
                 on_assign(_plain(partitions))
 
@@ -343,6 +344,7 @@ class Consumer(Generic[K, V]):
         with translated():
             self._client.subscribe(names, on_assign=gained, on_revoke=revoked, on_lost=lost)
         self._inbox.forget()
+        self._inbox.joining = True
 
     def unsubscribe(self) -> None:
         """Leave the group."""
@@ -350,6 +352,7 @@ class Consumer(Generic[K, V]):
         with translated():
             self._client.unsubscribe()
         self._inbox.forget()
+        self._inbox.joining = False
 
     def assignment(self) -> tuple[TopicPartition, ...]:
         """The partitions being read."""
@@ -453,13 +456,13 @@ class Consumer(Generic[K, V]):
 
         limit      that many were given
         until_end  every assigned partition was read at least up to where it ended at the start
-        idle       nothing came for that many seconds
+        idle       nothing came for that many seconds, once the group has given us partitions
         """
         finished = self.end_check() if until_end else None
         given = 0
         while not self._inbox.closed and (limit is None or given < limit):
             self._inbox.store()
-            record = self._next(idle, finished)
+            record = self._next(idle, finished, once_joined=True)
             if record is None:
                 return
             yield record
@@ -545,12 +548,16 @@ class Consumer(Generic[K, V]):
         return None if message is None else self._record(message)
 
     def _next(
-        self, timeout: float | None, finished: Callable[[], bool] | None = None
+        self,
+        timeout: float | None,
+        finished: Callable[[], bool] | None = None,
+        *,
+        once_joined: bool = False,
     ) -> Record[K, V] | None:
         """The next record, past those that `on_error` has dealt with."""
         while True:
             try:
-                message = self._inbox.next(timeout, finished)
+                message = self._inbox.next(timeout, finished, once_joined=once_joined)
                 return None if message is None else self._record(message)
             except (RecordDecodeError, DamagedRecordsError) as refusal:
                 self._deal_with(refusal)

@@ -22,6 +22,7 @@ from typing import Any, cast
 import confluent_kafka as rd
 
 from ottla.client import positions
+from ottla.client.contact import Contact
 from ottla.client.errors import (
     Damage,
     DamagedRecordsError,
@@ -29,7 +30,7 @@ from ottla.client.errors import (
     translate_exception,
     translated,
 )
-from ottla.client.settings import LOGGER
+from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -64,10 +65,12 @@ class Inbox:
 
     def __init__(self, config: dict[str, Any], *, stores_offsets: bool, examine: Examine) -> None:
         try:
-            self.client = rd.Consumer({**config, "error_cb": self._note}, logger=LOGGER)
+            self.client = rd.Consumer({**config, "error_cb": self._note}, logger=RdkafkaLog())
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
+        self._contact = Contact(config)
+        self._heard = False
         self._stores_offsets = stores_offsets
         self._from_start = config["auto.offset.reset"] == "earliest"
         self._examine = examine
@@ -78,6 +81,7 @@ class Inbox:
         self._held: dict[TopicPartition, list[rd.Message]] = {}  # of paused partitions
         self._unstored: set[TopicPartition] = set()
         self._at_end: set[TopicPartition] = set()
+        self.joining = False  # subscribed, and not told of any partitions yet
         self._paused: set[TopicPartition] = set()
         self._suspects: dict[TopicPartition, rd.Message] = {}  # what librdkafka could not read
         self._damaged: dict[TopicPartition, DamagedRecordsError] = {}
@@ -135,16 +139,25 @@ class Inbox:
         self._ready.extend(batch)
         now = time.monotonic()
         if batch:
+            self._heard = True
             self._quiet_since, self._quiet = now, _QUIET
+        elif not self._heard and self._contact.waited:
+            self._heard = True  # looked once; from now on librdkafka's errors are the reason to
+            self._contact.lost()
         elif wait > 0 and now - self._quiet_since >= self._quiet:
             self._look_for_damage()
             self._quiet_since = time.monotonic()
             self._quiet = min(2 * self._quiet, _LONGEST_QUIET)
 
     def next(
-        self, timeout: float | None, finished: Callable[[], bool] | None = None
+        self,
+        timeout: float | None,
+        finished: Callable[[], bool] | None = None,
+        *,
+        once_joined: bool = False,
     ) -> rd.Message | None:
-        """The next record; None when time is up or `finished` says so."""
+        """The next record; None when time is up or `finished` says so. With `once_joined` the time
+        begins when the group has given us our partitions."""
         message = self.pop()
         if message is not None:
             return message
@@ -152,6 +165,8 @@ class Inbox:
         while True:
             if finished is not None and finished():
                 return None
+            if once_joined and self.joining and timeout is not None:
+                deadline = time.monotonic() + timeout
             left = SLICE if deadline is None else deadline - time.monotonic()
             self.fill(max(0.0, min(left, SLICE)))
             message = self.pop()
@@ -317,6 +332,8 @@ class Inbox:
             self._failure = translate(error)
         else:
             LOGGER.debug("%s", error)
+            if error.code() == rd.KafkaError._ALL_BROKERS_DOWN:
+                self._contact.lost()
 
 
 def _partition_of(message: rd.Message) -> TopicPartition:

@@ -73,6 +73,7 @@ _RESERVED = {
     "delivery.timeout.ms": "use delivery_timeout=",
     "dr_cb": "use on_delivery= of send()",
     "enable.idempotence": "use idempotent=",
+    "error_cb": "errors are logged, and raised by the method that waits",
     "logger": "librdkafka's lines go to the logger 'ottla.client'",
     "message.timeout.ms": "use delivery_timeout=",
     "on_delivery": "use on_delivery= of send()",

@@ -11,18 +11,28 @@ import difflib
 import json
 import logging
 import os
-import socket
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
-
-from ottla.errors import ErrorCode, KafkaError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
 ENVIRONMENT = "OTTLA_BOOTSTRAP"
 
 LOGGER = logging.getLogger("ottla.client")
+
+# What librdkafka says of every single connection; `contact` says it once.
+_CHATTER = frozenset({"FAIL", "ERROR", "CONNFAIL"})
+
+
+class RdkafkaLog:
+    """librdkafka's lines on their way to our log."""
+
+    def log(self, level: int, message: str, *args: object) -> None:
+        if args and args[0] in _CHATTER:
+            level = logging.DEBUG
+        LOGGER.log(level, message, *args)
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -106,24 +116,6 @@ def parse_address(text: str) -> tuple[str, int]:
             f"{text!r} is not the address of a broker; give HOST:PORT, such as {DEFAULT_BOOTSTRAP}"
         )
     return host, port
-
-
-def check_reachable(servers: str, timeout: float) -> None:
-    """Raise at once when nothing listens at any of `servers`.
-
-    librdkafka keeps trying until the request's own deadline, which is right for a service that
-    starts before its broker and wrong for a person at a prompt.
-    """
-    reasons: list[str] = []
-    for server in servers.split(","):
-        host, port = parse_address(server)
-        try:
-            socket.create_connection((host.strip("[]"), port), timeout=timeout).close()
-        except OSError as error:
-            reasons.append(f"{server}: {error.strerror or error}")
-        else:
-            return
-    raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "; ".join(reasons))
 
 
 def librdkafka_config(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice
@@ -248,6 +249,26 @@ def test_records_stops_at_its_limit_and_when_nothing_comes(
     assert [record.offset for record in consumer.records(limit=2)] == [0, 1]
     assert [record.offset for record in consumer.records(idle=0.01)] == [2, 3, 4]
     assert list(consumer.records(limit=0)) == []
+
+
+def test_idle_begins_when_the_group_has_given_us_partitions(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ottla.Consumer(group="g")
+    consumer.subscribe("t")
+    polls = iter(range(100))
+
+    def poll(timeout: float) -> Any:
+        # Joining takes longer than `idle`.
+        if next(polls) == 5:
+            made[0].callbacks["on_assign"](made[0], [rd.TopicPartition("t", 0)])
+            made[0].record("t", 0, 5)
+            return made[0].queue.popleft()
+        time.sleep(timeout)
+        return None
+
+    monkeypatch.setattr(made[0], "poll", poll)
+    assert [record.offset for record in consumer.records(idle=0.01)] == [5]
 
 
 def test_until_end_stops_where_the_partitions_ended(

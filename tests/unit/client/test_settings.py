@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -10,12 +9,10 @@ import pytest
 import ottla
 from ottla.client.settings import (
     bootstrap_servers,
-    check_reachable,
     librdkafka_config,
     parse_address,
     timestamp_ms,
 )
-from ottla.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture(autouse=True)
@@ -60,22 +57,6 @@ def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
 def test_no_broker_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="names no broker"):
         bootstrap_servers([])
-
-
-def test_a_port_where_nobody_listens_is_found_out_at_once() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        server = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(KafkaError, match="refused") as caught:
-            check_reachable(server, 1.0)
-    assert caught.value.code is ErrorCode.BROKER_NOT_AVAILABLE
-
-
-def test_one_listening_broker_of_several_is_enough() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        ports = unused.getsockname()[1], listening.getsockname()[1]
-        check_reachable(",".join(f"127.0.0.1:{port}" for port in ports), 1.0)
 
 
 def test_properties_of_the_user_win_except_for_reserved_ones() -> None:
