@@ -29,7 +29,7 @@ from ottla.cli.options import (
     quiet_client_log,
     unescape,
 )
-from ottla.cli.output import broker_errors
+from ottla.cli.output import broker_errors, for_terminals
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -65,7 +65,9 @@ _COORDINATOR_TIMEOUT = 15.0
 )
 @click.option("--partitions", metavar="0,2", help="Only these.  [default: all]")
 @click.option(
-    "--group", metavar="NAME", help="Share the topic with this group, and go on where it was."
+    "--group",
+    metavar="NAME",
+    help="Share the topic with this group, and go on where it was; a new one from the beginning.",
 )
 @click.option("--max", "most", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option("--exit-at-end", is_flag=True, help="Stop when everything there now is printed.")
@@ -73,7 +75,7 @@ _COORDINATOR_TIMEOUT = 15.0
     "--timeout",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="Stop when nothing came for so long.",
+    help="Stop when nothing came for so long; with a group, since it has given us partitions.",
 )
 @click.option("--key", "with_key", is_flag=True, help="Print the key and a tab before the value.")
 @click.option(
@@ -127,6 +129,8 @@ def consume(
             "leave out --partitions, --offset, --timestamp and --from-beginning, or --group"
         )
     write = line_writer(as_json, template, with_key, with_headers, null)
+    if is_terminal():
+        write = for_terminal(write)
     quiet_client_log()
     with broker_errors(bootstrap):
         connect(bootstrap)
@@ -147,7 +151,13 @@ def consume(
         ):
             try:
                 if group is not None:
-                    check_group(consumer, group, consumer.partitions(topic)[0])
+                    partitions_of_group = consumer.partitions(topic)
+                    if is_new_group(consumer, group, partitions_of_group):
+                        click.echo(
+                            f"the group {group!r} has read nothing of {topic!r} yet: it begins at "
+                            f"the first record",
+                            err=True,
+                        )
                     consumer.subscribe(topic)
                 else:
                     consumer.assign(
@@ -229,10 +239,14 @@ def choose(
     return [by_number[number] for number in numbers]
 
 
-def check_group(consumer: Consumer[bytes, bytes], group: str, partition: TopicPartition) -> None:
-    """Complain when no broker takes care of groups; librdkafka would look for one for ever."""
+def is_new_group(
+    consumer: Consumer[bytes, bytes], group: str, partitions: tuple[TopicPartition, ...]
+) -> bool:
+    """Whether a group has committed nothing for any of these partitions.
+
+    Complains when no broker takes care of groups; librdkafka would look for one for ever."""
     try:
-        consumer.committed(partition)
+        return all(offset is None for offset in consumer.committed(*partitions).values())
     except KafkaError as error:
         if error.code is not ErrorCode.REQUEST_TIMED_OUT:
             raise
@@ -287,7 +301,10 @@ def _copy(
             output.flush()
             if finished is not None and finished():
                 break
-            quiet = time.monotonic() - last
+            now = time.monotonic()
+            if consumer.joining:
+                last = now
+            quiet = now - last
             if (idle is not None and quiet >= idle) or reader_is_gone(output):
                 break
             wait = _LOOK if idle is None else min(_LOOK, idle - quiet)
@@ -332,6 +349,15 @@ def reader_is_gone(output: IO[bytes]) -> bool:
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def for_terminal(write: LineWriter) -> LineWriter:
+    """The same lines, harmless to a terminal."""
+    return lambda record: for_terminals(write(record))
 
 
 def line_writer(

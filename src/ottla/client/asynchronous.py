@@ -295,6 +295,11 @@ class AsyncConsumer(Generic[K, V]):
         """The group that offsets are committed for."""
         return self._consumer.group
 
+    @property
+    def joining(self) -> bool:
+        """Whether the group has not given us any partitions yet."""
+        return self._consumer.joining
+
     partitions = _on_thread(Consumer.partitions)
     assign = _on_thread(Consumer.assign)
     incremental_assign = _on_thread(Consumer.incremental_assign)

@@ -224,6 +224,11 @@ class Consumer(Generic[K, V]):
         """The group that offsets are committed for."""
         return self._group
 
+    @property
+    def joining(self) -> bool:
+        """Whether the group has not given us any partitions yet."""
+        return self._inbox.joining
+
     # -- what to read
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
