@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, ForwardRef
 
 import ottla
 from ottla.client.consumer import ConsumerOptions
@@ -126,7 +126,7 @@ def _signature(function: Any) -> str:
         if parameter.annotation is not parameter.empty:
             text += f": {_annotation(parameter.annotation)}"
         if parameter.default is not parameter.empty:
-            text += f" = {parameter.default!r}"
+            text += f" = {_default(parameter.default)}"
         parts.append(text)
     result = _annotation(signature.return_annotation)
     line = f"({', '.join(parts)}) -> {result}"
@@ -136,9 +136,15 @@ def _signature(function: Any) -> str:
     return f"(\n{body}) -> {result}"
 
 
+def _default(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
 def _annotation(annotation: object) -> str:
     if isinstance(annotation, str):
         return annotation
+    if isinstance(annotation, ForwardRef):
+        return annotation.__forward_arg__
     return getattr(annotation, "__name__", str(annotation)).replace("NoneType", "None")
 
 
