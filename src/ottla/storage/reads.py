@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.model.ids import NO_TIMESTAMP
 from ottla.records.batch import APPEND_TIME_FLAG, COMPRESSION_MASK, InvalidBatch
 from ottla.records.compression import MAX_DECOMPRESSED
-from ottla.records.reader import iter_outlines, payload
+from ottla.records.reader import payload
+from ottla.records.walker import first_at_or_after
 from ottla.storage.scan import corrupt, walk
 
 if TYPE_CHECKING:
@@ -250,20 +251,3 @@ def _search_batch(
         if short and header.attributes & COMPRESSION_MASK:
             raise TakesLong from None
         raise corrupt(file, position) from None
-
-
-def first_at_or_after(
-    data: bytes,
-    record_count: int,
-    base_offset: int,
-    base_timestamp: int,
-    timestamp: int,
-    min_offset: int,
-) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record in a payload that is at `min_offset` or after it,
-    and not earlier than `timestamp`."""
-    for offset_delta, timestamp_delta, _ in iter_outlines(data, record_count):
-        moment = base_timestamp + timestamp_delta
-        if moment >= timestamp and base_offset + offset_delta >= min_offset:
-            return base_offset + offset_delta, moment
-    return None
