@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ottla.config.setting import MAX_LONG
 from ottla.errors import KafkaError
 from ottla.storage import paths
+from ottla.storage.faults import is_shortage
 
 if TYPE_CHECKING:
     from ottla.runtime.clock import Clock
@@ -31,6 +32,7 @@ _SLICE = 100
 """Logs worked on before others get their turn."""
 _FLUSH_TICK = 1.0
 _SHORTEST_TICK = 0.05
+_REMOVE_AGAIN_MS = 10_000
 
 
 class Schedule:
@@ -126,7 +128,10 @@ class Schedule:
             try:
                 await self._workers.run_in_thread(_remove_one, self._fs, name)
             except OSError as error:
-                logger.warning("%s could not be removed: %s", name, error.strerror or error)
+                if is_shortage(error):
+                    self.remove_later([name], _REMOVE_AGAIN_MS)
+                else:
+                    logger.warning("%s could not be removed: %s", name, error.strerror or error)
 
     # --- repetition ---------------------------------------------------------------------------
 
