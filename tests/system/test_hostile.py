@@ -131,6 +131,30 @@ def test_half_frames_of_fifty_megabytes_from_five_hundred_clients(
     friend.served()
 
 
+def test_announcing_much_and_sending_little_costs_little_and_only_meanwhile(
+    broker, strangers, neighbour, memory, eventually
+):
+    friend = neighbour(broker)
+    before = broker.rss()
+    with memory(broker, grows_at_most=24 * MB):
+        many = [strangers() for _ in range(500)]
+        for connection in many:
+            connection.sendall(struct.pack(">i", 50_000_000) + PLAIN_HEADER)
+        eventually(lambda: broker.open_files() > 500)
+        friend.served()
+    for sent in (100_000, 300_000):  # what they do send is held, but goes back when they are gone
+        for connection in many:
+            connection.sendall(bytes(sent))
+        friend.served()
+        for connection in many:
+            connection.close()
+        eventually(lambda: broker.rss() < before + 24 * MB)
+        many = [strangers() for _ in range(250)]
+        for connection in many:
+            connection.sendall(struct.pack(">i", 50_000_000) + PLAIN_HEADER)
+    friend.served()
+
+
 def test_a_large_request_still_gets_through_among_them(broker, strangers, wire, batch, raw):
     connection = wire(broker.bootstrap)
     raw.create_topic(connection, "large", max_message_bytes="60000000")
