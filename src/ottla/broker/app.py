@@ -47,6 +47,7 @@ from ottla.runtime.clock import Clock, SystemClock
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.runtime.loop import StallMonitor
 from ottla.runtime.metrics import Metrics
+from ottla.runtime.process import Descriptors, divide_descriptors, file_limit
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
@@ -60,6 +61,8 @@ KRAFT_FOLDER = "__cluster_metadata-0"
 DRAIN_SECONDS = 5.0
 # What strangers may make us hold in unfinished requests, where the settings do not say.
 RECEIVE_MEMORY = 256 << 20
+# Segment files held open, where the limit on descriptors allows it.
+MAX_OPEN_FILES = 2_048
 
 
 class StartFailed(Exception):
@@ -84,6 +87,7 @@ class Broker:
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
         self._dice = dice or random.Random()
+        self._descriptors = divide_descriptors(file_limit(), MAX_OPEN_FILES)
         # known after start
         self.node_id = config.node_id
         self.cluster_id = ""
@@ -158,7 +162,7 @@ class Broker:
             config.log_dirs,
             clock=self._clock,
             workers=workers,
-            settings=_storage_settings(config),
+            settings=_storage_settings(config, self._descriptors),
             dice=self._dice,
             on_offline=self._folder_offline,
             tasks=self._tasks,
@@ -167,7 +171,9 @@ class Broker:
         stack.callback(logs.release)
 
         # So are the ports. Nothing is accepted yet, but a taken one fails the start now.
-        self._listeners = listeners = Listeners(self._not_yet, _limits(config), self._clock)
+        self._listeners = listeners = Listeners(
+            self._not_yet, _limits(config, self._descriptors), self._clock
+        )
         stack.callback(listeners.close)
         bound = [self._bind(listeners, it.name, it.host, it.port) for it in config.listeners]
 
@@ -348,7 +354,7 @@ class Broker:
         services = self.services
         if change.new.broker_configs != change.old.broker_configs:
             services.config = self._with_dynamic(change.new)
-            self._listeners.limits = _limits(services.config)
+            self._listeners.limits = _limits(services.config, self._descriptors)
             services.replicas.apply(change)
             services.replicas.reconfigure()
         else:
@@ -396,7 +402,7 @@ class Broker:
         raise AssertionError("nothing is accepted before the broker is ready")
 
 
-def _storage_settings(config: BrokerConfig) -> StorageSettings:
+def _storage_settings(config: BrokerConfig, descriptors: Descriptors) -> StorageSettings:
     return StorageSettings(
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         producer_id_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
@@ -406,15 +412,17 @@ def _storage_settings(config: BrokerConfig) -> StorageSettings:
         high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
         initial_task_delay_ms=config.log_initial_task_delay_ms,
         recovery_children=config.num_recovery_threads_per_data_dir,
+        max_open_files=descriptors.segments,
     )
 
 
-def _limits(config: BrokerConfig) -> Limits:
+def _limits(config: BrokerConfig, descriptors: Descriptors) -> Limits:
     asked = config.queued_max_request_bytes
     return Limits(
         frame_bytes=config.socket_request_max_bytes,
         receive_memory=asked if asked > 0 else RECEIVE_MEMORY,
         max_connections=config.max_connections,
+        descriptors=descriptors.connections,
         max_connections_per_ip=config.max_connections_per_ip,
         per_ip_overrides=parse_ip_limits(config.max_connections_per_ip_overrides),
         idle_seconds=config.connections_max_idle_ms / 1000,

@@ -39,6 +39,7 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
+from ottla.runtime.workers import NoChild
 from ottla.storage.log import AppendInfo
 from ottla.storage.validate import RecordsRejected, prepare
 
@@ -229,7 +230,12 @@ async def _append_slowly(
             )
             buffer = memoryview(bytearray(prepared))
             info = partition.append(buffer, services.clock.now_ms(), prepared=True)
-        except KafkaError as error:
+        except (KafkaError, NoChild) as problem:
+            error = (
+                problem
+                if isinstance(problem, KafkaError)
+                else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
+            )
             failed = error.code
             _mark_failed(answer, error)
             continue

@@ -40,11 +40,17 @@ T = TypeVar("T")
 
 _LENGTH = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
+_START_ATTEMPTS = 20
+_START_PAUSE = 0.1
 _CHILD_PROGRAM = "from ottla.runtime.workers import serve; serve()"
 
 
 class ChildDied(RuntimeError):
     """A child process ended without an answer, twice: killed, or crashed by native code."""
+
+
+class NoChild(RuntimeError):
+    """No child process could be started: there was no descriptor, process or memory for it."""
 
 
 class Workers:
@@ -105,7 +111,7 @@ class Workers:
         call = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
         async with self._slots:
             for attempt in (1, 2):
-                child = self._take()
+                child = await self._take(function)
                 try:
                     answer = await asyncio.get_running_loop().run_in_executor(
                         self._waiting, child.call, call
@@ -137,11 +143,20 @@ class Workers:
         self._threads.shutdown(wait=True)
         self._waiting.shutdown(wait=False)
 
-    def _take(self) -> _Child:
+    async def _take(self, function: object) -> _Child:
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None
-        return self._idle.pop() if self._idle else _Child(self._niceness)
+        for _ in range(_START_ATTEMPTS):
+            if self._idle:
+                return self._idle.pop()
+            try:
+                return _Child(self._niceness)
+            except OSError as error:
+                reason = error
+            await asyncio.sleep(_START_PAUSE)
+        name = getattr(function, "__qualname__", repr(function))
+        raise NoChild(f"{name}: no child process could be started: {reason}") from reason
 
     def _give_back(self, child: _Child) -> None:
         self._idle.append(child)

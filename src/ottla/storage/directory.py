@@ -24,7 +24,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition, topic_id_text
 from ottla.runtime.tasks import Tasks
 from ottla.storage import paths
-from ottla.storage.faults import describe
+from ottla.storage.faults import describe, is_shortage, short_of_descriptors
 from ottla.storage.flush import GroupCommit
 from ottla.storage.folder import DataFolder, StorageUnavailable
 from ottla.storage.load import Surroundings, open_log
@@ -116,6 +116,8 @@ class LogDirectories:
         self.group_commit = GroupCommit(fs, workers, clock, tasks)
         self.positions: Positions | None = None
         """Where groups have got to; without it a topic that waits for one takes it to be behind."""
+        self._stale: set[tuple[str, str]] = set()
+        """Checkpoints (folder, name) that are behind, because there was no descriptor for them."""
 
         self._fs = fs
         self._clock = clock
@@ -140,6 +142,9 @@ class LogDirectories:
                 self._release_locks()
                 raise
             except OSError as error:
+                if is_shortage(error):
+                    self._release_locks()
+                    raise StorageUnavailable(describe(error, "opening", folder.path)) from None
                 self._folder_failed(folder, describe(error, "opening", folder.path))
         self._require_one()
 
@@ -155,7 +160,10 @@ class LogDirectories:
             try:
                 folder.claim(self._fs, node_id, cluster_id, self._dice)
             except OSError as error:
-                self._folder_failed(folder, describe(error, "writing meta.properties", folder.path))
+                reason = describe(error, "writing meta.properties", folder.path)
+                if is_shortage(error):
+                    raise StorageUnavailable(reason) from None
+                self._folder_failed(folder, reason)
         self._require_one()
 
     async def load(
@@ -187,6 +195,8 @@ class LogDirectories:
         loaded: list[tuple[DataFolder, Loaded]] = []
         for folder, result in zip(folders, results, strict=True):
             if isinstance(result, OSError):
+                if is_shortage(result):
+                    raise StorageUnavailable(describe(result, "loading", folder.path))
                 self._folder_failed(folder, describe(result, "loading", folder.path))
                 continue
             if isinstance(result, BaseException):
@@ -251,8 +261,10 @@ class LogDirectories:
         A folder with a failed or damaged log gets no mark, and is recovered at the next start.
         """
         await self._schedule.stop()
+        unclean: set[TopicPartition] = set()
         for log in list(self.logs.values()):  # one that fails takes others out with its folder
-            log.close()
+            if not log.close():
+                unclean.add(log.partition)
             if log.is_pristine:
                 continue  # a power cut may take an empty folder: the next start makes it again
             if log.unflushed_messages > 0:
@@ -260,16 +272,19 @@ class LogDirectories:
             else:
                 self.group_commit.request(log)
         await self.group_commit.wait_idle()
+        unclean |= {it.partition for it in self.logs.values() if it.unflushed_messages > 0}
         await self.write_checkpoints()
         mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         for folder in list(self._online()):
             if folder.partitions & self.offline_partitions.keys():
                 continue  # a damaged log was refused by the scan; the next start must scan again
+            if folder.partitions & unclean or any(path == folder.path for path, _ in self._stale):
+                continue  # something was not written for want of a descriptor
             path = f"{folder.path}/{paths.CLEAN_SHUTDOWN}"
             try:
                 await self._workers.run_in_thread(self._fs.write_atomic, path, mark.encode())
             except OSError as error:
-                self._folder_failed(folder, describe(error, "closing", folder.path))
+                self._file_failed(folder, error, "closing", folder.path)
         for log in self.logs.values():
             log.close_files()
         self._release_locks()
@@ -336,6 +351,8 @@ class LogDirectories:
         try:
             log = open_log(self._around, path, partition, config, clean=True)
         except OSError as error:
+            if is_shortage(error):
+                raise short_of_descriptors(error, f"creating {partition}", path) from None
             reason = describe(error, f"creating {partition}", path)
             self._folder_failed(folder, reason)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from None
@@ -447,12 +464,14 @@ class LogDirectories:
         for folder in list(self._online()):
             checkpoint = folder.checkpoint(self._fs, name)
             async with checkpoint.lock:
+                self._stale.add((folder.path, name))
                 entries = self._entries(name, folder)
                 try:
                     await self._workers.run_to_end(checkpoint.write, entries)
                 except OSError as error:
-                    reason = describe(error, "writing checkpoints", checkpoint.path)
-                    self._folder_failed(folder, reason)
+                    self._file_failed(folder, error, "writing checkpoints", checkpoint.path)
+                else:
+                    self._stale.discard((folder.path, name))
 
     def _entries(self, name: str, folder: DataFolder) -> list[tuple[TopicPartition, int, str]]:
         """What a checkpoint is to say now: partition, offset, and the id of its topic."""
@@ -488,6 +507,12 @@ class LogDirectories:
 
     def _folder_of(self, log: Log) -> DataFolder:
         return self._folders[log.folder.rpartition("/")[0]]
+
+    def _file_failed(self, folder: DataFolder, error: OSError, doing: str, path: str) -> None:
+        if is_shortage(error):
+            short_of_descriptors(error, doing, path)
+        else:
+            self._folder_failed(folder, describe(error, doing, path))
 
     def _folder_failed(self, folder: DataFolder, reason: str) -> None:
         if folder.failure is not None:

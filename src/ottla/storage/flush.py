@@ -6,7 +6,8 @@ waiting produce requests cost one fdatasync, not a hundred. Different logs flush
 
 A flush that fails is never repeated. The kernel may have dropped the dirty pages and call the next
 fsync a success without having written anything, so the data folder is taken offline instead and
-every waiter gets KAFKA_STORAGE_ERROR.
+every waiter gets KAFKA_STORAGE_ERROR. One that lacked a descriptor to begin with has failed at
+nothing: it is tried again for a while, and may be asked for anew after that.
 """
 
 from __future__ import annotations
@@ -18,11 +19,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.runtime.tasks import Tasks
+from ottla.storage.faults import OutOfDescriptors, is_shortage
 
 if TYPE_CHECKING:
     from ottla.runtime.clock import Clock
     from ottla.runtime.files import File, FileSystem
     from ottla.runtime.workers import Workers
+
+
+RETRY_SECONDS = 0.5
+"""How long to wait for a free descriptor before trying again."""
+RETRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,10 @@ class Flushable(Protocol):
 
     def finish_flush(self, job: FlushJob, now_ms: int) -> None:
         """The job is done: move the recovery point."""
+        ...
+
+    def undo_flush(self, job: FlushJob) -> None:
+        """The job could not be run to its end: the next one has to do all of it."""
         ...
 
     def storage_failed(self, error: OSError, doing: str) -> KafkaError:
@@ -162,6 +173,7 @@ class GroupCommit:
         self._background_runs = False
 
     async def _serve(self, log: Flushable, lane: _Lane) -> None:
+        retries = RETRIES
         while True:
             lane.again = False
             failure: KafkaError | None = None
@@ -171,6 +183,11 @@ class GroupCommit:
                 failure = error
             except OSError as error:
                 failure = log.storage_failed(error, "flushing")
+                if isinstance(failure, OutOfDescriptors) and retries:
+                    retries -= 1
+                    await asyncio.sleep(RETRY_SECONDS)
+                    if log.failure is None:
+                        continue
             lane.waiting = _settle(log, lane.waiting, failure)
             if not lane.again or failure is not None:
                 # Nothing can have come since the last await: the lane is left in one step. Who
@@ -185,7 +202,12 @@ class GroupCommit:
         if job is None:
             return
         self.flushes += 1
-        await self._workers.run_in_thread(job.run, self._fs)
+        try:
+            await self._workers.run_in_thread(job.run, self._fs)
+        except OSError as error:
+            if is_shortage(error):
+                log.undo_flush(job)
+            raise
         log.finish_flush(job, self._clock.now_ms())
 
 

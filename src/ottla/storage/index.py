@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING
 
 from ottla.model.ids import NO_TIMESTAMP
 from ottla.runtime.files import CachedReads
+from ottla.storage.faults import is_shortage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ottla.runtime.files import File, FileSystem, Readable
 
 OFFSET_ENTRY = struct.Struct(">ii")
@@ -73,7 +76,7 @@ class OffsetIndex:
         self._positions.append(position)
         self.entries += 1
         if self.entries - self._written >= _WRITE_GROUP:
-            self.write_out()
+            _unless_short(self.write_out)
 
     def lookup(self, offset: int, *, cached_only: bool = False) -> int:
         """The position of the last indexed batch that ends at or before `offset`; 0 if none.
@@ -209,7 +212,7 @@ class TimeIndex:
         self._last = (timestamp, offset)
         self.entries += 1
         if self.entries - self._written >= _WRITE_GROUP:
-            self.write_out()
+            _unless_short(self.write_out)
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
         """The last entry whose timestamp is at or before the given one; else (-1, base offset)."""
@@ -327,6 +330,16 @@ class _Opened:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def _unless_short(write_out: Callable[[], None]) -> None:
+    """Write a group of entries; without a free descriptor they go with the next group. The batch
+    they are about is in the log, so this is no reason to refuse it."""
+    try:
+        write_out()
+    except OSError as error:
+        if not is_shortage(error):
+            raise
 
 
 def big_endian(numbers: array[int]) -> array[int]:

@@ -14,7 +14,8 @@ is in memory and rebuilt from the `.log` files after a crash: indexes, producer 
 Every method is synchronous, runs on the event loop's thread and never waits for the platter: fsync
 is `flush.GroupCommit`'s, from the jobs that `begin_flush` makes. An OSError in any file takes the
 whole data folder offline, as in Kafka, and becomes KafkaError(KAFKA_STORAGE_ERROR); after that the
-log answers with nothing else.
+log answers with nothing else. Only the want of a descriptor is no such fault: what was asked for is
+then refused with the same code and has changed nothing that trying again would not mend.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ottla.records.control import read_end_marker
 from ottla.runtime.files import FileRegion
 from ottla.storage import reads, retention
 from ottla.storage.checkpoints import write_partition_metadata
-from ottla.storage.faults import describe
+from ottla.storage.faults import describe, is_shortage, short_of_descriptors
 from ottla.storage.flush import FlushJob
 from ottla.storage.producers import Origin
 from ottla.storage.reads import TimeLookUp
@@ -108,9 +109,13 @@ _NOTHING = ReadResult(None)
 
 
 def _guarded(
-    doing: str,
+    doing: str, *, by_halves: bool = False
 ) -> Callable[[Callable[Concatenate[Log, P], R]], Callable[Concatenate[Log, P], R]]:
-    """A method that an offline log refuses, and whose OSError takes the folder offline."""
+    """A method that an offline log refuses, and whose OSError takes the folder offline.
+
+    What stops `by_halves` for want of a descriptor cannot be tried again: the log, though not the
+    folder, is offline until the next start.
+    """
 
     def decorate(method: Callable[Concatenate[Log, P], R]) -> Callable[Concatenate[Log, P], R]:
         @functools.wraps(method)
@@ -120,6 +125,8 @@ def _guarded(
             try:
                 return method(self, *args, **kwargs)
             except OSError as error:
+                if by_halves and is_shortage(error):
+                    self.take_offline(describe(error, doing, self.folder))
                 raise self.storage_failed(error, doing) from None
 
         return guarded
@@ -277,6 +284,8 @@ class Log:
                 segment = self.roll()
             if leader_epoch != self._epoch:
                 self.assign_epoch(leader_epoch, base_offset)
+            if marker is not None:
+                segment.txn_index.load()  # which may fail: better before the batch is written
             set_offset_and_epoch(records, 0, base_offset, leader_epoch)
             segment.append(records)
             # Written: from here on the batch is in the log, whatever else may fail.
@@ -331,10 +340,12 @@ class Log:
             segment = self.roll(header.base_offset)
         if header.leader_epoch > self._epoch:
             self.assign_epoch(header.leader_epoch, header.base_offset)
+        marker = read_end_marker(batch, header) if header.is_control else None
+        if marker is not None:
+            segment.txn_index.load()
         segment.append(batch)
         self.log_end_offset = last + 1
         self._segments.size += size
-        marker = read_end_marker(batch, header) if header.is_control else None
         completed = self._producers.update(header, header.base_offset, marker)
         segment.note(size, header.base_offset, last, newest)
         if completed is not None and completed.aborted:
@@ -513,11 +524,18 @@ class Log:
         active = self._segments.active
         if active.size == 0 and active.base_offset == base:
             return active
-        active.seal()
+        active.complete()
         segment = self._segments.add(base)
+        active.seal()
         self._names_changed = True
         self._producers.end_offset = base
-        self._take_snapshot()
+        try:
+            self._take_snapshot()
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            # The one before it serves as well: a restart has more to replay.
+            short_of_descriptors(error, "writing a producer snapshot", self.folder)
         self._host.flush_wanted(self)
         return segment
 
@@ -540,8 +558,8 @@ class Log:
             )
         if offset > self.log_start_offset:
             self.log_start_offset = offset
-            self._epochs.truncate_from_start(offset)
             self._producers.advance_start(offset)
+            self._epochs.truncate_from_start(offset)
 
     def _limit(self) -> int:
         """Nothing at or above the high watermark may be deleted."""
@@ -620,7 +638,7 @@ class Log:
         self._names_changed = True
         self._host.discard(files, self._config.file_delete_delay_ms)
 
-    @_guarded("truncating")
+    @_guarded("truncating", by_halves=True)
     def truncate_to(self, offset: int) -> bool:
         """Drop every record at or above `offset`; says whether there was one.
 
@@ -654,7 +672,7 @@ class Log:
             logger.warning("%s; an older snapshot was used", problem)
         return True
 
-    @_guarded("truncating")
+    @_guarded("truncating", by_halves=True)
     def restart_at(self, offset: int) -> None:
         """Drop every record; the log goes on at `offset`. For a replica too far behind."""
         self._discard(self._segments.remove(0, len(self._segments)))
@@ -698,6 +716,12 @@ class Log:
         self.recovery_point = max(self.recovery_point, min(job.end_offset, self.log_end_offset))
         self.last_flush_ms = now_ms
 
+    def undo_flush(self, job: FlushJob) -> None:
+        """The job has not been run, or not all of it: the next one begins from the start."""
+        self._small_files.unsynced.update(job.paths)
+        self._names_changed = self._names_changed or self.folder in job.folders
+        self._is_new = self._is_new or self.folder.rpartition("/")[0] in job.folders
+
     def mark_new(self) -> None:
         """The folder has just been made: the next flush syncs its name in the data folder too."""
         self._is_new = self._names_changed = True
@@ -708,13 +732,14 @@ class Log:
         write_partition_metadata(self._small_files, self.folder, topic_id)
         self.topic_id = topic_id
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Write indexes and a producer snapshot as a clean shutdown leaves them; no fsync here.
 
-        The caller flushes afterwards with one more `begin_flush`, then calls `close_files`.
+        The caller flushes afterwards with one more `begin_flush`, then calls `close_files`. Says
+        whether all is written: if not, the log must be recovered at the next start.
         """
         if self._closed or self.failure is not None:
-            return
+            return self.failure is None
         self._closed = True
         active = self._segments.active
         try:
@@ -725,6 +750,8 @@ class Log:
                 self._take_snapshot()
         except OSError as error:
             self.storage_failed(error, "closing")
+            return False
+        return True
 
     def close_files(self) -> None:
         """Let go of every descriptor. A region still being sent keeps its own."""
@@ -740,6 +767,8 @@ class Log:
 
     def storage_failed(self, error: OSError, doing: str) -> KafkaError:
         """A file operation failed: take the data folder offline. What to tell the client."""
+        if is_shortage(error) and self.failure is None:
+            return short_of_descriptors(error, doing, self.folder)
         if self.failure is None:
             self.failure = describe(error, doing, self.folder)
             self._host.folder_failed(self, error, doing)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ottla.config.setting import MAX_LONG
 from ottla.errors import KafkaError
 from ottla.storage import paths
+from ottla.storage.faults import is_shortage
 
 if TYPE_CHECKING:
     from ottla.model.ids import TopicPartition
@@ -40,6 +41,7 @@ _FLUSH_TICK = 1.0
 _SHORTEST_TICK = 0.05
 _REWRITE_PAUSE = 4
 """Rest after writing the checkpoints because of a deletion, in multiples of the time it took."""
+_REMOVE_AGAIN_MS = 10_000
 
 
 class Schedule:
@@ -205,7 +207,10 @@ class Schedule:
             try:
                 await self._workers.run_to_end(_remove_one, self._fs, name)
             except OSError as error:
-                logger.warning("%s could not be removed: %s", name, error.strerror or error)
+                if is_shortage(error):
+                    self.remove_later([name], _REMOVE_AGAIN_MS)
+                else:
+                    logger.warning("%s could not be removed: %s", name, error.strerror or error)
 
     # --- repetition ---------------------------------------------------------------------------
 

@@ -361,9 +361,16 @@ class Segment:
             self._first_timestamp = first if self.size else None
         return first
 
+    def complete(self) -> None:
+        """Write everything that a rolled segment has on disk; it may still be appended to, and
+        this may fail and be repeated. `seal` then needs no descriptor."""
+        self.finish_indexes()
+        for index in (self.time_index, self.offset_index):
+            ensure_exists(self._files.fs, index.path)
+
     def seal(self) -> None:
         """Stop taking appends: complete the indexes and let go of the memory."""
-        self.finish_indexes()
+        self.complete()
         self.offset_index.seal()
         self.time_index.seal()
         self._tail_floor = 0
@@ -378,6 +385,7 @@ class Segment:
         changed = bool(self.time_index.pending or self.offset_index.pending)
         self.time_index.write_out()
         self.offset_index.write_out()
+        self.txn_index.write_out()
         if self.size:
             for index in (self.time_index, self.offset_index):
                 ensure_exists(self._files.fs, index.path)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from ottla.runtime.workers import ChildDied, Workers
+from ottla.runtime import workers as module
+from ottla.runtime.workers import ChildDied, NoChild, Workers
 
 
 @pytest.fixture
@@ -103,3 +107,23 @@ async def test_as_many_children_as_asked_for_work_side_by_side() -> None:
     pids = await asyncio.gather(*(workers.run_in_child(os.getpid) for _ in range(2)))
     assert len(set(pids)) == 2
     workers.close()
+
+
+async def test_a_child_that_cannot_be_started_is_waited_for(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(errno.EMFILE, "Too many open files")] * 2
+    popen = subprocess.Popen
+
+    def start(*args: Any, **kwargs: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return popen(*args, **kwargs)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert await workers.run_in_child(len, "abc") == 3
+    monkeypatch.setattr(module, "_START_PAUSE", 0)
+    workers._reap()
+    failures += [OSError(errno.EMFILE, "Too many open files")] * 100
+    with pytest.raises(NoChild, match="Too many open files"):
+        await workers.run_in_child(len, "abc")
