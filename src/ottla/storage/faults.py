@@ -25,6 +25,8 @@ _ADVICE = {
     errno.EPERM: f"permission is denied: give the broker's user access, {_RESTART}",
     errno.EMFILE: "it will be tried again; raise the limit on open files (ulimit -n)",
     errno.ENFILE: "it will be tried again; raise the system's limit on open files (fs.file-max)",
+    errno.EISDIR: f"a folder lies where a file should be: move it away, {_RESTART}",
+    errno.ENOTDIR: f"a file lies where a folder should be: move it away, {_RESTART}",
     errno.ENOENT: f"a file or folder was removed from outside: put it back, {_RESTART}",
 }
 
@@ -53,3 +55,27 @@ def describe(error: OSError, doing: str, where: str) -> str:
     path = error.filename or where
     advice = _ADVICE.get(error.errno or 0, f"check the disk, {_RESTART}")
     return f"{doing} failed in {path}: {error.strerror or error}; {advice}"
+
+
+# Something else lies where a file should be, or it may not be touched. The disk is as good as ever.
+_ONE_FILE = frozenset(
+    (
+        errno.EISDIR,
+        errno.ENOTDIR,
+        errno.ENOENT,
+        errno.EEXIST,
+        errno.ENOTEMPTY,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.EINVAL,
+        errno.ENXIO,
+        errno.ENODEV,
+    )
+)
+
+
+def concerns_one_file(error: OSError) -> bool:
+    """Whether an error speaks of a single file or name, and not of the disk it is on."""
+    return error.errno in _ONE_FILE

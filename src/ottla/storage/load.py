@@ -30,11 +30,13 @@ from ottla.storage.index import (
 from ottla.storage.log import Log
 from ottla.storage.producers import ProducerStates
 from ottla.storage.recovery import (
+    LogCorrupted,
     Recovered,
     RecoveryTask,
     SegmentFiles,
     recover,
     remove_segment,
+    scanning_all,
     set_segments_aside,
 )
 from ottla.storage.scan import walk
@@ -341,10 +343,23 @@ def prepare(
 
 
 def run(fs: FileSystem, task: RecoveryTask) -> Recovered:
-    """Recover, also a folder without a single segment."""
-    if task.segments:
+    """Recover, also a folder without a single segment.
+
+    Segments that were flushed are not looked through, only what has to be read of them: the batches
+    around a producer snapshot, the end. Whoever meets something unexpected there cannot tell a
+    wrong index, which is rebuilt, from a damaged record, which is not. So the whole log is scanned
+    then, which finds out and says where.
+    """
+    if not task.segments:
+        return Recovered((), task.log_start_offset, ProducerStates(task.partition))
+    try:
         return recover(fs, task)
-    return Recovered((), task.log_start_offset, ProducerStates(task.partition))
+    except (OSError, LogCorrupted):
+        raise
+    except Exception:
+        if all(segment.scan for segment in task.segments):
+            raise
+        return recover(fs, scanning_all(task))
 
 
 def assemble(

@@ -302,18 +302,28 @@ def _open(files: OpenFiles, folder: str, segment: SegmentFiles) -> Segment:
     )
 
 
+def scanning_all(task: RecoveryTask) -> RecoveryTask:
+    """The task with every batch of every segment to be checked, and every index rebuilt."""
+    segments = (replace(segment, scan=True) for segment in task.segments)
+    return replace(task, segments=tuple(segments))
+
+
 def _scanning_last(task: RecoveryTask) -> RecoveryTask:
     last = replace(task.segments[-1], scan=True)
     return replace(task, segments=(*task.segments[:-1], last))
 
 
 def _end_of(segment: Segment) -> int | None:
-    """The offset after a segment's last batch; None when the file ends with something else."""
+    """The offset after a segment's last batch; None when the file ends with something else, or
+    with a batch that cannot be there. That it was flushed does not mean that it is whole."""
     end_offset, end = segment.base_offset, 0
     if segment.size:
         try:
             start = segment.offset_index.last_position()
             for position, header in walk(segment.file, start, segment.size):
+                delta = header.last_offset_delta
+                if header.base_offset < end_offset or not 0 <= header.record_count <= delta + 1:
+                    return None
                 end_offset, end = header.next_offset, position + header.size
         except KafkaError:
             return None

@@ -227,8 +227,8 @@ class FolderBench(Bench):
         self.clock = clock or ManualClock()
         self.fs.now_ms = self.clock.now_ms()
 
-    async def open(self, topic_id: TopicId) -> Log:
-        """Start a broker whose metadata says that the topic has this id; returns its log."""
+    async def load(self) -> None:
+        """Open the folder and every log in it."""
         self.directories = LogDirectories(
             self.fs,
             [DATA_FOLDER],
@@ -239,6 +239,10 @@ class FolderBench(Bench):
         self.directories.open_folders()
         self.directories.identify(1, "AAAAAAAAAAAAAAAAAAAAAQ")
         await self.directories.load(lambda _: self.config)
+
+    async def open(self, topic_id: TopicId) -> Log:
+        """Start a broker whose metadata says that the topic has this id; returns its log."""
+        await self.load()
         found = self.directories.find(PARTITION)  # raises when it is offline
         if found is not None and found.topic_id not in (topic_id, ZERO_TOPIC_ID):
             self.directories.set_aside(PARTITION)
