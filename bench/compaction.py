@@ -52,12 +52,14 @@ def keys_for(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a producer did before the compaction and beside it."""
+    """What a producer did before the compaction, beside it and after it."""
 
     before_records: float
     before_seconds: float
     beside_records: float
     beside_seconds: float
+    after_records: float
+    after_seconds: float
 
     @property
     def rate(self) -> float:
@@ -66,8 +68,9 @@ class Beside:
 
     @property
     def kept(self) -> float:
-        """The share of the earlier rate; what is missing to 1 is what the compaction costs."""
-        return self.rate / (self.before_records / self.before_seconds)
+        """The share of the rate around it; what is missing to 1 is what the compaction costs."""
+        records = self.before_records + self.after_records
+        return self.rate / (records / (self.before_seconds + self.after_seconds))
 
 
 class CompactionSession(Course):
@@ -115,6 +118,8 @@ class CompactionSession(Course):
             time.sleep(self._sizes.flood_seconds)
             flood.tell()
             seconds = self._compacted(topic, goal)
+            flood.tell()
+            time.sleep(self._sizes.flood_seconds)
             flood.tell()
             found = Beside(**flood.result())
         self._report("compaction-time", seconds)

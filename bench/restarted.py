@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _OFFSETS = "__consumer_offsets"
 _TOPIC = "read"
-_PARTITIONS = 20
+_PARTITIONS = 10
 _SHARDS = 50
 _CONNECTIONS = 16
 _DAY_MS = str(24 * 3_600_000)

@@ -53,7 +53,7 @@ _COMPACTION_ROWS = (
     Row("compaction-time-paced", "… how long it takes then", "s", _DOWN, None),
 )
 _OFFSETS_ROWS = (
-    Row("offsets-load", "start until 10,000 groups answer, 4 million commits", "s", _DOWN, None),
+    Row("offsets-load", "start until 10,000 groups answer, 2 million commits", "s", _DOWN, None),
     Row("offsets-load-compacted", "… after a compaction", "s", _DOWN, None),
 )
 
@@ -179,7 +179,7 @@ FULL = Sizes(
     growth_partitions=5_000,
     large_growth_partitions=20_000,
     compacted_bytes=5_040_000_000,
-    flood_seconds=15.0,
+    flood_seconds=10.0,
     restarted_groups=10_000,
     restarted_commits=20,
 )

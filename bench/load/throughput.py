@@ -10,7 +10,7 @@ import random
 import sys
 import threading
 import time
-from itertools import cycle
+from itertools import cycle, pairwise
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
@@ -20,7 +20,7 @@ _WORDS = ("order", "paid", "shipped", "customer", "berlin", "total", "euro", "st
 _CHUNK = 5_000
 _CONSUME_AT_ONCE = 10_000
 _PATIENCE = 120.0
-_MARKS = 3
+_MARKS = 4
 
 
 def produce(
@@ -95,8 +95,9 @@ def flood(bootstrap: str, topic: str, size: int) -> dict[str, float]:
     """Produce to one partition as fast as it goes until told to end; how far it came meanwhile.
 
     Prints `ready` once records flow. Each line of standard input notes the time and the log's end,
-    the third ends it: two windows, so that the same producer is seen before something and beside
-    it. The end is asked of the broker: a callback for each record would cost more than sending it.
+    the fourth ends it: three windows, so that the same producer is seen before something, beside
+    it and after it. The end is asked of the broker: a callback for each record would cost more than
+    sending it.
     """
     producer = Producer(settings.producer(bootstrap))
     producer.produce(topic, b"warm", partition=0)
@@ -135,13 +136,11 @@ def flood(bootstrap: str, topic: str, size: int) -> dict[str, float]:
     asking.close()
     if left or refused or len(noted) != _MARKS:
         raise RuntimeError(f"{left} records unsent, {refused[:1] or 'none'} refused")
-    (begin, first), (middle, second), (end, third) = noted
-    return {
-        "before_seconds": middle - begin,
-        "before_records": second - first,
-        "beside_seconds": end - middle,
-        "beside_records": third - second,
-    }
+    figures = {}
+    for window, (begin, end) in zip(("before", "beside", "after"), pairwise(noted), strict=True):
+        figures[f"{window}_seconds"] = end[0] - begin[0]
+        figures[f"{window}_records"] = end[1] - begin[1]
+    return figures
 
 
 def consume(bootstrap: str, topic: str, count: int) -> dict[str, float]:

@@ -63,7 +63,14 @@ def test_whole_run_compacts_ten_million_keys_in_batches_that_are_full() -> None:
     assert keys_for(1) == 2_000
 
 
-def test_what_a_producer_keeps_is_its_rate_over_the_one_before() -> None:
-    beside = Beside(before_records=1_000, before_seconds=2, beside_records=4_000, beside_seconds=10)
+def test_what_a_producer_keeps_is_its_rate_over_the_one_around_it() -> None:
+    beside = Beside(
+        before_records=1_200,
+        before_seconds=2,
+        beside_records=4_000,
+        beside_seconds=10,
+        after_records=800,
+        after_seconds=2,
+    )
     assert beside.rate == 400
     assert beside.kept == pytest.approx(0.8)
