@@ -227,7 +227,11 @@ def fates(
 
 
 def explain(
-    segments: Segments, fates: Iterator[Fate], holds: Sequence[Hold], log_end_offset: int
+    segments: Segments,
+    fates: Iterator[Fate],
+    holds: Sequence[Hold],
+    log_end_offset: int,
+    segment_ms: int,
 ) -> Explanation:
     """The fates with everything that led to them."""
     config, active = segments.config, segments.active
@@ -239,7 +243,7 @@ def explain(
                 segment.size,
                 segment is active,
                 segment.age(config.message_timestamp_after_max_ms),
-                segment.rolls_at(config.segment_ms) if segment is active and segment.size else None,
+                segment.rolls_at(segment_ms) if segment is active and segment.size else None,
                 fate,
             )
             for segment, fate in zip(segments, fates, strict=True)

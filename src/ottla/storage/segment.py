@@ -349,7 +349,9 @@ class Segment:
     def latest(self) -> tuple[int, int]:
         """The latest timestamp and the last offset of its batch; (-1, base offset) if none."""
         if self.max_timestamp == _UNKNOWN:
-            self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+            # In this order: a thread may be at it (`remember_age`), and the first says both are.
+            timestamp, self.max_timestamp_offset = self.time_index.last()
+            self.max_timestamp = timestamp
         return self.max_timestamp, self.max_timestamp_offset
 
     def largest_timestamp(self) -> int:
