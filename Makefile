@@ -8,6 +8,9 @@ BIN := .venv/bin
 BROKER := .venv/.broker
 COMPLETE := .venv/.complete
 WORKERS ?= 2
+# What the native record walker is built from; without a compiler records are walked in Python.
+NATIVE := hatch_build.py $(wildcard src/ottla/records/native/*.[ch])
+SYNC := sync --locked --quiet --python $(PYTHON) --compile-bytecode --reinstall-package ottla
 
 help: ## what there is to type
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -18,22 +21,23 @@ $(UV):
 	@$(PYTHON) -m venv .uv
 	@.uv/bin/python -m pip install --quiet --disable-pip-version-check uv
 
-$(BROKER): pyproject.toml uv.lock | $(UV)
+$(BROKER): pyproject.toml uv.lock $(NATIVE) | $(UV)
 	@echo "Building the environment in .venv ..."
-	@$(UV) sync --locked --quiet --inexact --no-dev --python $(PYTHON) --compile-bytecode
+	@$(UV) $(SYNC) --inexact --no-dev
 	@$(BIN)/python -m compileall -q src
 	@touch $(BROKER)
 
-$(COMPLETE): pyproject.toml uv.lock | $(UV)
+$(COMPLETE): pyproject.toml uv.lock $(NATIVE) | $(UV)
 	@echo "Building the environment in .venv, with Spark: about a minute the first time ..."
-	@$(UV) sync --locked --quiet --all-extras --python $(PYTHON) --compile-bytecode
+	@$(UV) $(SYNC) --all-extras
 	@$(BIN)/python -m compileall -q src
 	@touch $(COMPLETE) $(BROKER)
 
 setup: $(COMPLETE) ## build .venv with everything, Spark too
 
 run: $(BROKER) ## a broker in the foreground on 127.0.0.1:9092, its data in ./data
-	@exec $(BIN)/ottla server start --listen 127.0.0.1:9092 --data-dir data
+	@exec $(BIN)/ottla server start --listen 127.0.0.1:9092 --data-dir data \
+		--set group.initial.rebalance.delay.ms=0
 
 test: lint ## everything: lint, then all tests in parallel
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal

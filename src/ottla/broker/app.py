@@ -12,17 +12,16 @@ import logging
 import os
 import random
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from typing import Any
 
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.metering import measure
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.journal import DamagedStore
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
-from ottla.cluster.store import MetadataStore
+from ottla.cluster.store import MetadataStore, StoreError
 from ottla.config.broker import BrokerConfig
 from ottla.config.checks import parse_ip_limits
 from ottla.config.dynamic import validate_topic_overrides
@@ -48,6 +47,7 @@ from ottla.runtime.clock import Clock, SystemClock
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.runtime.loop import StallMonitor
 from ottla.runtime.metrics import Metrics
+from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 from ottla.storage.directory import LogDirectories, StorageSettings, StorageUnavailable
@@ -97,6 +97,8 @@ class Broker:
         # while it runs
         self._running = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
+        self._tasks = Tasks(self._task_died)
+        self._ending = False
 
     async def start(self) -> None:
         """Everything in its order; on failure what was started is stopped again."""
@@ -104,7 +106,7 @@ class Broker:
         async with AsyncExitStack() as stack:
             try:
                 await self._start(stack)
-            except (StorageUnavailable, DamagedStore, ConfigError) as error:
+            except (StorageUnavailable, StoreError, ConfigError) as error:
                 raise StartFailed(str(error)) from None
             except KafkaError as error:
                 raise StartFailed(error.message or str(error)) from None
@@ -112,6 +114,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what is being answered, flush, mark the folders as cleanly closed."""
+        self._ending = True
         await self._running.aclose()
         logger.info("stopped")
 
@@ -121,6 +124,7 @@ class Broker:
         Connections are closed, then `cut` is called, which has to see to it that nothing reaches
         the disk any more and that its locks are free; then threads and descriptors are let go.
         """
+        self._ending = True
         self._running.pop_all()
         self._listeners.close()
         cut()
@@ -136,7 +140,8 @@ class Broker:
         return self._listeners.connections
 
     async def wait_failed(self) -> str:
-        """Returns, with the reason, when the broker cannot go on: no data folder is left."""
+        """Returns, with the reason, when the broker cannot go on: no data folder is left, the
+        metadata store has failed, or a task in the background has died."""
         assert self._failed is not None
         return await self._failed
 
@@ -156,6 +161,7 @@ class Broker:
             settings=_storage_settings(config),
             dice=self._dice,
             on_offline=self._folder_offline,
+            tasks=self._tasks,
         )
         logs.open_folders()
         stack.callback(logs.release)
@@ -178,6 +184,7 @@ class Broker:
         await logs.load(lambda topic: self._topic_config(registry, topic), progress=_say_progress)
         stack.push_async_callback(logs.close)
         _set_aside_strays(logs, registry.image)
+        await registry.raise_leader_epochs(_new_reigns(logs, registry.image, self.node_id))
         self.data_dirs = tuple(logs.folders)
 
         # Who answers.
@@ -194,6 +201,7 @@ class Broker:
             partitions=replicas,
             clock=self._clock,
             workers=workers,
+            tasks=self._tasks,
             config=lambda: self.services.config,
             new_id=self._new_id,
             consumer=lambda state, classic: ConsumerMachine(
@@ -256,11 +264,23 @@ class Broker:
             self.node_id, self.endpoints, self._static.broker_rack
         )
         stack.push_async_callback(registration.session.release)
-        office = asyncio.create_task(services.controller.run())
-        stack.push_async_callback(_ended, office)
-        follower = asyncio.create_task(services.registry.follow())
-        stack.push_async_callback(_ended, follower)
-        await services.controller.wait_elected()
+        for what, work in (
+            ("standing for the controller's office", services.controller.run()),
+            ("following the metadata", services.registry.follow()),
+        ):
+            stack.push_async_callback(_ended, self._tasks.start(what, work, endless=True))
+        await self._unless_failed(services.controller.wait_elected())
+
+    async def _unless_failed(self, condition: Coroutine[None, None, None]) -> None:
+        """Wait for a condition of the start, which cannot come any more once the broker failed."""
+        assert self._failed is not None
+        waiting = asyncio.ensure_future(condition)
+        try:
+            await asyncio.wait((waiting, self._failed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if self._failed.done():
+            raise StartFailed(self._failed.result())
 
     def _bind(self, listeners: Listeners, name: str, host: str, port: int) -> Bound:
         try:
@@ -351,10 +371,26 @@ class Broker:
             return
         services.replicas.take_offline(lost)
         services.groups.lose(lost)
-        if not services.logs.folders and self._failed is not None and not self._failed.done():
-            self._failed.set_result(
+        if not services.logs.folders:
+            self._fail(
                 "no data folder is left: " + "; ".join(services.logs.offline_folders.values())
             )
+
+    def _task_died(self, what: str, error: BaseException | None) -> None:
+        """A broker that goes on without one of its tasks only looks alive."""
+        if self._ending:
+            return
+        if isinstance(error, StoreError):
+            # The embedded store does not come back within a process; a restart re-reads the disk.
+            self._fail(f"the metadata store was lost: {error}; restart the broker")
+            return
+        logger.critical("%s has ended", what, exc_info=error)
+        why = "" if error is None else f": {type(error).__name__}: {error}"
+        self._fail(f"{what} has ended{why}; restart the broker, and please report this")
+
+    def _fail(self, reason: str) -> None:
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_result(reason)
 
     def _not_yet(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:
         raise AssertionError("nothing is accepted before the broker is ready")
@@ -418,6 +454,28 @@ def _set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
             partition,
             logs.set_aside(partition),
         )
+
+
+def _new_reigns(
+    logs: LogDirectories, image: ClusterImage, node_id: int
+) -> dict[TopicPartition, int]:
+    """The partitions of ours that need a new leader epoch, each with the one to be above.
+
+    A log that may have lost its end will give the lost offsets to other records; that these come
+    under a new epoch is how a consumer that had read the old ones notices (KIP-320). A log with
+    epochs the metadata has not seen means metadata older than the data, as from a backup.
+    """
+    found: dict[TopicPartition, int] = {}
+    for topic in image.topics.values():
+        for index, state in enumerate(topic.partitions):
+            if state.leader != node_id:
+                continue
+            partition = TopicPartition(topic.name, index)
+            log = logs.logs.get(partition)
+            noted = -1 if log is None or log.latest_epoch is None else log.latest_epoch
+            if noted > state.leader_epoch or logs.may_be_cut(partition):
+                found[partition] = noted
+    return found
 
 
 def _cluster_id_of(logs: LogDirectories) -> str | None:

@@ -29,6 +29,7 @@ from ottla.model.image import ClusterImage
 from ottla.records.batch import InvalidBatch
 from ottla.replication.partition import Partition
 from ottla.runtime.clock import Clock
+from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 
@@ -63,6 +64,7 @@ class Host:
         partitions: Partitions,
         clock: Clock,
         workers: Workers,
+        tasks: Tasks | None = None,
         settings: HostSettings,
         make_shard: Callable[[int, ClusterImage], Shard],
         on_loaded: Callable[[float], None] = lambda seconds: None,
@@ -72,6 +74,7 @@ class Host:
         self.partitions = partitions
         self.clock = clock
         self.workers = workers
+        self.tasks = tasks or Tasks()
         self.settings = settings
         self.make_shard = make_shard
         self.on_loaded = on_loaded
@@ -188,7 +191,9 @@ class Slot:
         self._working: dict[Any, asyncio.Task[None]] = {}
         self._answers: list[Answer] = []  # to be given in the next turn
         self._missed: list[Any] = []  # what has happened since the loading began
-        self.loading: asyncio.Task[None] | None = self._loop.create_task(self._load())
+        self.loading: asyncio.Task[None] | None = host.tasks.start(
+            f"loading {partition.id}", self._load()
+        )
 
     # ------------------------------------------------------------------ loading
 
@@ -366,7 +371,13 @@ class Slot:
         if not self.active:
             return
         now = self._host.now()
-        for command in self.shard.due(now):
+        try:
+            due = self.shard.due(now)
+        except Exception as error:
+            # The timer would not be set again: no session of this shard would ever time out.
+            self._host.tasks.died(f"looking for time-outs in {self.partition.id}", error)
+            return
+        for command in due:
             self.run_quietly(command)
         if self.active:
             self._arm(self._host.now())
@@ -374,7 +385,9 @@ class Slot:
     def _begin(self, work: Sequence[Work]) -> None:
         for it in work:
             if it.key not in self._working:
-                self._working[it.key] = self._loop.create_task(self._do(it))
+                self._working[it.key] = self._host.tasks.start(
+                    f"work for {self.partition.id}", self._do(it)
+                )
 
     async def _do(self, work: Work) -> None:
         outcome, error = None, None

@@ -166,8 +166,23 @@ class Connection:
             return
         self.received_bytes += count
         self.last_active = self._host.loop.time()
+        if not self._exclusive and not self._paused:
+            frame = self._frames.only_frame(count)
+            if frame is not None:
+                self._serve_one(frame)
+                return
         self._frames.received(count)
         self._serve()
+
+    def _serve_one(self, frame: memoryview) -> None:
+        """The common turn: one whole request, and nothing before or behind it. As `_serve`."""
+        try:
+            self._give(self._host.answer(self, frame))
+        except Exception as error:
+            self._answering_failed(error)
+            return
+        if self._fd >= 0:
+            self._host.busy(self)
 
     def _serve(self) -> None:
         """Answer the whole frames there are, as far as back-pressure and fairness allow."""
@@ -176,32 +191,23 @@ class Connection:
         self._backlog = True
         try:
             for _ in range(TURN_LIMIT):
-                if self._exclusive or self._paused:
+                if self._paused:
+                    break
+                if self._exclusive:
+                    # Still read from, until it says more: that it has gone is to be noticed.
+                    self._backlog = bool(frames.buffered)
                     break
                 frame = frames.next_frame()
                 if frame is None:
                     self._backlog = False
                     break
-                reply = answer(self, frame)
-                if type(reply) is list and not self._slots:
-                    if self._host.crowded(self):
-                        self._send_soon(reply)
-                    else:
-                        self._send(reply)
-                elif reply is not None:
-                    self._enqueue(reply)
+                self._give(answer(self, frame))
                 if self._fd < 0:
                     return
             else:
                 self._host.loop.call_soon(self._resume)
-        except (FrameError, Hangup) as error:
-            self._hang_up(str(error))
-            return
-        except Exception:
-            # A bug of ours. The bytes in the shared buffer must not outlive this call, and a
-            # connection that is out of step cannot be saved.
-            logger.exception("closed %s: answering it failed", self.peer)
-            self.close(None)
+        except Exception as error:
+            self._answering_failed(error)
             return
         self._host.busy(self)
         if frames.settle():
@@ -211,6 +217,25 @@ class Connection:
             self._starving = True
             self._host.memory.wait(self)
             self._read(False)
+
+    def _give(self, reply: Reply | Deferred[Reply]) -> None:
+        """An answer on its way, now or in its turn."""
+        if type(reply) is list and not self._slots:
+            if self._host.crowded(self):
+                self._send_soon(reply)
+            else:
+                self._send(reply)
+        elif reply is not None:
+            self._enqueue(reply)
+
+    def _answering_failed(self, error: Exception) -> None:
+        if isinstance(error, FrameError | Hangup):
+            self._hang_up(str(error))
+            return
+        # A bug of ours. The bytes in the shared buffer must not outlive this call, and a
+        # connection that is out of step cannot be saved.
+        logger.error("closed %s: answering it failed", self.peer, exc_info=error)
+        self.close(None)
 
     def memory_available(self) -> None:
         if self._starving and self._fd >= 0:
@@ -282,9 +307,13 @@ class Connection:
 
     def _send_soon(self, parts: Sequence[Part]) -> None:
         """Send with the answers of others, when the turn of the loop ends."""
-        if not self._out:
+        out = self._out
+        if not out:
             self._host.send_soon(self)
-        self._out.extend(parts)
+            if len(parts) == 1 and len(parts[0]) <= OUT_LIMIT:  # the common answer
+                out.append(parts[0])
+                return
+        out.extend(parts)
         self._pause_if_full()
 
     def send_gathered(self) -> None:
@@ -295,7 +324,7 @@ class Connection:
             self._send_one(self._out.popleft())
         else:
             self._flush()
-        if self._fd >= 0:
+        if self._fd >= 0 and (self._paused or self._backlog):
             self._unpause()
             self._resume_soon()
 

@@ -11,6 +11,8 @@ Where the bytes are kept is what makes this fast and what keeps it bounded:
 
 One turn: `target()` says where to receive, `received(n)` takes note, `next_frame()` is called
 until it returns None, `settle()` ends the turn. The memoryview of a frame is valid until then.
+Nearly every turn of a small request is shorter: `only_frame(n)` instead of `received(n)` gives the
+one frame that came, and then the turn is over.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Protocol
 
 _LENGTH = Struct(">i")
 _LENGTH_SIZE = 4
+_unpack_length = _LENGTH.unpack_from
 
 # A connection's own buffer starts at what its frame needs, up to this much, and doubles from there.
 FIRST_GRANT = 1 << 20
@@ -99,13 +102,25 @@ class FrameReader:
         else:
             self._end += count
 
+    def only_frame(self, count: int) -> memoryview | None:
+        """The frame, if the `count` bytes received are one frame and nothing else.
+
+        Then there is nothing to take note of and nothing to settle. If not (or if bytes were held
+        from before), None: go on with `received`.
+        """
+        if self._own is None and count >= _LENGTH_SIZE:
+            (length,) = _unpack_length(self._scratch)
+            if length == count - _LENGTH_SIZE and length <= self._limit:
+                return self._scratch[_LENGTH_SIZE:count]
+        return None
+
     def next_frame(self) -> memoryview | None:
         start = self._start
         available = self._end - start
         if available < _LENGTH_SIZE:
             self._need = _LENGTH_SIZE
             return None
-        (length,) = _LENGTH.unpack_from(self._view, start)
+        (length,) = _unpack_length(self._view, start)
         if length < 0 or length > self._limit:
             raise FrameError(
                 f"a frame of {length} bytes was announced; between 0 and {self._limit} are accepted"

@@ -220,6 +220,11 @@ def _read_headers(data: bytes, position: int, stop: int) -> tuple[Headers, int]:
     return tuple(headers), position
 
 
+def skip_headers(data: bytes, position: int, stop: int) -> int:
+    """The position after the headers at `position` of a record that ends at `stop`."""
+    return _read_headers(data, position, stop)[1] if data[position] else position + 1
+
+
 def _cut_off(length: int, left: int) -> InvalidBatch:
     return InvalidBatch(f"a record of {length} bytes where {left} are left")
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MAX_BYTES = 10  # a 64-bit value in groups of seven bits
+_MAX_UNSIGNED = (1 << 64) - 1
 _GROUPS = tuple((size, 7 * (size - 1)) for size in range(2, _MAX_BYTES + 1))
 
 
@@ -37,7 +38,7 @@ def decode(data: Sequence[int], position: int) -> tuple[int, int]:
 
 
 def decode_unsigned(data: Sequence[int], position: int) -> tuple[int, int]:
-    """The same before the sign is unfolded from it. Over ten bytes is not a varint."""
+    """The same before the sign is unfolded from it. Over 64 bits is not a varint."""
     try:
         byte = data[position]
         if byte < 0x80:
@@ -47,10 +48,12 @@ def decode_unsigned(data: Sequence[int], position: int) -> tuple[int, int]:
             byte = data[position + size - 1]
             result += (byte - 1) << shift  # and takes back the flag bit of the byte before
             if byte < 0x80:
+                if result > _MAX_UNSIGNED:
+                    break
                 return result, position + size
     except IndexError:
         raise InvalidBatch(f"the varint at byte {position} runs past the end") from None
-    raise InvalidBatch(f"the varint at byte {position} has more than {_MAX_BYTES} bytes")
+    raise InvalidBatch(f"the varint at byte {position} has more than 64 bits")
 
 
 def size_of(value: int) -> int:

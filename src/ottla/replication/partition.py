@@ -18,6 +18,7 @@ from typing import Protocol
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.model.topic import PartitionState
+from ottla.records.batch import BatchHeader
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.log import AppendInfo, Log, ReadResult
 
@@ -64,20 +65,34 @@ class Partition:
         """Become (or stay) leader under `state`.
 
         The log notes a new epoch with the first record under it, not now: a broker that starts
-        with thousands of partitions would write as many files. Until then the epoch is ours.
+        with thousands of partitions would write as many files. Until then the epoch begins at the
+        log's end, and `epoch_end_offset` answers so.
         """
         self.state = state
         self.leader_epoch = state.leader_epoch
 
     # ------------------------------------------------------------------ writing
 
-    def append(self, records: memoryview, now_ms: int, prepared: bool = False) -> AppendInfo:
+    def append(
+        self,
+        records: memoryview,
+        now_ms: int,
+        prepared: bool = False,
+        header: BatchHeader | None = None,
+    ) -> AppendInfo:
         """Validate, write, and make readable what may be read. Raises KafkaError.
 
-        `prepared` batches have been through `storage.validate.prepare`.
+        `prepared` batches have been through `storage.validate.prepare`; those with a `header` were
+        built by the caller.
         """
         log = self.log
-        info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, prepared=prepared)
+        info = log.append(
+            records,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            prepared=prepared,
+            header=header,
+        )
         if not info.duplicate:
             if self._flushing or log.flush_due:
                 self._flush()
@@ -131,17 +146,29 @@ class Partition:
     def last_stable_offset(self) -> int:
         return self.log.last_stable_offset(self.high_watermark)
 
-    def read(self, offset: int, max_bytes: int, upper: int, min_one: bool) -> ReadResult:
-        """Batches from `offset` up to `upper` (a high watermark or last stable offset)."""
+    def read(
+        self, offset: int, max_bytes: int, upper: int, min_one: bool, *, cached_only: bool = False
+    ) -> ReadResult:
+        """Batches from `offset` up to `upper` (a high watermark or last stable offset); with
+        `cached_only` ColdRead rather than waiting for the disk."""
         if offset > self.high_watermark and offset <= self.log.log_end_offset:
             # Between the mark and the end there is nothing to see yet, but it is no error.
             offset = self.high_watermark
-        return self.log.read(offset, max_bytes, upper=upper, min_one=min_one)
+        return self.log.read(
+            offset, max_bytes, upper=upper, min_one=min_one, cached_only=cached_only
+        )
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch up to the given one, and where it ends; (-1, -1) if unknown."""
+        end = self.log.log_end_offset
         if epoch == self.leader_epoch:
-            return epoch, self.log.log_end_offset
+            return epoch, end
+        if 0 <= epoch < self.leader_epoch:
+            noted = self.log.latest_epoch
+            if noted is None:
+                return epoch, end  # as before every entry: nothing was written under any epoch
+            if noted <= epoch:
+                return noted, end  # ours, not noted yet, begins at the end
         return self.log.epoch_end_offset(epoch)
 
     def start_epoch(self) -> int:

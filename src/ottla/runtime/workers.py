@@ -1,12 +1,15 @@
 """Work that must not stop the event loop.
 
-Two places, by what the work holds:
+Places, by what the work holds:
 
 - `run_in_thread` for calls that wait in the kernel and let go of the interpreter: fsync, unlink of
   large files, making pages resident.
 - `run_in_child` for calls that compute in Python: scanning a segment after a crash, recompressing
   a large batch. A thread would take the interpreter from the loop in slices of milliseconds; a
   child process at low priority takes only the processor time that nobody else wants.
+- `look_ups` for what a request has to find in files that may not be in memory, or inside of record
+  batches; `long_look_ups` for the few that need much memory or time, one at a time. Both are shared
+  fairly between connections.
 
 A child is this interpreter running `serve` below, fed pickled calls over a pipe. It is not made by
 `multiprocessing`: forking a process with threads and an event loop is unsafe, and spawning would
@@ -29,6 +32,8 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, ParamSpec, TypeVar, cast
+
+from ottla.runtime.fair import FairThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,6 +64,8 @@ class Workers:
         # One thread per child waits for its answer; kept apart so that fsyncs never queue behind.
         self._waiting = ThreadPoolExecutor(children, thread_name_prefix="ottla-child")
         self._slots = asyncio.Semaphore(children)
+        self.look_ups = FairThreads(2, "ottla-look-up")
+        self.long_look_ups = FairThreads(1, "ottla-long-look-up")
         self._idle: list[_Child] = []
         self._reaper: asyncio.TimerHandle | None = None
         self._closed = False
@@ -71,6 +78,23 @@ class Workers:
         """Call `function` in a thread and wait for its result."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+    async def run_to_end(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Like `run_in_thread`, but whoever is cancelled here still waits until `function` has
+        returned. So a task that has ended has left no thread that writes."""
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            while not running.done():
+                try:
+                    await asyncio.wait([running])
+                except asyncio.CancelledError:
+                    continue
+            if not running.cancelled():
+                running.exception()  # whoever would have wanted to know it has gone
+            raise
 
     async def run_in_child(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function`, which must be importable, in a child process and wait for its result.
@@ -108,6 +132,8 @@ class Workers:
         if self._reaper is not None:
             self._reaper.cancel()
         self._reap()
+        self.look_ups.close()
+        self.long_look_ups.close()
         self._threads.shutdown(wait=True)
         self._waiting.shutdown(wait=False)
 

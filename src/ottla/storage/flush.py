@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
     from ottla.runtime.clock import Clock
@@ -90,10 +91,13 @@ class _Lane:
 class GroupCommit:
     """All flushes of the broker. Its methods are called on the event loop."""
 
-    def __init__(self, fs: FileSystem, workers: Workers, clock: Clock) -> None:
+    def __init__(
+        self, fs: FileSystem, workers: Workers, clock: Clock, tasks: Tasks | None = None
+    ) -> None:
         self._fs = fs
         self._workers = workers
         self._clock = clock
+        self._watched = tasks or Tasks()
         self._lanes: dict[Flushable, _Lane] = {}
         # Flushes that nobody waits for go one by one: two thousand new partitions must not stand
         # in the threads' queue before a producer's record.
@@ -145,7 +149,7 @@ class GroupCommit:
         return lane
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._watched.start("flushing the logs", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -18,10 +18,11 @@ from ottla.records.batch import InvalidBatch
 from ottla.runtime.files import OsFileSystem
 from ottla.runtime.workers import ChildDied
 from ottla.storage import paths
-from ottla.storage.checkpoints import CheckpointError, OffsetCheckpoint
-from ottla.storage.load import Prepared, Surroundings, assemble, prepare, run
+from ottla.storage.folder import DataFolder
+from ottla.storage.load import Prepared, Remembered, Surroundings, assemble, prepare, run
 from ottla.storage.log import Log
 from ottla.storage.recovery import LogCorrupted, Recovered
+from ottla.storage.topic_checkpoints import Entry
 
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
@@ -54,6 +55,8 @@ class Loaded:
     logs: list[Log] = field(default_factory=list)
     offline: dict[TopicPartition, str] = field(default_factory=dict)
     deleted_folders: list[str] = field(default_factory=list)
+    entries: dict[str, dict[TopicPartition, Entry]] = field(default_factory=dict)
+    """What the folder's checkpoints say, by checkpoint."""
 
 
 class Loader:
@@ -88,13 +91,16 @@ class Loader:
         self._scanned = 0
         self._to_scan = 0
 
-    async def load(self, folder: str) -> Loaded:
+    async def load(self, data_folder: DataFolder) -> Loaded:
         """Every log in a data folder. OSError means that the folder cannot be used."""
+        folder = data_folder.path
         self._started = self._reported = self._around.clock.monotonic()
         self._done = self._scanned = self._to_scan = 0
         result = Loaded(self._take_mark(folder))
-        recovery_points = self._read(folder, paths.RECOVERY_POINT_CHECKPOINT)
-        starts = self._read(folder, paths.LOG_START_CHECKPOINT)
+        for name in paths.CHECKPOINTS:
+            result.entries[name] = data_folder.checkpoint(self._fs, name).read()
+        recovery_points = result.entries[paths.RECOVERY_POINT_CHECKPOINT]
+        starts = result.entries[paths.LOG_START_CHECKPOINT]
         partitions = self._partitions(folder, result)
         self._total = len(partitions)
         scans: list[asyncio.Task[None]] = []
@@ -108,8 +114,7 @@ class Loader:
                     partition,
                     config,
                     clean=result.clean,
-                    recovery_point=recovery_points.get(partition, 0),
-                    log_start_offset=starts.get(partition, 0),
+                    remembered=Remembered(recovery_points.get(partition), starts.get(partition)),
                     now_ms=self._around.clock.now_ms(),
                     producer_expiration_ms=self._around.producer_expiration_ms,
                 )
@@ -147,13 +152,6 @@ class Loader:
         self._fs.remove(path)
         self._fs.sync_dir(folder)
         return True
-
-    def _read(self, folder: str, name: str) -> dict[TopicPartition, int]:
-        try:
-            return OffsetCheckpoint(self._fs, f"{folder}/{name}").read()
-        except CheckpointError as error:
-            logger.warning("%s; every log of the folder is looked through instead", error)
-            return {}
 
     def _partitions(self, folder: str, result: Loaded) -> list[tuple[str, TopicPartition]]:
         found: list[tuple[str, TopicPartition]] = []

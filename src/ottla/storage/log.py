@@ -39,7 +39,7 @@ from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.faults import describe
 from ottla.storage.flush import FlushJob
 from ottla.storage.producers import Origin
-from ottla.storage.reads import TimestampOffset
+from ottla.storage.reads import TimeLookUp
 from ottla.storage.record_rules import header_suffices
 from ottla.storage.replay import reload_producers
 from ottla.storage.validate import judge, judge_replicated, needs_slow_path
@@ -217,6 +217,7 @@ class Log:
         self._config = config
         self._segment_bytes = config.internal_segment_bytes or config.segment_bytes
         self._segment_ms = config.segment_ms
+        self._largest_batch = min(config.max_message_bytes, config.segment_bytes)
         self._stamps = config.message_timestamp_type == "LogAppendTime"
         self._plain = header_suffices(config)
 
@@ -230,25 +231,29 @@ class Log:
         now_ms: int,
         origin: Origin = Origin.CLIENT,
         prepared: bool = False,
+        header: BatchHeader | None = None,
     ) -> AppendInfo:
         """Append one batch as the leader: judge it, give it its offset, write it.
 
         `records` is the (writable) receive buffer and is patched in place. `prepared` says that
-        `validate.prepare` has been applied because `needs_slow_path` asked for it.
+        `validate.prepare` has been applied because `needs_slow_path` asked for it. Whoever has
+        built the batch knows its `header`, and with that there is nothing to judge but its size.
         before: log_end_offset = n; after: records at n…, log_end_offset = last offset + 1.
         """
         if self.failure is not None:
             raise self.offline_error()
-        header, records = judge(
-            records,
-            self._config,
-            now_ms,
-            partition=self.partition,
-            origin=origin,
-            prepared=prepared,
-        )
+        if header is None or self._stamps or records.nbytes > self._largest_batch:
+            header, records = judge(
+                records,
+                self._config,
+                now_ms,
+                partition=self.partition,
+                origin=origin,
+                prepared=prepared,
+            )
+        _, _, _, _, _, _, delta, _, max_timestamp, producer_id, _, _, _ = header
         marker = None
-        if header.producer_id >= 0:
+        if producer_id >= 0:
             if header.is_control:
                 marker = read_end_marker(records, header)
                 if marker is not None:
@@ -261,9 +266,8 @@ class Log:
                         known.base_offset, known.last_offset, stamp, self.log_start_offset, True, 0
                     )
         base_offset = self.log_end_offset
-        last_offset = base_offset + header.last_offset_delta
+        last_offset = base_offset + delta
         size = records.nbytes
-        max_timestamp = header.max_timestamp
         try:
             segments = self._segments
             segment = segments.active
@@ -349,11 +353,22 @@ class Log:
 
     # --- reading ------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, *, upper: int, min_one: bool = True) -> ReadResult:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        upper: int,
+        min_one: bool = True,
+        cached_only: bool = False,
+    ) -> ReadResult:
         """Batches from the one that holds `offset`: at most `max_bytes`, nothing from `upper` on.
 
         The last batch may be cut, as in Kafka: clients skip it. The first one is whole: larger
         than `max_bytes` with `min_one`, and not there at all without.
+
+        With `cached_only` it raises ColdRead when finding them would wait for the disk; then
+        `warm_up` is to be run in a thread. The batches themselves are not read here.
         """
         if self.failure is not None:
             raise self.offline_error()
@@ -368,11 +383,11 @@ class Log:
         try:
             segment = self._segments.active
             if offset >= segment.base_offset:
-                place = segment.locate(offset)
+                place = segment.locate(offset, cached_only=cached_only)
                 if place is None:
                     return _NOTHING
             else:
-                found = reads.locate(self._segments, offset)
+                found = reads.locate(self._segments, offset, cached_only=cached_only)
                 if found is None:
                     return _NOTHING
                 segment, place = found
@@ -381,7 +396,7 @@ class Log:
             if upper < self.log_end_offset:
                 end = self._segments.end_of(segment)
                 if end is None or upper < end:
-                    above = segment.locate(upper)
+                    above = segment.locate(upper, cached_only=cached_only)
                     if above is not None:
                         limit = above[0]
             if size > max_bytes:
@@ -395,6 +410,13 @@ class Log:
         except OSError as error:
             raise self.storage_failed(error, "reading") from None
 
+    def is_behind(self, offset: int, upper: int) -> bool:
+        """Whether a reader at `offset` is in an older segment than `upper` is."""
+        segments = self._segments
+        return offset < segments.active.base_offset and (
+            segments.slot_of(offset) < segments.slot_of(upper)
+        )
+
     @_guarded("reading")
     def bytes_from(self, offset: int, upper: int) -> int:
         """How many bytes a reader at `offset` could get below `upper`."""
@@ -402,14 +424,15 @@ class Log:
         return reads.bytes_between(self._segments, offset, upper) if offset < upper else 0
 
     @_guarded("reading")
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after a moment; None when all are earlier."""
-        return reads.offset_for_timestamp(self._segments, timestamp_ms, self.log_start_offset)
+    def look_up_time(self, timestamp_ms: int | None) -> TimeLookUp:
+        """A search, to be run in a thread, for the first record at or after a moment; with None
+        for the record with the latest timestamp, the first of them if several share it."""
+        return TimeLookUp(self._segments, timestamp_ms, self.log_start_offset)
 
-    @_guarded("reading")
-    def max_timestamp(self) -> TimestampOffset | None:
-        """The record with the latest timestamp: the first of them, if several share it."""
-        return reads.latest_record(self._segments)
+    def warm_up(self, offset: int, upper: int, *, aborted: bool = False) -> Callable[[], None]:
+        """What reads, in a thread, the bytes that `read` needs to find `offset` and `upper`, and
+        those of `end_of` and `aborted_transactions` if these will be asked as well."""
+        return reads.warm_up(self._segments, offset, upper, aborted=aborted)
 
     # --- transactions and producers -----------------------------------------------------------
 
@@ -419,23 +442,28 @@ class Log:
         return max(stable, min(self.log_start_offset, high_watermark))
 
     @_guarded("reading")
-    def aborted_transactions(self, first: int, upper: int) -> list[AbortedTxn]:
+    def aborted_transactions(
+        self, first: int, upper: int, *, cached_only: bool = False
+    ) -> list[AbortedTxn]:
         """The aborted transactions with records from `first` up to, not including, `upper`."""
         aborted: list[AbortedTxn] = []
         for segment in self._segments.from_slot(self._segments.slot_of(first)):
-            found, complete = segment.txn_index.collect_aborted(first, upper)
+            found, complete = segment.txn_index.collect_aborted(
+                first, upper, cached_only=cached_only
+            )
             aborted += found
             if complete:
                 break
         return aborted
 
     @_guarded("reading")
-    def end_of(self, result: ReadResult) -> int:
+    def end_of(self, result: ReadResult, *, cached_only: bool = False) -> int:
         """An offset that nothing in a read region reaches: the bound for `aborted_transactions`."""
         if result.region is None or result.segment is None:
             return self.log_start_offset
         end = result.region.position + result.region.length
-        above = result.segment.offset_index.lookup_position(end)
+        index = result.segment.offset_index
+        above = index.lookup_position(end, cached_only=cached_only)
         if above is None:
             above = self._segments.end_of(result.segment)
         return self.log_end_offset if above is None else above

@@ -114,6 +114,13 @@ def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
     be interrupted and run again at any point.
     """
     files = OpenFiles(fs, 4)
+    try:
+        return _recover(fs, task, files)
+    finally:
+        files.close()  # not when the collector comes by: thousands of logs are opened in a row
+
+
+def _recover(fs: FileSystem, task: RecoveryTask, files: OpenFiles) -> Recovered:
     opened = [_open(files, task.folder, segment) for segment in task.segments]
     first = next((slot for slot, found in enumerate(task.segments) if found.scan), None)
     if first is None:
@@ -330,3 +337,23 @@ def remove_segment(fs: FileSystem, folder: str, base_offset: int) -> None:
     for suffix in paths.SEGMENT_SUFFIXES:
         if fs.exists(stem + suffix):
             fs.remove(stem + suffix)
+
+
+def set_segments_aside(fs: FileSystem, folder: str, bases: list[int]) -> list[str]:
+    """Rename segments so that nothing takes them for the log's, and keep them; returns where their
+    records are. From the end, so that a crash in between leaves no gap."""
+    kept: list[str] = []
+    for base_offset in reversed(bases):
+        stem = f"{folder}/{base_offset:020d}"
+        number = 0
+        while fs.exists(_aside(stem + paths.LOG_SUFFIX, number)):
+            number += 1
+        for suffix in reversed(paths.SEGMENT_SUFFIXES):  # the records last: they are looked for
+            if fs.exists(stem + suffix):
+                fs.rename(stem + suffix, _aside(stem + suffix, number))
+        kept.insert(0, _aside(stem + paths.LOG_SUFFIX, number))
+    return kept
+
+
+def _aside(path: str, number: int) -> str:
+    return f"{path}{paths.ASIDE_SUFFIX}" if number == 0 else f"{path}.{number}{paths.ASIDE_SUFFIX}"

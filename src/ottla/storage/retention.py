@@ -54,8 +54,9 @@ QUIET_MS = 60_000
 """A segment to which nothing was written for so long is rolled without waiting for an append."""
 
 _SETTINGS = (
-    "cleanup_policy", "message_timestamp_after_max_ms", "ottla_retention_hold_bytes",
-    "ottla_retention_hold_groups", "retention_bytes", "retention_ms", "segment_ms",
+    "cleanup_policy", "max_compaction_lag_ms", "message_timestamp_after_max_ms",
+    "ottla_retention_hold_bytes", "ottla_retention_hold_groups", "retention_bytes",
+    "retention_ms", "segment_ms",
 )  # fmt: skip
 
 

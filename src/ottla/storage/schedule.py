@@ -2,9 +2,9 @@
 
 Each kind of work is one task that sleeps, works, and sleeps again. Work over all logs is done in
 slices, so that a broker with thousands of partitions answers requests in between; what waits for
-the disk is done in a thread. An error ends neither the task nor the others: a failed disk has taken
-its folder offline already, and anything else is a bug that is logged with its traceback, once per
-round.
+the disk is done in a thread. An error in what is repeated ends neither the task nor the others: a
+failed disk has taken its folder offline already, and anything else is a bug that is logged with its
+traceback, once per round. A task that dies nevertheless ends the broker (`runtime.tasks`).
 
 Retention looks at every log each `log.retention.check.interval.ms`, and at once at those whose
 settings have changed.
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.model.ids import TopicPartition
     from ottla.runtime.clock import Clock
     from ottla.runtime.files import FileSystem
+    from ottla.runtime.tasks import Tasks
     from ottla.runtime.workers import Workers
     from ottla.storage.directory import LogDirectories
     from ottla.storage.log import Log
@@ -37,20 +38,30 @@ _WORK_PAUSE = 4
 """After a log that had segments to delete or roll, others get this multiple of the time it took."""
 _FLUSH_TICK = 1.0
 _SHORTEST_TICK = 0.05
+_REWRITE_PAUSE = 4
+"""Rest after writing the checkpoints because of a deletion, in multiples of the time it took."""
 
 
 class Schedule:
     """The background work of a broker's logs."""
 
     def __init__(
-        self, directories: LogDirectories, fs: FileSystem, clock: Clock, workers: Workers
+        self,
+        directories: LogDirectories,
+        fs: FileSystem,
+        clock: Clock,
+        workers: Workers,
+        tasks: Tasks,
     ) -> None:
         self._directories = directories
         self._fs = fs
         self._clock = clock
         self._workers = workers
+        self._watched = tasks
         self._tasks: set[asyncio.Task[None]] = set()
         self._removals: dict[int, asyncio.TimerHandle] = {}
+        self._rewriting = False
+        self._rewrite_again = False
         self._changed: dict[TopicPartition, Log] = {}  # retention is to look at them now
         self._following = False  # a task does that
         self._started = False
@@ -62,7 +73,7 @@ class Schedule:
         delay = settings.initial_task_delay_ms
         self._repeat(self._retention, settings.retention_check_interval_ms, delay)
         self._repeat(self._expire, settings.producer_id_expiration_check_interval_ms, delay)
-        for name, interval in (
+        for name, interval in (  # each of paths.CHECKPOINTS
             (paths.RECOVERY_POINT_CHECKPOINT, settings.recovery_point_checkpoint_interval_ms),
             (paths.LOG_START_CHECKPOINT, settings.log_start_checkpoint_interval_ms),
             (paths.HIGH_WATERMARK_CHECKPOINT, settings.high_watermark_checkpoint_interval_ms),
@@ -71,7 +82,8 @@ class Schedule:
         self._spawn(self._flush_old())
 
     async def stop(self) -> None:
-        """End the work. Files that still wait for removal go at the next start."""
+        """End the work, that in threads too: afterwards nothing is written from here. Files that
+        still wait for removal go at the next start."""
         self._stopped = True
         for handle in self._removals.values():
             handle.cancel()
@@ -163,10 +175,35 @@ class Schedule:
 
         self._removals[key] = loop.call_later(delay_ms / 1000, begin)
 
+    def checkpoint_soon(self) -> None:
+        """A partition has gone: write the checkpoints without it, before its name is used again.
+
+        Two thousand that go together cost one round, and those that go one by one as many rounds
+        as fit into a fifth of the time.
+        """
+        if self._stopped:
+            return
+        self._rewrite_again = True
+        if not self._rewriting:
+            self._rewriting = True
+            self._spawn(self._rewrite_checkpoints())
+
+    async def _rewrite_checkpoints(self) -> None:
+        while self._rewrite_again:
+            self._rewrite_again = False
+            started = self._clock.monotonic()
+            try:
+                await self._directories.write_checkpoints()
+            except Exception:
+                logger.exception("writing the checkpoints failed")
+            if self._rewrite_again:
+                await asyncio.sleep(_REWRITE_PAUSE * (self._clock.monotonic() - started))
+        self._rewriting = False
+
     async def _remove(self, names: list[str]) -> None:
         for name in names:
             try:
-                await self._workers.run_in_thread(_remove_one, self._fs, name)
+                await self._workers.run_to_end(_remove_one, self._fs, name)
             except OSError as error:
                 logger.warning("%s could not be removed: %s", name, error.strerror or error)
 
@@ -198,7 +235,7 @@ class Schedule:
         self._spawn(repeat())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._watched.start("background work on the logs", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -18,9 +18,11 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.model.ids import NO_TIMESTAMP
+from ottla.runtime.files import CachedReads
 from ottla.storage import paths
 from ottla.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, ensure_exists
 from ottla.storage.retention import Age
@@ -30,7 +32,7 @@ from ottla.storage.txn_index import TransactionIndex
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from ottla.runtime.files import File, FileSystem
+    from ottla.runtime.files import File, FileSystem, Readable
 
 _TAIL = 1024
 """Batches of the active segment whose place is remembered: 12 bytes each."""
@@ -70,6 +72,13 @@ class OpenFiles:
             self._ring.append(segment)
         return file
 
+    def close(self) -> None:
+        """Close all of them."""
+        while self._ring:
+            segment = self._ring.popleft()
+            segment.pooled = False
+            segment.close_file()
+
     def close_again(self, segment: Segment) -> None:
         """Close what was opened for one look, by whoever passed by all segments."""
         if self._ring and self._ring[-1] is segment:
@@ -86,6 +95,52 @@ class OpenFiles:
             else:
                 candidate.pooled = False
                 candidate.close_file()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """A segment as a thread may see it: facts of one moment, and the names of its files.
+
+    Nothing here changes while the segment grows. When it is truncated or removed a thread may read
+    other bytes than were meant, or miss a file: whoever uses a view compares `Segments.generation`
+    before he believes what was found.
+    """
+
+    fs: FileSystem
+    folder: str
+    base_offset: int
+    size: int
+    latest: tuple[int, int] | None
+    start: int | None
+    index_entries: int
+    time_entries: int
+
+    def open(self) -> File:
+        return self.fs.open(f"{self.folder}/{paths.log_name(self.base_offset)}")
+
+    def offset_index(self) -> OffsetIndex:
+        path = f"{self.folder}/{paths.index_name(self.base_offset)}"
+        return OffsetIndex(self.fs, path, self.base_offset, entries=self.index_entries)
+
+    def time_index(self) -> TimeIndex:
+        path = f"{self.folder}/{paths.timeindex_name(self.base_offset)}"
+        return TimeIndex(self.fs, path, self.base_offset, entries=self.time_entries)
+
+    def read_index(self) -> None:
+        """Read all of the offset index's file, if it is looked up there."""
+        if self.start is None and self.index_entries:
+            self.fs.read_bytes(f"{self.folder}/{paths.index_name(self.base_offset)}")
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        """As `Segment.locate`."""
+        if self.size == 0:
+            return None
+        start = self.offset_index().lookup(offset) if self.start is None else self.start
+        file = self.open()
+        try:
+            return find(file, offset, start, self.size)
+        finally:
+            file.close()
 
 
 class Segment:
@@ -330,8 +385,10 @@ class Segment:
 
     # --- looking up ---------------------------------------------------------------------------
 
-    def locate(self, offset: int) -> tuple[int, int] | None:
-        """Position and size of the first batch that ends at or after `offset`."""
+    def locate(self, offset: int, *, cached_only: bool = False) -> tuple[int, int] | None:
+        """Position and size of the first batch that ends at or after `offset`.
+
+        With `cached_only`: ColdRead rather than waiting for the disk."""
         offsets = self._tail_offsets
         if offsets and offset >= self._tail_floor:
             slot = bisect_left(offsets, offset)
@@ -344,7 +401,28 @@ class Segment:
             return position, (positions[slot] if slot < count else self.size) - position
         if self.size == 0:
             return None
-        return find(self.file, offset, self.offset_index.lookup(offset), self.size)
+        start = self.offset_index.lookup(offset, cached_only=cached_only)
+        file: Readable = CachedReads(self.file) if cached_only else self.file
+        return find(file, offset, start, self.size)
+
+    def view(self, start: int) -> SegmentView:
+        """What a thread may look at. `start` is where it begins in a segment whose index is in
+        memory; in others the index on disk tells."""
+        return SegmentView(
+            fs=self._files.fs,
+            folder=self._folder,
+            base_offset=self.base_offset,
+            size=self.size,
+            latest=None if self.max_timestamp == _UNKNOWN else self.latest(),
+            start=start if self.offset_index.in_memory else None,
+            index_entries=self.offset_index.entries,
+            time_entries=self.time_index.entries,
+        )
+
+    def learn_latest(self, latest: tuple[int, int]) -> None:
+        """A thread has read what `latest` would have read."""
+        if self.max_timestamp == _UNKNOWN:
+            self.max_timestamp, self.max_timestamp_offset = latest
 
     def latest(self) -> tuple[int, int]:
         """The latest timestamp and the last offset of its batch; (-1, base offset) if none."""

@@ -37,6 +37,7 @@ class Segments:
         "bases",
         "config",
         "folder",
+        "generation",
         "size",
     )
 
@@ -58,6 +59,8 @@ class Segments:
         self.bases = [segment.base_offset for segment in segments]
         self.size = sum(segment.size for segment in segments)
         """Bytes of all `.log` files."""
+        self.generation = 0
+        """Raised whenever records are taken away: what a thread has found since is not believed."""
         self.active = segments[-1]
         self._activate()
 
@@ -105,6 +108,7 @@ class Segments:
 
         When that is all of them, `add` must follow."""
         renamed: list[str] = []
+        self.generation += 1
         for segment in self._list[first:stop]:
             self.size -= segment.size
             segment.close_file()

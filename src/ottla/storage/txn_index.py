@@ -57,17 +57,28 @@ class TransactionIndex:
         """Whether there is a file."""
         return self._fs.exists(self.path)
 
-    def _load(self) -> bytearray:
+    def _load(self, *, cached_only: bool = False) -> bytearray:
         data = self._data
         if data is None:
             try:
-                data = bytearray(self._fs.read_bytes(self.path))
+                data = bytearray(self._read_cached() if cached_only else self.read())
             except FileNotFoundError:
                 data = bytearray()
             # A torn last entry was never relied upon: what it told is still in the log's replay.
             del data[len(data) - len(data) % _ENTRY.size :]
             self._data = data
         return data
+
+    def read(self) -> bytes:
+        """The file's content; FileNotFoundError when there is none."""
+        return self._fs.read_bytes(self.path)
+
+    def _read_cached(self) -> bytes:
+        file = self._fs.open(self.path)
+        try:
+            return file.pread_cached(file.size(), 0)
+        finally:
+            file.close()
 
     def __iter__(self) -> Iterator[AbortedTxn]:
         """Every entry, in the order of their markers."""
@@ -95,12 +106,16 @@ class TransactionIndex:
             file.close()
         data += entry
 
-    def collect_aborted(self, fetch_offset: int, upper: int) -> tuple[list[AbortedTxn], bool]:
+    def collect_aborted(
+        self, fetch_offset: int, upper: int, *, cached_only: bool = False
+    ) -> tuple[list[AbortedTxn], bool]:
         """The transactions that touch offsets from `fetch_offset` up to, not including, `upper`.
 
-        And whether that is all of them: if not, the next segment may hold more.
+        And whether that is all of them: if not, the next segment may hold more. With
+        `cached_only`: ColdRead rather than waiting for the disk.
         """
         found: list[AbortedTxn] = []
+        self._load(cached_only=cached_only)
         if self._data is not None and not self._data:
             return found, False
         for txn in self:

@@ -167,6 +167,10 @@ class DiskFile(OsFile):
         self._session.disk.before("read")
         return super().pread(size, position)
 
+    def pread_cached(self, size: int, position: int) -> bytes:
+        self._session.disk.before("read")
+        return super().pread_cached(size, position)
+
     def pread_into(self, buffer: WriteableBuffer, position: int) -> int:
         self._session.disk.before("read")
         return super().pread_into(buffer, position)

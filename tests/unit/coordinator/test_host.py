@@ -22,6 +22,7 @@ from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
 from ottla.replication.partition import Partition
 from ottla.runtime.clock import SystemClock
+from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 from ottla.storage.log import Log
@@ -119,12 +120,14 @@ class Bench:
         self.workers = Workers(children=1)
         self.settings = Settings()
         self.slates: list[Slate] = []
+        self.deaths: asyncio.Queue[str] = asyncio.Queue()
         self.host = Host(
             NAME,
             1,
             partitions=self,
             clock=SystemClock(),
             workers=self.workers,
+            tasks=Tasks(lambda what, error: self.deaths.put_nowait(f"{what}: {error}")),
             settings=self.settings,
             make_shard=self._make,
         )
@@ -206,6 +209,30 @@ async def test_records_are_in_the_log_before_they_are_applied(bench: Bench) -> N
 
     bench.run(write(b"a", after=noted))
     assert ends == [(1, {b"a": b"v"})]
+
+
+async def test_a_shard_whose_time_stands_still_is_not_kept_quiet(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(slate: Slate, now: Now) -> list[Any]:
+        raise ValueError("a bug")
+
+    await bench.ready()
+    monkeypatch.setattr(Slate, "due", fail)
+    bench.slate().due_at = 0
+    bench.run(write(b"a"))
+    assert await bench.deaths.get() == f"looking for time-outs in {NAME}-0: a bug"
+
+
+async def test_a_shard_that_cannot_begin_is_not_kept_quiet(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(slate: Slate, now: Now) -> list[Any]:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(Slate, "loaded", fail)
+    bench.lead(1, 2)
+    assert await bench.deaths.get() == f"loading {NAME}-0: a bug"
 
 
 async def test_a_log_is_replayed_in_slices_and_all_of_it(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -13,7 +13,7 @@ from ottla.coordinator.writing import CROWD, FEW, Turn, Writer
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
-from ottla.records.batch import batches
+from ottla.records.batch import batches, checksum_ok, read_header
 from ottla.records.builder import build_batch
 from ottla.records.compression import Compression
 from ottla.records.reader import iter_records
@@ -291,10 +291,30 @@ async def test_when_somebody_else_writes_in_between_the_state_is_broken(desk: De
     assert desk.batches()[1 + FEW :] == [[b"foreign"], [b"b"]]
 
 
-async def test_the_writers_of_one_host_share_their_turn() -> None:
+async def test_a_crowd_on_one_partition_delays_nobody_on_another() -> None:
     turn = Turn()
     desks = [Desk(turn), Desk(turn)]
     for it in desks:
         await it.warm()
     desks[0].crowd()
-    assert await pending(desks[1].command(b"b")) == b"b"
+    later = pending(desks[0].command(b"b"))
+    desks[1].crowd()
+    too = pending(desks[1].command(b"b"))
+    assert [await later, await too] == [b"b", b"b"], "the turn ends for all writers of a host"
+
+
+@pytest.mark.parametrize("stamp", ["CreateTime", "LogAppendTime"])
+async def test_one_record_is_a_batch_like_any_other(
+    stamp: Literal["CreateTime", "LogAppendTime"],
+) -> None:
+    desk = Desk(config=TopicConfig(message_timestamp_type=stamp))
+    desk.command(b"key", b"x" * 200)
+    region = desk.partition.log.read(0, 1 << 20, upper=1).region
+    assert region is not None
+    header = read_header(region.read())
+    assert checksum_ok(region.read(), 0, header)
+    assert (header.base_offset, header.leader_epoch, header.timestamp_type.name) == (
+        0,
+        0,
+        {"CreateTime": "CREATE_TIME", "LogAppendTime": "LOG_APPEND_TIME"}[stamp],
+    )

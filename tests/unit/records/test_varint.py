@@ -48,7 +48,7 @@ def test_a_varint_that_runs_past_the_end_is_invalid(data: bytes) -> None:
 
 
 def test_a_varint_of_eleven_bytes_is_invalid() -> None:
-    with pytest.raises(InvalidBatch, match="more than 10 bytes"):
+    with pytest.raises(InvalidBatch, match="more than 64 bits"):
         varint.decode(b"\x80" * 10 + b"\x01", 0)
 
 
