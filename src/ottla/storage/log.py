@@ -610,7 +610,9 @@ class Log:
         """What becomes of each segment. Looks at all of their files, unless `rolled_segments` have
         been made to `remember_age`, in a thread."""
         holds = retention.holds_of(self._config, self.partition, positions)
-        return retention.explain(self._segments, self._fates(holds), holds, self.log_end_offset)
+        return retention.explain(
+            self._segments, self._fates(holds), holds, self.log_end_offset, self._segment_ms
+        )
 
     def rolled_segments(self) -> list[Segment]:
         """All segments but the active one, oldest first."""

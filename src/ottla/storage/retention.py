@@ -54,8 +54,9 @@ QUIET_MS = 60_000
 """A segment to which nothing was written for so long is rolled without waiting for an append."""
 
 _SETTINGS = (
-    "cleanup_policy", "message_timestamp_after_max_ms", "ottla_retention_hold_bytes",
-    "ottla_retention_hold_groups", "retention_bytes", "retention_ms", "segment_ms",
+    "cleanup_policy", "max_compaction_lag_ms", "message_timestamp_after_max_ms",
+    "ottla_retention_hold_bytes", "ottla_retention_hold_groups", "retention_bytes",
+    "retention_ms", "segment_ms",
 )  # fmt: skip
 
 
@@ -227,7 +228,11 @@ def fates(
 
 
 def explain(
-    segments: Segments, fates: Iterator[Fate], holds: Sequence[Hold], log_end_offset: int
+    segments: Segments,
+    fates: Iterator[Fate],
+    holds: Sequence[Hold],
+    log_end_offset: int,
+    segment_ms: int,
 ) -> Explanation:
     """The fates with everything that led to them."""
     config, active = segments.config, segments.active
@@ -239,7 +244,7 @@ def explain(
                 segment.size,
                 segment is active,
                 segment.age(config.message_timestamp_after_max_ms),
-                segment.rolls_at(config.segment_ms) if segment is active and segment.size else None,
+                segment.rolls_at(segment_ms) if segment is active and segment.size else None,
                 fate,
             )
             for segment, fate in zip(segments, fates, strict=True)

@@ -344,11 +344,11 @@ class Segment:
 
     def waited_ms(self, now_ms: int, max_timestamp: int) -> int:
         """How long the segment has been filling, by the records' own time if they have one."""
-        first = self._first()
+        first = self.first_timestamp()
         return max_timestamp - first if first >= 0 else now_ms - self.created_ms
 
-    def _first(self) -> int:
-        """The timestamp of the first batch; -1 if there is none, or no batch."""
+    def first_timestamp(self) -> int:
+        """The latest timestamp of the first batch; -1 when there is none."""
         first = self._first_timestamp
         if first is None:
             first = NO_TIMESTAMP
@@ -435,7 +435,9 @@ class Segment:
     def latest(self) -> tuple[int, int]:
         """The latest timestamp and the last offset of its batch; (-1, base offset) if none."""
         if self.max_timestamp == _UNKNOWN:
-            self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+            # In this order: a thread may be at it (`remember_age`), and the first says both are.
+            timestamp, self.max_timestamp_offset = self.time_index.last()
+            self.max_timestamp = timestamp
         return self.max_timestamp, self.max_timestamp_offset
 
     def largest_timestamp(self) -> int:
@@ -470,7 +472,7 @@ class Segment:
 
     def rolls_at(self, segment_ms: int) -> int:
         """The first moment at which a record of that moment would belong into a new segment."""
-        first = self._first()
+        first = self.first_timestamp()
         since = first if first >= 0 else self.created_ms
         return since + segment_ms - self.jitter_ms + 1
 

@@ -472,6 +472,7 @@ def test_each_rule_is_named() -> None:
         ({"retention_ms": 1}, 1),
         ({"retention_bytes": 1}, 1),
         ({"segment_ms": 1}, 1),
+        ({"max_compaction_lag_ms": 1}, 1),
         ({"cleanup_policy": frozenset({"compact"})}, 1),
         ({"message_timestamp_after_max_ms": 1}, 1),
         ({"ottla_retention_hold_groups": ("a",)}, 1),
