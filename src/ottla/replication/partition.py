@@ -72,7 +72,7 @@ class Partition:
     # ------------------------------------------------------------------ writing
 
     def append(self, records: memoryview, now_ms: int, prepared: bool = False) -> AppendInfo:
-        """Validate, write, and make readable what may be read. Raises KafkaError.
+        """Validate, write, and make readable what may be read. Raises KafkaError, or TakesLong.
 
         `prepared` batches have been through `storage.validate.prepare`.
         """

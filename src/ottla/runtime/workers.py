@@ -1,12 +1,15 @@
 """Work that must not stop the event loop.
 
-Two places, by what the work holds:
+Three places, by what the work holds:
 
 - `run_in_thread` for calls that wait in the kernel and let go of the interpreter: fsync, unlink of
   large files, making pages resident.
-- `run_in_child` for calls that compute in Python: scanning a segment after a crash, recompressing
-  a large batch. A thread would take the interpreter from the loop in slices of milliseconds; a
-  child process at low priority takes only the processor time that nobody else wants.
+- `run_native` for calls that compute in native code which lets go of it as well: compressing a
+  large batch. Threads of their own, so that an fsync never waits for somebody's gzip.
+- `run_in_child` for calls that compute in Python: scanning a segment after a crash, walking the
+  records of a large batch where there is no native code for that. A thread would take the
+  interpreter from the loop in slices of milliseconds; a child process at low priority takes only
+  the processor time that nobody else wants.
 
 A child is this interpreter running `serve` below, fed pickled calls over a pipe. It is not made by
 `multiprocessing`: forking a process with threads and an event loop is unsafe, and spawning would
@@ -49,6 +52,7 @@ class Workers:
         self,
         *,
         threads: int = 4,
+        native_threads: int = 2,
         children: int = 1,
         niceness: int = 10,
         idle_seconds: float = 30.0,
@@ -56,6 +60,7 @@ class Workers:
         self._niceness = niceness
         self._idle_seconds = idle_seconds
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ottla-worker")
+        self._native = ThreadPoolExecutor(native_threads, thread_name_prefix="ottla-native")
         # One thread per child waits for its answer; kept apart so that fsyncs never queue behind.
         self._waiting = ThreadPoolExecutor(children, thread_name_prefix="ottla-child")
         self._slots = asyncio.Semaphore(children)
@@ -71,6 +76,11 @@ class Workers:
         """Call `function` in a thread and wait for its result."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+    async def run_native(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function`, which spends its time in native code, in a thread kept for such."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._native, lambda: function(*args, **kwargs))
 
     async def run_in_child(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function`, which must be importable, in a child process and wait for its result.
@@ -109,6 +119,7 @@ class Workers:
             self._reaper.cancel()
         self._reap()
         self._threads.shutdown(wait=True)
+        self._native.shutdown(wait=True)
         self._waiting.shutdown(wait=False)
 
     def _take(self) -> _Child:
