@@ -8,6 +8,7 @@ from ottla.coordinator.group.members import GroupType
 from ottla.coordinator.group.service import Groups
 from ottla.dispatch.context import Services
 from ottla.net.listener import Listeners
+from ottla.records import walker
 from ottla.runtime.metrics import Metrics
 
 
@@ -41,6 +42,11 @@ def measure(metrics: Metrics, services: Services, listeners: Listeners) -> None:
         "ottla_offline_partitions",
         "Partitions whose disk or log has failed.",
         lambda: logs.statistics().offline_partitions,
+    )
+    metrics.gauge(
+        "ottla_native_records",
+        "1 where records are walked by native code, 0 where in Python.",
+        lambda: int(walker.NATIVE),
     )
     metrics.gauge("ottla_log_segments", "Segment files.", lambda: logs.statistics().segments)
     metrics.gauge("ottla_log_bytes", "Bytes in all logs.", lambda: logs.statistics().bytes)

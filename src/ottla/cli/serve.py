@@ -166,6 +166,7 @@ async def serve(loaded: Loaded, started: float, quiet: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     say_what_was_read(loaded)
+    say_how_records_are_walked()
     broker = Broker(loaded.config)
     try:
         await broker.start()
@@ -198,6 +199,19 @@ def say_what_was_read(loaded: Loaded) -> None:
         logger.info("settings without a meaning here: %s", ", ".join(loaded.ignored))
     if loaded.later:
         logger.info("settings without an effect yet: %s", ", ".join(loaded.later))
+
+
+def say_how_records_are_walked() -> None:
+    """A line where that is slow, and what to do about it."""
+    from ottla.records import walker
+
+    if not walker.NATIVE:
+        logger.warning(
+            "records are walked in Python, some hundred times slower than by native code: %s. "
+            "Compacted topics, look-ups by time and compaction feel it. To have it built, install "
+            "a C compiler and Python's headers, then Ottla again",
+            walker.WHY_PLAIN,
+        )
 
 
 def banner(broker: Broker, seconds: float) -> str:

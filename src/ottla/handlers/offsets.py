@@ -44,7 +44,7 @@ from ottla.protocol.messages.offsets import (
 )
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
-from ottla.storage.reads import TakesLong, TimeLookUp, TimestampOffset
+from ottla.storage.reads import NeedsLongLookUp, TimeLookUp, TimestampOffset
 
 LATEST = -1
 EARLIEST = -2
@@ -187,7 +187,7 @@ async def _run(look_up: TimeLookUp, owner: object, services: Services) -> Timest
     workers = services.workers
     try:
         return await workers.look_ups.run(owner, partial(look_up.run, short=True))
-    except TakesLong:
+    except NeedsLongLookUp:
         return await workers.long_look_ups.run(owner, partial(look_up.run, short=False))
 
 

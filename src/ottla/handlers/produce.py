@@ -37,11 +37,12 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from ottla.records import walker
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import NoChild
 from ottla.storage.log import AppendInfo
-from ottla.storage.validate import RecordsRejected, prepare
+from ottla.storage.validate import IN_A_THREAD, RecordsRejected, TakesLong, prepare
 
 BY_ID = 13
 OLDEST_SERVED = 3
@@ -107,14 +108,13 @@ def produce(
                 )
                 if partition.id.topic in INTERNAL_TOPICS and request.client_id != ADMINISTRATOR:
                     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-                if partition.log.needs_slow_path(records):
-                    answer = PartitionProduceResponse(index=data.index, base_offset=-1)
-                    slow.append((answer, partition, bytes(records)))
-                else:
-                    info = partition.append(records, now_ms)
-                    answer = _appended(data.index, info)
-                    if not partition.committed(info):
-                        waiting.append((answer, partition.wait_committed(info)))
+                info = partition.append(records, now_ms)
+                answer = _appended(data.index, info)
+                if not partition.committed(info):
+                    waiting.append((answer, partition.wait_committed(info)))
+            except TakesLong:
+                answer = PartitionProduceResponse(index=data.index, base_offset=-1)
+                slow.append((answer, partition, bytes(data.records or b"")))
             except KafkaError as error:
                 failed = error.code
                 answer = _refused(data, error)
@@ -221,14 +221,7 @@ async def _append_slowly(
     failed: ErrorCode | None = None
     for answer, partition, records in slow:
         try:
-            prepared = await services.workers.run_in_child(
-                prepare,
-                records,
-                partition.log.config,
-                services.clock.now_ms(),
-                partition=partition.id,
-            )
-            buffer = memoryview(bytearray(prepared))
+            buffer = memoryview(bytearray(await _prepared(records, partition, services)))
             info = partition.append(buffer, services.clock.now_ms(), prepared=True)
         except (KafkaError, NoChild) as problem:
             error = (
@@ -248,3 +241,16 @@ async def _append_slowly(
         _hang_up_if(failed)
         return None
     return await _when_committed(response, waiting) if waiting else response
+
+
+async def _prepared(records: bytes, partition: Partition, services: Services) -> bytes:
+    """In a thread, where native code lets go of the interpreter; in a child process otherwise."""
+    workers, config, now_ms = services.workers, partition.log.config, services.clock.now_ms()
+    if walker.NATIVE:
+        try:
+            return await workers.run_native(
+                prepare, records, config, now_ms, partition=partition.id, limits=IN_A_THREAD
+            )
+        except TakesLong:
+            pass
+    return await workers.run_in_child(prepare, records, config, now_ms, partition=partition.id)

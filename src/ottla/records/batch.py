@@ -84,8 +84,6 @@ _LENGTH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
-_TIMESTAMPS = struct.Struct(">qq")
-_TIMESTAMPS_AT = 27
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _LEADER_EPOCH_POSITION = 12
@@ -166,12 +164,6 @@ def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
     except struct.error:
         have = max(0, memoryview(buffer).nbytes - position)
         raise InvalidBatch(f"a batch header has {HEADER_SIZE} bytes, here are {have}") from None
-
-
-def read_timestamps(buffer: ReadableBuffer, position: int = 0) -> tuple[int, int]:
-    """The base and the largest timestamp alone, of a header that is there whole."""
-    base, newest = _TIMESTAMPS.unpack_from(buffer, position + _TIMESTAMPS_AT)
-    return base, newest
 
 
 def batches(buffer: ReadableBuffer) -> Iterator[tuple[int, BatchHeader]]:

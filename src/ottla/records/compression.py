@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import cramjam
 
-from ottla.records.errors import InvalidBatch
+from ottla.records.errors import InvalidBatch, TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,13 +131,14 @@ def _decompress_into(
                 raise InvalidBatch(f"{codec.name.lower()}: {error}") from None
         else:
             return bytes(memoryview(out)[:written])
+        del out  # before there is a larger one
         if size >= limit:
             raise _too_large(codec, limit)
         size = min(limit, size * _GROWTH)
 
 
-def _too_large(codec: Compression, limit: int) -> InvalidBatch:
-    return InvalidBatch(f"{codec.name.lower()}: more than {limit} bytes when decompressed")
+def _too_large(codec: Compression, limit: int) -> TooLarge:
+    return TooLarge(f"{codec.name.lower()}: more than {limit} bytes when decompressed")
 
 
 def _compress_xerial(data: ReadableBuffer) -> bytes:

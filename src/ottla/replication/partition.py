@@ -80,7 +80,7 @@ class Partition:
         prepared: bool = False,
         header: BatchHeader | None = None,
     ) -> AppendInfo:
-        """Validate, write, and make readable what may be read. Raises KafkaError.
+        """Validate, write, and make readable what may be read. Raises KafkaError, or TakesLong.
 
         `prepared` batches have been through `storage.validate.prepare`; those with a `header` were
         built by the caller.

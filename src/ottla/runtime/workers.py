@@ -4,9 +4,12 @@ Places, by what the work holds:
 
 - `run_in_thread` for calls that wait in the kernel and let go of the interpreter: fsync, unlink of
   large files, making pages resident.
-- `run_in_child` for calls that compute in Python: scanning a segment after a crash, recompressing
-  a large batch. A thread would take the interpreter from the loop in slices of milliseconds; a
-  child process at low priority takes only the processor time that nobody else wants.
+- `run_native` for calls that compute in native code which lets go of it as well: compressing a
+  large batch. Threads of their own, so that an fsync never waits for somebody's gzip.
+- `run_in_child` for calls that compute in Python: scanning a segment after a crash, walking the
+  records of a large batch where there is no native code for that. A thread would take the
+  interpreter from the loop in slices of milliseconds; a child process at low priority takes only
+  the processor time that nobody else wants.
 - `look_ups` for what a request has to find in files that may not be in memory, or inside of record
   batches; `long_look_ups` for the few that need much memory or time, one at a time. Both are shared
   fairly between connections.
@@ -60,6 +63,7 @@ class Workers:
         self,
         *,
         threads: int = 4,
+        native_threads: int = 2,
         children: int = 1,
         niceness: int = 10,
         idle_seconds: float = 30.0,
@@ -67,6 +71,7 @@ class Workers:
         self._niceness = niceness
         self._idle_seconds = idle_seconds
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ottla-worker")
+        self._native = ThreadPoolExecutor(native_threads, thread_name_prefix="ottla-native")
         # One thread per child waits for its answer; kept apart so that fsyncs never queue behind.
         self._waiting = ThreadPoolExecutor(children, thread_name_prefix="ottla-child")
         self._slots = asyncio.Semaphore(children)
@@ -101,6 +106,11 @@ class Workers:
             if not running.cancelled():
                 running.exception()  # whoever would have wanted to know it has gone
             raise
+
+    async def run_native(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function`, which spends its time in native code, in a thread kept for such."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._native, lambda: function(*args, **kwargs))
 
     async def run_in_child(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function`, which must be importable, in a child process and wait for its result.
@@ -141,6 +151,7 @@ class Workers:
         self.look_ups.close()
         self.long_look_ups.close()
         self._threads.shutdown(wait=True)
+        self._native.shutdown(wait=True)
         self._waiting.shutdown(wait=False)
 
     async def _take(self, function: object) -> _Child:

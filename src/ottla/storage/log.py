@@ -28,9 +28,6 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP, TopicId
 from ottla.records.batch import (
-    HEADER_SIZE,
-    read_header,
-    read_timestamps,
     set_offset_and_epoch,
 )
 from ottla.records.control import read_end_marker
@@ -41,9 +38,8 @@ from ottla.storage.faults import describe, is_shortage, short_of_descriptors
 from ottla.storage.flush import FlushJob
 from ottla.storage.producers import Origin
 from ottla.storage.reads import TimeLookUp
-from ottla.storage.record_rules import header_suffices
 from ottla.storage.replay import reload_producers
-from ottla.storage.validate import judge, judge_replicated, needs_slow_path
+from ottla.storage.validate import judge, judge_replicated
 
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
@@ -226,7 +222,6 @@ class Log:
         self._segment_ms = config.segment_ms
         self._largest_batch = min(config.max_message_bytes, config.segment_bytes)
         self._stamps = config.message_timestamp_type == "LogAppendTime"
-        self._plain = header_suffices(config)
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -243,8 +238,9 @@ class Log:
         """Append one batch as the leader: judge it, give it its offset, write it.
 
         `records` is the (writable) receive buffer and is patched in place. `prepared` says that
-        `validate.prepare` has been applied because `needs_slow_path` asked for it. Whoever has
-        built the batch knows its `header`, and with that there is nothing to judge but its size.
+        `validate.prepare` has been applied, after a `TakesLong` that came before anything was done.
+        Whoever has built the batch knows its `header`, and with that there is nothing to judge but
+        its size.
         before: log_end_offset = n; after: records at n…, log_end_offset = last offset + 1.
         """
         if self.failure is not None:
@@ -351,16 +347,6 @@ class Log:
         if completed is not None and completed.aborted:
             segment.txn_index.append(completed)
             self._names_changed = True
-
-    def needs_slow_path(self, records: memoryview) -> bool:
-        """Whether the caller should `await` `validate.prepare` elsewhere before `append`."""
-        if records.nbytes <= HEADER_SIZE:
-            return False
-        if self._plain:
-            base, newest = read_timestamps(records)
-            if newest >= base:
-                return False
-        return needs_slow_path(read_header(records), self._config, records.nbytes, records)
 
     # --- reading ------------------------------------------------------------------------------
 

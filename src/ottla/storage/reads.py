@@ -47,7 +47,7 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
-class TakesLong(Exception):
+class NeedsLongLookUp(Exception):
     """A short look-up came across a batch that is too large for it: to be run as a long one."""
 
 
@@ -148,7 +148,7 @@ class TimeLookUp:
         return all(view.latest is not None and view.latest[0] < wanted for view in self._views)
 
     def run(self, *, short: bool) -> TimestampOffset | None:
-        """Look. Blocks; raises OSError, KafkaError, and TakesLong if it was to be `short`."""
+        """Look. Blocks; raises OSError, KafkaError, and NeedsLongLookUp if it was to be `short`."""
         if self._timestamp is not None:
             return self._first_at_or_after(self._timestamp, short)
         latest, found = NO_TIMESTAMP, None
@@ -230,7 +230,7 @@ def _search_batch(
     if append_time and header.record_count == header.last_offset_delta + 1:
         return max(header.base_offset, min_offset), header.max_timestamp
     if short and header.record_count > SHORT_RECORDS:
-        raise TakesLong
+        raise NeedsLongLookUp
     batch = file.pread(header.size, position)
     try:
         data = payload(batch, header, max_decompressed=SHORT_BYTES if short else MAX_DECOMPRESSED)
@@ -249,5 +249,5 @@ def _search_batch(
         return None if found is None else (found[0], header.max_timestamp)
     except InvalidBatch:
         if short and header.attributes & COMPRESSION_MASK:
-            raise TakesLong from None
+            raise NeedsLongLookUp from None
         raise corrupt(file, position) from None

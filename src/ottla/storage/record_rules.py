@@ -3,38 +3,56 @@
 Each record is judged by itself: a missing key, a timestamp out of range. All of them are looked at,
 so that the producer is told of every one that is wrong. The same walk gives the newest timestamp,
 and the same bytes are recompressed where the topic has a codec of its own.
+
+`walker` does the walking. With its native code that costs next to nothing beside (de)compression,
+which lets go of the interpreter: what takes longer than the loop may wait is then for a thread.
+Without it the walk is for a child process.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.config.setting import MAX_LONG
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP
-from ottla.records.batch import (
-    APPEND_TIME_FLAG,
-    COMPRESSION_MASK,
-    HEADER_SIZE,
-    InvalidBatch,
-    read_header,
-)
-from ottla.records.builder import BatchBuilder, assemble
+from ottla.records import walker
+from ottla.records.batch import APPEND_TIME_FLAG, COMPRESSION_MASK, HEADER_SIZE, InvalidBatch
+from ottla.records.builder import assemble
 from ottla.records.compression import Compression, compress
-from ottla.records.reader import iter_outlines, iter_records, payload
+from ottla.records.errors import TooLarge
+from ottla.records.reader import payload
+from ottla.records.walker import Rules
 
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
     from ottla.model.ids import TopicPartition
     from ottla.records.batch import BatchHeader
 
-INLINE_BYTES = 16 * 1024
-INLINE_CONTENT = 64 * 1024
-INLINE_RECORDS = 1000
-"""What is looked at on the spot: batches of this size, with this size and count inside. Walking
-them takes about a millisecond, and so does recompressing them."""
+
+class Limits(NamedTuple):
+    """What is looked at in one place: a batch of at most so much."""
+
+    walked: int
+    """Bytes, where the records are only walked."""
+    content: int
+    """Bytes when decompressed."""
+    recompressed: int
+    """Bytes, where they are compressed again."""
+    records: int
+
+
+NATIVE_LIMITS: Final = Limits(2 << 20, 256 << 10, 64 << 10, 1 << 18)
+PLAIN_LIMITS: Final = Limits(16 << 10, 64 << 10, 16 << 10, 1000)
+"""On the spot: within either, the loop waits half a millisecond or so."""
+IN_A_THREAD: Final = Limits(1 << 31, 16 << 20, 16 << 20, 1 << 31)
+"""In a thread with native code. What is beyond would need too much of the broker's own memory."""
 
 _ERRORS_KEPT = 1000
+
+
+class TakesLong(Exception):
+    """The batch is more than is looked at on the spot: `validate.prepare` it elsewhere."""
 
 
 class RecordError(NamedTuple):
@@ -65,19 +83,6 @@ def invalid_record(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
-def header_suffices(config: TopicConfig) -> bool:
-    """Whether the topic has no rule at all that concerns records, so that only a header which
-    contradicts itself can make `needs_records` true."""
-    return (
-        "compact" not in config.cleanup_policy
-        and config.compression_type == "producer"
-        and (
-            config.message_timestamp_before_max_ms == MAX_LONG
-            or config.message_timestamp_type != "CreateTime"
-        )
-    )
-
-
 def needs_records(header: BatchHeader, config: TopicConfig) -> bool:
     """Whether this topic has a rule that the header alone cannot answer for this batch."""
     return (
@@ -94,19 +99,25 @@ def needs_records(header: BatchHeader, config: TopicConfig) -> bool:
     )
 
 
-def is_quick(header: BatchHeader, size: int, records: memoryview | None) -> bool:
-    """Whether the records can be looked at on the spot: few, and small even when decompressed."""
-    if size > INLINE_BYTES or header.record_count > INLINE_RECORDS:
-        return False
-    if header.attributes & COMPRESSION_MASK == Compression.NONE:
-        return True
-    if records is None:
-        return False
-    try:
-        payload(records, header, max_decompressed=INLINE_CONTENT)
-    except InvalidBatch:
-        return False
-    return True
+def on_the_spot() -> Limits:
+    return NATIVE_LIMITS if walker.NATIVE else PLAIN_LIMITS
+
+
+def _content(
+    records: memoryview, header: BatchHeader, limits: Limits | None, *, recompressed: bool
+) -> bytes | memoryview:
+    """The records, decompressed. TakesLong if they are more than the limits."""
+    codec = header.compression
+    if limits is not None:
+        most = limits.recompressed if recompressed else limits.content if codec else limits.walked
+        if header.record_count > limits.records or records.nbytes > most:
+            raise TakesLong
+        if codec:
+            try:
+                return payload(records, header, max_decompressed=most)
+            except TooLarge:
+                raise TakesLong from None
+    return payload(records, header) if codec else records[HEADER_SIZE:]
 
 
 def _target(header: BatchHeader, config: TopicConfig) -> int:
@@ -122,14 +133,17 @@ def judge_records(
     config: TopicConfig,
     now_ms: int,
     partition: TopicPartition,
+    limits: Limits | None,
 ) -> memoryview:
-    """Apply the rules that need records; `records` itself, or a new batch where they change it."""
+    """Apply the rules that need records; `records` itself, or a new batch where they change it.
+
+    Raises TakesLong if that is more than `limits` allow.
+    """
     source = header.compression
     target = Compression(_target(header, config))
-    base_timestamp = header.base_timestamp
     try:
-        data = payload(records, header)
-        newest, in_order = _walk(data, header, config, now_ms, partition)
+        data = _content(records, header, limits, recompressed=source is not target)
+        newest, in_order = _check(data, header, config, now_ms, partition)
         # Some clients send compressed batches with wrong offset deltas, which Kafka numbers anew;
         # it does not look at those of uncompressed ones.
         renumber = not in_order and not source is target is Compression.NONE
@@ -139,7 +153,7 @@ def judge_records(
             body: bytes | memoryview = records[HEADER_SIZE:]
         else:
             if renumber:
-                data, base_timestamp = _renumbered(records, header)
+                data = walker.renumber(data, header.record_count)
             body = compress(target, data, _level(target, config))
     except InvalidBatch as error:
         raise invalid_record(f"{error} in topic partition {partition}") from None
@@ -147,7 +161,6 @@ def judge_records(
     for computed in ("length", "magic", "crc"):
         del fields[computed]
     fields["attributes"] = header.attributes & ~COMPRESSION_MASK | target
-    fields["base_timestamp"] = base_timestamp
     fields["max_timestamp"] = newest
     batch = assemble(body, **fields)
     if len(batch) > config.max_message_bytes:
@@ -167,89 +180,103 @@ def _level(codec: Compression, config: TopicConfig) -> int | None:
     return config.compression_zstd_level if codec is Compression.ZSTD else None
 
 
-def _renumbered(records: memoryview, header: BatchHeader) -> tuple[bytes, int]:
-    """The records with offset deltas 0, 1, 2, …, and the base of their timestamps."""
-    builder = BatchBuilder()
-    builder.extend(
-        (record.timestamp, record.key, record.value, record.headers)
-        for record in iter_records(records, header)
-    )
-    batch = builder.build()
-    return payload(batch), read_header(batch).base_timestamp
-
-
-def _walk(
-    data: bytes,
+def _check(
+    data: bytes | memoryview,
     header: BatchHeader,
     config: TopicConfig,
     now_ms: int,
     partition: TopicPartition,
 ) -> tuple[int, bool]:
-    """Judge each record; the newest timestamp, and whether the offset deltas are consecutive."""
+    """Judge the records; the newest timestamp, and whether the offset deltas are consecutive."""
     compacted = "compact" in config.cleanup_policy
-    by_producer = config.message_timestamp_type == "CreateTime"
+    timed = config.message_timestamp_type == "CreateTime"
     oldest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
-    fixed = header.max_timestamp if header.attributes & APPEND_TIME_FLAG else None
-    newest = NO_TIMESTAMP
-    in_order = True
-    errors: list[RecordError] = []
-    total = 0
-    late = False
-    for index, (offset_delta, timestamp_delta, has_key) in enumerate(
-        iter_outlines(data, header.record_count)
-    ):
-        timestamp = header.base_timestamp + timestamp_delta if fixed is None else fixed
-        newest = max(newest, timestamp)
-        if offset_delta != index:
-            in_order = False
-        if compacted and not has_key:
+    summary = walker.summarize(data, header.record_count)
+    if header.attributes & APPEND_TIME_FLAG:
+        first = newest = header.max_timestamp
+    else:
+        first = header.base_timestamp + summary.oldest_delta
+        newest = header.base_timestamp + summary.newest_delta
+    rejected = None
+    if (compacted and summary.keyless) or (timed and not oldest <= first <= newest <= latest):
+        window = (oldest, latest) if timed else None
+        rejected = _rejection(data, header, window, compacted, partition)
+    if rejected is not None and rejected.code is ErrorCode.INVALID_TIMESTAMP:
+        raise rejected
+    if newest > MAX_LONG:
+        raise InvalidBatch(f"a timestamp of {newest}")
+    if rejected is not None:
+        raise rejected
+    return max(newest, NO_TIMESTAMP), summary.in_order
+
+
+def _rejection(
+    data: bytes | memoryview,
+    header: BatchHeader,
+    window: tuple[int, int] | None,
+    keyed: bool,
+    partition: TopicPartition,
+) -> RecordsRejected | None:
+    """The refusal for records without a key or with a timestamp outside of the window, if any."""
+    base = header.base_timestamp
+    everything = (-MAX_LONG - 1, MAX_LONG)
+    times, exempt = everything, None
+    if window is not None:
+        if not header.attributes & APPEND_TIME_FLAG:
+            times, exempt = (window[0] - base, window[1] - base), NO_TIMESTAMP - base
+        elif header.max_timestamp != NO_TIMESTAMP:
+            inside = window[0] <= header.max_timestamp <= window[1]
+            times = everything if inside else (1, 0)
+    rules = Rules(keyed, *times, exempt)
+    total, late, found = walker.find_offenders(data, header.record_count, rules, _ERRORS_KEPT)
+    if not total:
+        return None
+    errors = []
+    for index, offset_delta, timestamp_delta, has_key in found:
+        if window is None or (keyed and not has_key):
             message = (
                 f"Compacted topic cannot accept message without key in topic partition {partition}"
             )
-        elif by_producer and timestamp != NO_TIMESTAMP and not oldest <= timestamp <= latest:
-            late = True
-            message = _out_of_range(timestamp, offset_delta, oldest, latest)
         else:
-            continue
-        total += 1
-        if len(errors) < _ERRORS_KEPT:
-            errors.append(RecordError(index, message))
+            timestamp = base + timestamp_delta
+            if header.attributes & APPEND_TIME_FLAG:
+                timestamp = header.max_timestamp
+            message = _out_of_range(timestamp, offset_delta, *window)
+        errors.append(RecordError(index, message))
     if late:
-        raise _rejected_timestamps(errors)
-    if newest > MAX_LONG:
-        raise InvalidBatch(f"a timestamp of {newest}")
-    if total:
-        shown = ", ".join(map(str, errors[:3]))
-        raise RecordsRejected(
-            ErrorCode.INVALID_RECORD,
-            f"One or more records have been rejected due to {total} record errors in total, and "
-            f"only showing the first three errors at most: [{shown}]",
-            tuple(errors),
-        )
-    return newest, in_order
+        return _rejected_timestamps(errors)
+    shown = ", ".join(map(str, errors[:3]))
+    return RecordsRejected(
+        ErrorCode.INVALID_RECORD,
+        f"One or more records have been rejected due to {total} record errors in total, and "
+        f"only showing the first three errors at most: [{shown}]",
+        tuple(errors),
+    )
 
 
 # Timestamps
 
 
 def future_timestamps(
-    records: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
+    records: memoryview,
+    header: BatchHeader,
+    config: TopicConfig,
+    now_ms: int,
+    partition: TopicPartition,
 ) -> KafkaError:
     """The refusal of a batch whose newest record is too far in the future, naming the records if
     that costs little."""
-    oldest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
-    errors: list[RecordError] = []
-    if is_quick(header, header.size, records):
-        try:
-            for index, record in enumerate(iter_records(records, header)):
-                if record.timestamp > latest and len(errors) < _ERRORS_KEPT:
-                    message = _out_of_range(record.timestamp, record.offset, oldest, latest)
-                    errors.append(RecordError(index, message))
-        except InvalidBatch as error:
-            return invalid_record(str(error))
-    return _rejected_timestamps(errors)
+    window = (now_ms - config.message_timestamp_before_max_ms, latest)
+    try:
+        data = _content(records, header, on_the_spot(), recompressed=False)
+        rejected = _rejection(data, header, window, False, partition)
+    except TakesLong:
+        rejected = None
+    except InvalidBatch as error:
+        return invalid_record(str(error))
+    return rejected or _rejected_timestamps([])
 
 
 def _out_of_range(timestamp: int, offset: int, oldest: int, latest: int) -> str:
@@ -265,7 +292,7 @@ def append_time_from_producer(header: BatchHeader) -> KafkaError:
     return _rejected_timestamps([RecordError(index, message) for index in range(count)])
 
 
-def _rejected_timestamps(errors: list[RecordError]) -> KafkaError:
+def _rejected_timestamps(errors: list[RecordError]) -> RecordsRejected:
     return RecordsRejected(
         ErrorCode.INVALID_TIMESTAMP,
         "One or more records have been rejected due to invalid timestamp",

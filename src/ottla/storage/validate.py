@@ -9,9 +9,10 @@ themselves, and only then are they decompressed and walked:
   timestamp, not the oldest;
 - `compression.type` other than `producer` and other than the batch's codec: recompressed.
 
-That is a matter of microseconds for a small batch and is then done on the spot. A large one, or one
-that is large inside, is first given to `prepare`, a pure function for a thread or a child process
-(`needs_slow_path` says so), and its result is judged with `prepared=True`.
+That is a matter of microseconds for most batches and is then done on the spot. For one that is
+large, or large inside, `judge` raises `TakesLong`, having changed nothing; the batch is given to
+`prepare`, a pure function for a thread or a child process, and its result is judged with
+`prepared=True`. A thread does what native code can do within `IN_A_THREAD`, a child the rest.
 
 Not done: what is inside of a batch whose header and CRC are right is not read when no rule needs it
 (Kafka walks every batch). A producer that sends garbage in good wrapping gets it stored, and its
@@ -44,26 +45,30 @@ from ottla.records.checksum import crc32c
 from ottla.records.compression import Compression
 from ottla.storage.producers import Origin
 from ottla.storage.record_rules import (
+    IN_A_THREAD,
     RecordError,
     RecordsRejected,
+    TakesLong,
     append_time_from_producer,
     future_timestamps,
     invalid_record,
-    is_quick,
     judge_records,
     needs_records,
+    on_the_spot,
 )
 
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
     from ottla.model.ids import TopicPartition
+    from ottla.storage.record_rules import Limits
 
 __all__ = [
+    "IN_A_THREAD",
     "RecordError",
     "RecordsRejected",
+    "TakesLong",
     "judge",
     "judge_replicated",
-    "needs_slow_path",
     "prepare",
 ]
 
@@ -88,11 +93,11 @@ def judge(
 
     The bytes are `records` itself, without what may stand behind the one batch; its header is
     rewritten in place where the topic stamps append times. Only recompression makes new ones.
-    Raises KafkaError.
+    Raises KafkaError, or TakesLong.
     """
     header, records = _judge_header(records, config, partition, origin)
     if not prepared and origin is Origin.CLIENT and needs_records(header, config):
-        records = judge_records(records, header, config, now_ms, partition)
+        records = judge_records(records, header, config, now_ms, partition, on_the_spot())
         header = read_header(records)
 
     if config.message_timestamp_type == "LogAppendTime":
@@ -101,7 +106,7 @@ def judge(
         set_append_time(records, 0, now_ms)
         header = read_header(records)
     elif header.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
-        raise future_timestamps(records, header, config, now_ms)
+        raise future_timestamps(records, header, config, now_ms, partition)
     elif header.attributes & APPEND_TIME_FLAG:
         # Kafka takes such a batch's max timestamp for its records' create time.
         if header.max_timestamp == NO_TIMESTAMP:
@@ -162,26 +167,20 @@ def _judge_header(
     return header, records
 
 
-def needs_slow_path(
-    header: BatchHeader, config: TopicConfig, size: int, records: memoryview | None = None
-) -> bool:
-    """Whether `prepare` should run elsewhere before this batch of `size` bytes is judged.
-
-    How much is in a compressed batch is only known by trying, for which `records` are needed;
-    without them the answer is yes.
-    """
-    return needs_records(header, config) and not is_quick(header, size, records)
-
-
 def prepare(
-    records: bytes, config: TopicConfig, now_ms: int, *, partition: TopicPartition
+    records: bytes,
+    config: TopicConfig,
+    now_ms: int,
+    *,
+    partition: TopicPartition,
+    limits: Limits | None = None,
 ) -> bytes:
     """The part of judging a client's batch that takes time: a batch that needs it no more.
 
     Pure, and all that goes in and out can be pickled. Raises what `judge` would.
     """
     header, view = _judge_header(memoryview(records), config, partition, Origin.CLIENT)
-    return bytes(judge_records(view, header, config, now_ms, partition))
+    return bytes(judge_records(view, header, config, now_ms, partition, limits))
 
 
 def judge_replicated(

@@ -22,7 +22,7 @@ from ottla.records.reader import iter_records
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred, Waiter
 from ottla.storage.log import AppendInfo
-from ottla.storage.validate import prepare
+from ottla.storage.validate import TakesLong, prepare
 
 CHUNK = 1 << 20
 TOPIC_PAUSE = 0.002
@@ -160,10 +160,11 @@ def _read(partition: Partition, offset: int) -> tuple[list[Record[bytes, bytes]]
 
 
 async def _append(services: Services, target: Partition, batch: bytes, now_ms: int) -> AppendInfo:
-    slow = target.log.needs_slow_path(memoryview(batch))
-    if slow:
+    try:
+        info = target.append(memoryview(bytearray(batch)), now_ms)
+    except TakesLong:
         batch = prepare(batch, target.log.config, now_ms, partition=target.id)
-    info = target.append(memoryview(bytearray(batch)), now_ms, prepared=slow)
+        info = target.append(memoryview(bytearray(batch)), now_ms, prepared=True)
     if not target.committed(info):
         await target.wait_committed(info)
     return info

@@ -14,7 +14,6 @@ from ottla.records.batch import (
     batches,
     checksum_ok,
     read_header,
-    read_timestamps,
     set_append_time,
     set_max_timestamp,
     set_offset_and_epoch,
@@ -163,9 +162,3 @@ def test_the_max_timestamp_can_be_corrected() -> None:
     set_append_time(batch, 0, 5555)
     set_max_timestamp(batch, 0, 1005)
     assert batch == three_records()
-
-
-def test_the_two_timestamps_can_be_read_alone() -> None:
-    batch = build_batch([(1_000, None, b"a", ()), (3_000, None, b"b", ()), (2_000, None, b"c", ())])
-    header = read_header(batch)
-    assert read_timestamps(batch) == (header.base_timestamp, header.max_timestamp) == (1_000, 3_000)

@@ -35,6 +35,16 @@ async def test_arguments_and_errors_pass_through_a_thread(workers: Workers) -> N
         await workers.run_in_thread(int, "x")
 
 
+async def test_what_computes_natively_does_not_hold_up_what_waits(workers: Workers) -> None:
+    go_on = threading.Event()
+    computing = [asyncio.ensure_future(workers.run_native(go_on.wait, 60)) for _ in range(20)]
+    try:
+        assert await workers.run_in_thread(int, "7") == 7
+    finally:
+        go_on.set()
+    assert await asyncio.gather(*computing) == [True] * 20
+
+
 async def test_a_child_is_another_process_at_lower_priority(workers: Workers) -> None:
     assert await workers.run_in_child(os.getpid) != os.getpid()
     assert await workers.run_in_child(os.nice, 0) >= 10

@@ -17,8 +17,8 @@ from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
 from ottla.storage.log import Log
 from ottla.storage.producers import Origin
-from ottla.storage.reads import TakesLong
-from ottla.storage.validate import prepare
+from ottla.storage.reads import NeedsLongLookUp
+from ottla.storage.validate import TakesLong, prepare
 from ottla.testing.files import MemoryFileSystem
 from ottla.testing.logs import FOLDER, PARTITION, LogBench
 
@@ -126,21 +126,18 @@ class TestAppend:
         )
         assert code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-    def test_a_large_batch_of_a_compacted_topic_takes_the_slow_path(self) -> None:
-        bench = LogBench(TopicConfig(cleanup_policy=frozenset({"compact"})))
+    def test_a_batch_that_takes_long_is_prepared_elsewhere(self) -> None:
+        bench = LogBench(TopicConfig(compression_type="zstd"))
         log = bench.open()
         now = bench.clock.now_ms()
-        small = build_batch([(now, b"k", b"v", ())])
-        large = build_batch([(now, b"k", b"v" * 50_000, ())])
-        assert not log.needs_slow_path(memoryview(small))
-        assert log.needs_slow_path(memoryview(large))
+        large = build_batch([(now, b"k", b"v" * 500_000, ())])
+        with pytest.raises(TakesLong):
+            log.append(memoryview(bytearray(large)), leader_epoch=0, now_ms=now)
+        assert (log.log_end_offset, log.size) == (0, 0)
         done = prepare(large, log.config, now, partition=PARTITION)
         buffer = memoryview(bytearray(done))
         log.append(buffer, leader_epoch=0, now_ms=now, prepared=True)
-        assert bench.contents(log) == [(0, b"v" * 50_000)]
-
-    def test_bytes_too_few_for_a_header_take_the_fast_path(self, ready: Ready) -> None:
-        assert not ready.log.needs_slow_path(memoryview(b"short"))
+        assert bench.contents(log) == [(0, b"v" * 500_000)]
 
 
 class TestReplicated:
@@ -306,7 +303,7 @@ class TestTime:
         zstd = build_batch(records, compression=Compression.ZSTD)
         ready.bench.append_bytes(ready.log, zstd)
         look_up = ready.log.look_up_time(now)
-        with pytest.raises(TakesLong):
+        with pytest.raises(NeedsLongLookUp):
             look_up.run(short=True)
         found = look_up.run(short=False)
         assert found is not None

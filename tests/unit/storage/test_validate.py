@@ -14,6 +14,7 @@ import pytest
 from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.records import walker
 from ottla.records.batch import (
     BatchHeader,
     TimestampType,
@@ -27,12 +28,12 @@ from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
 from ottla.records.reader import iter_records
 from ottla.storage.producers import Origin
-from ottla.storage.record_rules import INLINE_BYTES
+from ottla.storage.record_rules import on_the_spot
 from ottla.storage.validate import (
     RecordsRejected,
+    TakesLong,
     judge,
     judge_replicated,
-    needs_slow_path,
     prepare,
 )
 
@@ -45,6 +46,13 @@ DEFAULT = TopicConfig()
 COMPACT = TopicConfig(cleanup_policy=frozenset({"compact"}))
 STAMPED = TopicConfig(message_timestamp_type="LogAppendTime")
 RECENT_ONLY = TopicConfig(message_timestamp_before_max_ms=HOUR)
+
+
+@pytest.fixture(params=["native", "plain"], autouse=True)
+def walked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "plain":
+        monkeypatch.setattr(walker, "_native", None)
+        monkeypatch.setattr(walker, "NATIVE", False)
 
 
 def records(
@@ -69,10 +77,22 @@ def patched(layout: str, position: int, value: int, **fields: Any) -> bytearray:
     return with_crc(data)
 
 
+def judged(
+    data: bytes | bytearray, config: TopicConfig, **how: Any
+) -> tuple[BatchHeader, memoryview]:
+    """What becomes of a batch, as Produce goes about it."""
+    try:
+        return judge(memoryview(bytearray(data)), config, NOW, partition=PARTITION, **how)
+    except TakesLong:
+        data = prepare(bytes(data), config, NOW, partition=PARTITION)
+        how["prepared"] = True
+        return judge(memoryview(bytearray(data)), config, NOW, partition=PARTITION, **how)
+
+
 def accept(
     data: bytes | bytearray, config: TopicConfig = DEFAULT, **how: Any
 ) -> tuple[BatchHeader, memoryview]:
-    header, got = judge(memoryview(bytearray(data)), config, NOW, partition=PARTITION, **how)
+    header, got = judged(data, config, **how)
     assert got.nbytes == header.size
     assert not got.readonly
     assert read_header(got) == header
@@ -84,7 +104,7 @@ def refuse(
     data: bytes | bytearray, config: TopicConfig = DEFAULT, **how: Any
 ) -> tuple[ErrorCode, str]:
     with pytest.raises(KafkaError) as caught:
-        judge(memoryview(bytearray(data)), config, NOW, partition=PARTITION, **how)
+        judged(data, config, **how)
     return caught.value.code, caught.value.message or ""
 
 
@@ -291,7 +311,7 @@ class TestKeys:
     def test_twenty_thousand_errors_are_not_all_kept(self) -> None:
         many = build_batch([(NOW, None, b"", ())] * 20_000, compression=Compression.ZSTD)
         with pytest.raises(RecordsRejected, match="20000 record errors") as caught:
-            judge(memoryview(bytearray(many)), COMPACT, NOW, partition=PARTITION)
+            judged(many, COMPACT)
         assert len(caught.value.errors) == 1000
 
     def test_a_bad_timestamp_outweighs_a_missing_key(self) -> None:
@@ -389,36 +409,55 @@ class TestRecompression:
         assert refuse(builder.build(), config)[0] is ErrorCode.INVALID_RECORD
 
 
-class TestSlowPath:
-    def test_the_common_batch_never_needs_it(self) -> None:
-        big = read_header(batch(3000))
-        assert not needs_slow_path(big, DEFAULT, big.size)
-        assert not needs_slow_path(big, STAMPED, big.size)
-        assert not needs_slow_path(big, TopicConfig(compression_type="uncompressed"), big.size)
+def takes_long(data: bytes | bytearray, config: TopicConfig) -> bool:
+    try:
+        judge(memoryview(bytearray(data)), config, NOW, partition=PARTITION)
+    except TakesLong:
+        return True
+    except KafkaError:
+        pass
+    return False
 
-    @pytest.mark.parametrize("config", [COMPACT, RECENT_ONLY, TopicConfig(compression_type="gzip")])
-    def test_large_batches_and_compressed_ones_do_where_a_rule_needs_records(
-        self, config: TopicConfig
-    ) -> None:
-        small, big = read_header(batch(5)), read_header(batch(3000))
-        assert big.size > INLINE_BYTES
-        assert not needs_slow_path(small, config, small.size)
-        assert needs_slow_path(big, config, big.size)
+
+class TestWhatTakesLong:
+    def test_the_common_batch_never_does(self) -> None:
+        big = batch(15_000)
+        assert not takes_long(big, DEFAULT)
+        assert not takes_long(big, STAMPED)
+        assert not takes_long(big, TopicConfig(compression_type="uncompressed"))
+
+    @pytest.mark.parametrize("config", [COMPACT, RECENT_ONLY])
+    def test_walking_a_large_batch_does_only_without_native_code(self, config: TopicConfig) -> None:
+        assert not takes_long(batch(5), config)
+        assert takes_long(batch(3000), config) is not walker.NATIVE
+
+    def test_walking_megabytes_does(self) -> None:
+        config = TopicConfig(cleanup_policy=frozenset({"compact"}), max_message_bytes=1 << 30)
+        assert takes_long(build_batch([(NOW, b"k", bytes(1 << 20), ())] * 3), config)
+
+    def test_compressing_anew_what_is_not_small_does(self) -> None:
+        config = TopicConfig(compression_type="gzip")
+        assert not takes_long(batch(5), config)
+        assert takes_long(batch(3000), config)
 
     @pytest.mark.parametrize("codec", CODECS)
-    def test_a_small_compressed_batch_is_quick_if_it_is_small_inside(
-        self, codec: Compression
-    ) -> None:
+    def test_a_compressed_batch_does_if_it_is_large_inside(self, codec: Compression) -> None:
+        most = on_the_spot().content
         cases = [
             (batch(5, compression=codec), False),
-            (build_batch([(NOW, b"k", bytes(70_000), ())], compression=codec), True),
-            (build_batch([(NOW, b"k", b"", ())] * 1001, compression=codec), True),
-            (with_crc(batch(compression=codec)[:-9]), True),  # damaged: elsewhere, too
+            (build_batch([(NOW, b"k", bytes(most - 100), ())], compression=codec), False),
+            (build_batch([(NOW, b"k", bytes(most), ())], compression=codec), True),
         ]
         for data, slow in cases:
-            header = read_header(data)
-            assert needs_slow_path(header, COMPACT, len(data), memoryview(data)) == slow
-            assert needs_slow_path(header, COMPACT, len(data))
+            assert takes_long(data, COMPACT) == slow
+
+    def test_nothing_has_happened_to_a_batch_that_does(self) -> None:
+        data = batch(3000)
+        before = bytes(data)
+        config = TopicConfig(message_timestamp_type="LogAppendTime", compression_type="zstd")
+        with pytest.raises(TakesLong):
+            judge(memoryview(data), config, NOW, partition=PARTITION)
+        assert data == before
 
     def test_a_prepared_batch_passes_without_being_looked_at_again(self) -> None:
         config = TopicConfig(
@@ -473,8 +512,7 @@ class TestSlowPath:
         data = batch(compression=Compression.ZSTD)
         data[61:] = frame
         struct.pack_into(">i", data, 8, len(data) - 12)
-        header = read_header(with_crc(data))
-        assert needs_slow_path(header, COMPACT, len(data), memoryview(data))
+        assert takes_long(with_crc(data), COMPACT)
         with pytest.raises(KafkaError, match="more than 134217728 bytes") as caught:
             prepare(bytes(data), COMPACT, NOW, partition=PARTITION)
         assert caught.value.code is ErrorCode.INVALID_RECORD
