@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.repeats import Repeat, remember
 from ottla.dispatch.table import Handler, Table
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.connection import Connection, Hangup, Part, Reply
@@ -39,7 +40,7 @@ class Route:
 
     __slots__ = (
         "decode", "encode", "errors", "flexible", "function", "handler", "header_v1", "latency",
-        "requests", "response_type", "version",
+        "repeats", "requests", "response_type", "version",
     )  # fmt: skip
 
     def __init__(self, handler: Handler, version: int, services: Services) -> None:
@@ -50,6 +51,7 @@ class Route:
         self.response_type = spec.response
         self.decode = codec(spec.request, version).decode
         self.encode = codec(spec.response, version).encode
+        self.repeats = spec.key == ApiKey.PRODUCE
         self.flexible = version >= spec.flexible_from
         self.header_v1 = self.flexible and spec.key != ApiKey.API_VERSIONS
         metrics = services.metrics
@@ -75,6 +77,13 @@ class Dispatcher:
 
     def answer(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:
         started = perf_counter()
+        repeat: Repeat | None = connection.remembered
+        if repeat is not None and repeat.matches(frame):
+            route = repeat.route
+            request = Request(route.version, repeat.client_id, connection, repeat.body)
+            reply = self._call(route, request, repeat.correlation_id, started)
+            repeat.let_go()
+            return reply
         try:
             # The head of nearly every request: of a known route, with a client id, without tags.
             kind, correlation_id, size = _unpack_head(frame)
@@ -97,8 +106,19 @@ class Dispatcher:
             body, _ = route.decode(frame, position)
         except DecodeError as error:
             raise Hangup(f"malformed {route.handler.spec.name} v{version}: {error}") from None
-        route.requests.value += 1
         request = Request(version, client_id, connection, body)
+        if not route.repeats:
+            return self._call(route, request, correlation_id, started)
+        connection.remembered = repeat = remember(route, client_id, body, frame)
+        reply = self._call(route, request, correlation_id, started)
+        if repeat is not None:
+            repeat.let_go()
+        return reply
+
+    def _call(
+        self, route: Route, request: Request[Any], correlation_id: int, started: float
+    ) -> Reply | Deferred[Reply]:
+        route.requests.value += 1
         try:
             result = route.function(request, self._services)
         except Exception as error:

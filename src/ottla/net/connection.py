@@ -26,7 +26,7 @@ import re
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.net.flow import ReceiveMemory
 from ottla.net.frame import FrameError, FrameReader
@@ -104,6 +104,7 @@ class Connection:
         "listener",
         "peer",
         "received_bytes",
+        "remembered",
         "sent_bytes",
     )
 
@@ -115,6 +116,7 @@ class Connection:
         self.peer = peer
         self.listener = listener
         self.client = ""  # the client id of its last request, for the log
+        self.remembered: Any = None  # what `answer` wants to know again at the next request
         self.received_bytes = 0
         self.sent_bytes = 0
         self.last_active = host.loop.time()

@@ -294,14 +294,9 @@ class Log:
                 self._names_changed = True
         except OSError as error:
             raise self.storage_failed(error, "appending") from None
-        return AppendInfo(
-            base_offset,
-            last_offset,
-            max_timestamp if self._stamps else NO_TIMESTAMP,
-            self.log_start_offset,
-            False,
-            size,
-        )
+        stamp = max_timestamp if self._stamps else NO_TIMESTAMP
+        made = (base_offset, last_offset, stamp, self.log_start_offset, False, size)
+        return tuple.__new__(AppendInfo, made)  # half the time of calling the class
 
     @_guarded("appending")
     def append_replicated(self, records: memoryview) -> AppendInfo:
