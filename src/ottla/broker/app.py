@@ -184,7 +184,7 @@ class Broker:
         await logs.load(lambda topic: self._topic_config(registry, topic), progress=_say_progress)
         stack.push_async_callback(logs.close)
         _set_aside_strays(logs, registry.image)
-        await registry.raise_leader_epochs(_new_reigns(logs, registry.image, self.node_id))
+        await registry.raise_leader_epochs(_needing_new_epochs(logs, registry.image, self.node_id))
         self.data_dirs = tuple(logs.folders)
 
         # Who answers.
@@ -264,7 +264,7 @@ class Broker:
         )
         stack.push_async_callback(registration.session.release)
         for what, work in (
-            ("standing for the controller's office", services.controller.run()),
+            ("running the controller", services.controller.run()),
             ("following the metadata", services.registry.follow()),
         ):
             stack.push_async_callback(_ended, self._tasks.start(what, work, endless=True))
@@ -276,10 +276,11 @@ class Broker:
         waiting = asyncio.ensure_future(condition)
         try:
             await asyncio.wait((waiting, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                raise StartFailed(self._failed.result())
+            await waiting
         finally:
             waiting.cancel()
-        if self._failed.done():
-            raise StartFailed(self._failed.result())
 
     def _bind(self, listeners: Listeners, name: str, host: str, port: int) -> Bound:
         try:
@@ -455,7 +456,7 @@ def _set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
         )
 
 
-def _new_reigns(
+def _needing_new_epochs(
     logs: LogDirectories, image: ClusterImage, node_id: int
 ) -> dict[TopicPartition, int]:
     """The partitions of ours that need a new leader epoch, each with the one to be above.

@@ -125,7 +125,7 @@ class Plan:
 
 
 def scan(
-    fs: FileSystem, folders: Sequence[str], progress: Callable[[str], None] | None = None
+    fs: FileSystem, folders: Sequence[str], progress: Callable[[str], None] = lambda folder: None
 ) -> Scan:
     """Look into every partition of the data folders. Raises RescueRefused, and OSError."""
     result = Scan(tuple(folders))
@@ -146,8 +146,7 @@ def scan(
         for name in partition_folders(fs, folder):
             partition = paths.parse_partition_dir(name)
             assert partition is not None
-            if progress is not None:
-                progress(f"{folder}/{name}")
+            progress(f"{folder}/{name}")
             traces = read_traces(fs, f"{folder}/{name}")
             result.notes += traces.problems
             result.next_producer_id = max(result.next_producer_id, traces.producer_id + 1)

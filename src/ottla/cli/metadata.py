@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_QUIET_SECONDS = 2.0
+
 
 def _folders(command: F) -> F:
     """Where the broker's data is: as `ottla server start` is told."""
@@ -217,7 +219,7 @@ def _rebuild(
     folders = list(config.log_dirs)
     with _told(), _claimed(fs, folders):
         try:
-            found = work.scan(fs, folders)
+            found = work.scan(fs, folders, _say_now_and_then())
         except work.RescueRefused as error:
             raise click.ClickException(str(error)) from None
         if check is not None:
@@ -291,6 +293,21 @@ def _show(plan: Plan, *, lost: bool) -> None:
             click.echo(f"  {what}")
     for conflict in plan.conflicts:
         click.echo(f"conflict: {conflict}")
+
+
+def _say_now_and_then() -> Callable[[str], None]:
+    """Tells where a long search is, at most once in two seconds."""
+    from ottla.cli.output import say
+
+    due = time.monotonic() + _QUIET_SECONDS
+
+    def tell(folder: str) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + _QUIET_SECONDS
+            say(f"looking through {folder}")
+
+    return tell
 
 
 def _config(config_file: Path | None, data_dir: Sequence[str]) -> BrokerConfig:

@@ -67,8 +67,8 @@ class DamagedStore(StoreError):
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
             f"{path}: {problem}. The metadata store refuses to open it, because continuing would "
-            "silently forget committed topics or settings. Restore the folder from a copy, or the "
-            "metadata with `ottla metadata import` or `ottla metadata rescue`."
+            "silently forget committed topics or settings. Restore it from a backup (`ottla "
+            "metadata import`), or rebuild it from the partitions (`ottla metadata rescue`)."
         )
         self.path = path
 
@@ -170,20 +170,19 @@ def exists(files: FileSystem, folder: str) -> bool:
 
 
 def create(files: FileSystem, folder: str, initial: Mapping[str, bytes]) -> None:
-    """A new store holding `initial`. All or nothing: `exists` is true only at the very end."""
+    """A new store holding `initial`. Raises DamagedStore when there are remains of another."""
     if files.is_dir(folder):
         for name in files.listdir(folder):
             path = os.path.join(folder, name)
             if name.startswith("journal-") and files.size(path):
                 raise DamagedStore(path, "there is a journal but no snapshot beside it")
-    _sync_names(files, folder)
     entries = {key: Entry(value, 0) for key, value in initial.items()}
-    _create(files, folder, 0).close()
-    _write_snapshot(files, folder, 0, int(bool(entries)), entries)
+    restore(files, folder, Contents(entries, int(bool(entries))))
 
 
 def restore(files: FileSystem, folder: str, contents: Contents) -> None:
-    """A new store holding `contents`, versions included. All or nothing, as `create`."""
+    """A new store holding `contents`, versions included, in a folder without one. All or nothing:
+    `exists` is true only at the very end."""
     _sync_names(files, folder)
     _create(files, folder, 0).close()
     _write_snapshot(files, folder, 0, contents.revision, contents.entries)
