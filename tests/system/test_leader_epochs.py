@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import subprocess
 import sys
@@ -94,6 +95,23 @@ def test_a_clean_restart_keeps_the_epoch(killed, wire):
     killed.start()
     killed.restart()
     assert epochs(wire(killed.bootstrap)) == [1]
+
+
+def test_metadata_older_than_the_log_gets_an_epoch_above_it(killed, wire, raw, batch, tmp_path):
+    killed.start()
+    assert killed.terminate() == 0
+    shutil.copytree(killed.data_dir / "metadata", tmp_path / "copy")
+    for _ in range(2):
+        killed.start()
+        killed.kill()
+    killed.start()
+    fill(wire(killed.bootstrap), raw, batch, values=range(1))
+    assert epochs(wire(killed.bootstrap)) == [3]
+    assert killed.terminate() == 0
+    shutil.rmtree(killed.data_dir / "metadata")
+    shutil.copytree(tmp_path / "copy", killed.data_dir / "metadata")
+    killed.start()
+    assert epochs(wire(killed.bootstrap)) == [4]
 
 
 def test_each_folder_counts_for_itself(start_broker, wire, raw, tmp_path):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable
@@ -17,6 +16,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from ottla.broker.internal_topics import InternalTopics
+from ottla.broker.metadata_home import Home, MetadataMissing, find_home, remember
 from ottla.broker.metering import measure
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.producer_ids import ProducerIds
@@ -56,8 +56,6 @@ from ottla.storage.loader import Progress
 
 logger = logging.getLogger(__name__)
 
-METADATA_FOLDER = "metadata"
-KRAFT_FOLDER = "__cluster_metadata-0"
 DRAIN_SECONDS = 5.0
 # What strangers may make us hold in unfinished requests, where the settings do not say.
 RECEIVE_MEMORY = 256 << 20
@@ -178,19 +176,21 @@ class Broker:
         bound = [self._bind(listeners, it.name, it.host, it.port) for it in config.listeners]
 
         # What the cluster is, from our own store or from what Apache Kafka left here.
-        self._store = store = await self._open_store(logs)
+        home = self._find_home(logs)
+        self._store = store = await self._open_store(home, logs.folders)
         stack.push_async_callback(store.close)
         registry = Registry(store)
         await registry.load()
         self._identify(logs, registry)
         self.cluster_id = await registry.ensure_cluster_id(_cluster_id_of(logs))
         logs.identify(self.node_id, self.cluster_id)
+        remember(self._fs, logs.folders, home.data_folder)
 
         # The logs, recovered where needed.
         await logs.load(lambda topic: self._topic_config(registry, topic), progress=_say_progress)
         stack.push_async_callback(logs.close)
         _set_aside_strays(logs, registry.image)
-        await registry.raise_leader_epochs(_new_reigns(logs, registry.image, self.node_id))
+        await registry.raise_leader_epochs(_needing_new_epochs(logs, registry.image, self.node_id))
         self.data_dirs = tuple(logs.folders)
 
         # Who answers.
@@ -271,7 +271,7 @@ class Broker:
         )
         stack.push_async_callback(registration.session.release)
         for what, work in (
-            ("standing for the controller's office", services.controller.run()),
+            ("running the controller", services.controller.run()),
             ("following the metadata", services.registry.follow()),
         ):
             stack.push_async_callback(_ended, self._tasks.start(what, work, endless=True))
@@ -283,10 +283,11 @@ class Broker:
         waiting = asyncio.ensure_future(condition)
         try:
             await asyncio.wait((waiting, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                raise StartFailed(self._failed.result())
+            await waiting
         finally:
             waiting.cancel()
-        if self._failed.done():
-            raise StartFailed(self._failed.result())
 
     def _bind(self, listeners: Listeners, name: str, host: str, port: int) -> Bound:
         try:
@@ -297,23 +298,23 @@ class Broker:
                 "there, or choose another address with --listen"
             ) from None
 
-    async def _open_store(self, logs: LogDirectories) -> MetadataStore:
-        folders = logs.folders
-        home = next(
-            (it for it in folders if self._fs.is_dir(os.path.join(it, METADATA_FOLDER))),
-            folders[0],
-        )
-        path = os.path.join(home, METADATA_FOLDER)
+    async def _open_store(self, home: Home, folders: tuple[str, ...]) -> MetadataStore:
         try:
-            if EmbeddedStore.exists(self._fs, path) or not any(
-                self._fs.is_dir(os.path.join(it, KRAFT_FOLDER)) for it in folders
-            ):
-                return await EmbeddedStore.open(self._fs, path)
-            return await _take_over(self._fs, path, folders)
+            if home.kraft:
+                return await _take_over(self._fs, home.path, folders)
+            return await EmbeddedStore.open(self._fs, home.path)
         except BlockingIOError:
-            raise StartFailed(f"the metadata in {path} is in use by another process") from None
+            raise StartFailed(f"the metadata in {home.path} is in use by another process") from None
         except OSError as error:
-            raise StartFailed(f"the metadata in {path} cannot be opened: {error}") from None
+            raise StartFailed(f"the metadata in {home.path} cannot be opened: {error}") from None
+
+    def _find_home(self, logs: LogDirectories) -> Home:
+        try:
+            return find_home(self._fs, logs.folders, logs.offline_folders)
+        except MetadataMissing as error:
+            raise StartFailed(str(error)) from None
+        except OSError as error:
+            raise StartFailed(f"the metadata cannot be looked for: {error}") from None
 
     def _identify(self, logs: LogDirectories, registry: Registry) -> None:
         """The node's number: as told, else as the folders remember it."""
@@ -464,7 +465,7 @@ def _set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
         )
 
 
-def _new_reigns(
+def _needing_new_epochs(
     logs: LogDirectories, image: ClusterImage, node_id: int
 ) -> dict[TopicPartition, int]:
     """The partitions of ours that need a new leader epoch, each with the one to be above.
