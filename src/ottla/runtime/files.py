@@ -31,7 +31,7 @@ class Readable(Protocol):
     @property
     def path(self) -> str: ...
 
-    def pread(self, size: int, position: int) -> bytes:
+    def pread(self, size: int, position: int) -> bytes | bytearray:
         """Up to `size` bytes from `position`; fewer only at the end of the file."""
         ...
 
@@ -49,7 +49,7 @@ class File(Protocol):
         """Up to `size` bytes from `position`; fewer only at the end of the file."""
         ...
 
-    def pread_cached(self, size: int, position: int) -> bytes:
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray:
         """The same, or ColdRead when that would wait for the disk."""
         ...
 
@@ -175,7 +175,7 @@ class OsFile:
             got += len(data)
         return b"".join(parts)
 
-    def pread_cached(self, size: int, position: int) -> bytes:
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray:
         buffer = bytearray(size)
         try:
             count = os.preadv(self._fd, (buffer,), position, os.RWF_NOWAIT)
@@ -185,11 +185,11 @@ class OsFile:
             if error.errno != errno.EOPNOTSUPP:
                 raise
             return self.pread(size, position)  # a file system that cannot say
-        if count == size:
-            return bytes(buffer)
-        if position + count < self.size():
-            raise ColdRead(self.path)
-        return bytes(memoryview(buffer)[:count])
+        if count < size:
+            if position + count < self.size():
+                raise ColdRead(self.path)
+            del buffer[count:]
+        return buffer
 
     def pread_into(self, buffer: WriteableBuffer, position: int) -> int:
         view = memoryview(buffer)

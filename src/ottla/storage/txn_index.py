@@ -81,7 +81,7 @@ class TransactionIndex:
         """The file's content; FileNotFoundError when there is none."""
         return self._fs.read_bytes(self.path)
 
-    def _read_cached(self) -> bytes:
+    def _read_cached(self) -> bytes | bytearray:
         file = self._fs.open(self.path)
         try:
             return file.pread_cached(file.size(), 0)

@@ -167,7 +167,7 @@ class DiskFile(OsFile):
         self._session.disk.before("read")
         return super().pread(size, position)
 
-    def pread_cached(self, size: int, position: int) -> bytes:
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray:
         self._session.disk.before("read")
         return super().pread_cached(size, position)
 
