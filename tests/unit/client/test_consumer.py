@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -182,6 +183,7 @@ def test_a_record_that_cannot_be_decoded_is_left_behind_by_seek(made: list[Any])
 def test_records_that_cannot_be_decoded_are_skipped_on_demand(
     made: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "ottla.client")
     consumer = ottla.Consumer(key=ottla.STRING, value=ottla.JSON, on_error="skip", group="g")
     for offset, value in enumerate([b"{", b"1", b"{", b"{"]):
         made[0].record("t", 0, offset, value)
