@@ -6,7 +6,9 @@ Offsets, in their order:
 
 `append` moves the log end. The high watermark follows when every in-sync replica has the records,
 which for a partition with one replica is at once, unless the topic asks for fsync before
-acknowledgement (`flush.messages`): then it follows the fsync, and so do answers and readers.
+acknowledgement (`flush.messages`): then it follows the fsync, and so do answers and readers. After
+a restart nobody knows whether the records behind the recovery point were synced, so under such a
+setting they are synced before they are shown, or acknowledged to a producer who sends them again.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from ottla.storage.log import AppendInfo, Log, ReadResult
 class Durability(Protocol):
     """Whoever runs fsync for all logs."""
 
-    def wait_flushed(self, log: Log, offset: int) -> asyncio.Future[None]:
-        """Done when everything below `offset` is on the disk; an error when it cannot be."""
+    def wait_flushed(self, log: Log, offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
+        """Done when everything below `offset` is on the disk; an error when it cannot be. Without
+        `urgent`, after everybody else's."""
         ...
 
 
@@ -57,9 +60,16 @@ class Partition:
         self.state = state
         self.leader_epoch = state.leader_epoch
         # changes with every append
-        self.high_watermark = log.high_watermark = log.log_end_offset
         self._flushing = False
         self._waiting: deque[tuple[int, Deferred[None]]] = deque()
+        end = log.log_end_offset
+        self.high_watermark = log.high_watermark = end
+        if log.unflushed_messages and log.flush_due:
+            shown = max(log.recovery_point, log.log_start_offset)
+            self.high_watermark = log.high_watermark = shown
+            durability.wait_flushed(log, end, urgent=False).add_done_callback(
+                lambda flush: self._flushed(flush, end)
+            )
 
     def lead(self, state: PartitionState) -> None:
         """Become (or stay) leader under `state`.
@@ -99,11 +109,19 @@ class Partition:
             else:
                 self.high_watermark = log.high_watermark = log.log_end_offset
                 self.readable.notify(info.bytes)
+        elif self._unflushed(info):
+            self._flush()
         return info
 
     def committed(self, info: AppendInfo) -> bool:
         """Whether the append may be acknowledged now; else `wait_committed`."""
-        return self.high_watermark > info.last_offset
+        if self.high_watermark <= info.last_offset:
+            return False
+        return not (info.duplicate and self._unflushed(info))
+
+    def _unflushed(self, info: AppendInfo) -> bool:
+        """Whether a batch that was in the log already must be synced before it is acknowledged."""
+        return self.log.flush_due and info.last_offset >= self.log.recovery_point
 
     def wait_committed(self, info: AppendInfo) -> Deferred[None]:
         waiting: Deferred[None] = Deferred()
@@ -122,20 +140,34 @@ class Partition:
 
     def _on_flushed(self, flush: asyncio.Future[None], end: int) -> None:
         self._flushing = False
-        error = None if flush.cancelled() else flush.exception()
-        if flush.cancelled() or error is not None:
-            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error) if error else None)
+        if self._flushed(flush, end) and self.log.log_end_offset > end:
+            self._flush()
+
+    def _flushed(self, flush: asyncio.Future[None], end: int) -> bool:
+        """A flush of everything below `end` is over: show it, acknowledge it. Says whether it
+        succeeded."""
+        log = self.log
+        error: BaseException | None = None
+        if flush.cancelled() or log.failure is not None:
+            error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure)
+        else:
+            error = flush.exception()
+        if error is not None:
+            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             while self._waiting:
                 self._waiting.popleft()[1].fail(failure)
-            return
-        gained = self.log.bytes_from(self.high_watermark, end)
-        self.high_watermark = self.log.high_watermark = max(self.high_watermark, end)
-        waiting = self._waiting
-        while waiting and waiting[0][0] < end:
-            waiting.popleft()[1].resolve(None)
+            return False
+        gained = log.bytes_from(self.high_watermark, end)
+        self.high_watermark = log.high_watermark = max(self.high_watermark, end)
+        # Not in order: who sends a batch again waits for an earlier offset than others before him.
+        waiting, self._waiting = self._waiting, deque()
+        for last_offset, deferred in waiting:
+            if last_offset < end:
+                deferred.resolve(None)
+            else:
+                self._waiting.append((last_offset, deferred))
         self.readable.notify(gained)
-        if self.log.log_end_offset > end:
-            self._flush()
+        return True
 
     # ------------------------------------------------------------------ reading
 

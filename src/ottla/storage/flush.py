@@ -112,14 +112,20 @@ class GroupCommit:
         self._lanes: dict[Flushable, _Lane] = {}
         # Flushes that nobody waits for go one by one: two thousand new partitions must not stand
         # in the threads' queue before a producer's record.
-        self._background: dict[Flushable, None] = {}
+        self._background: dict[Flushable, _Lane] = {}
         self._background_runs = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.flushes = 0
         """How many flushes have been run."""
 
-    def wait_flushed(self, log: Flushable, offset: int) -> asyncio.Future[None]:
-        """Done when everything below `offset` is durable: pass the last offset plus one."""
+    def wait_flushed(
+        self, log: Flushable, offset: int, *, urgent: bool = True
+    ) -> asyncio.Future[None]:
+        """Done when everything below `offset` is durable: pass the last offset plus one.
+
+        Without `urgent` it takes its turn behind the flushes that nobody waits for, until somebody
+        wants this log's at once.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if log.recovery_point >= offset:
             future.set_result(None)
@@ -127,21 +133,14 @@ class GroupCommit:
             future.set_exception(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure))
             future.exception()
         else:
-            self._lane(log).waiting.append((offset, future))
+            lane = self._lane(log) if urgent else self._later(log)
+            lane.waiting.append((offset, future))
         return future
 
     def request(self, log: Flushable) -> None:
         """Flush a log when there is time: a segment was rolled, or `flush.ms` is over."""
-        if log.failure is not None:
-            return
-        lane = self._lanes.get(log)
-        if lane is not None:
-            lane.again = True
-            return
-        self._background[log] = None
-        if not self._background_runs:
-            self._background_runs = True
-            self._spawn(self._serve_background())
+        if log.failure is None:
+            self._later(log)
 
     async def wait_idle(self) -> None:
         """Wait until every flush asked for so far has ended."""
@@ -154,9 +153,22 @@ class GroupCommit:
         if lane is not None:
             lane.again = True
             return lane
-        self._background.pop(log, None)
-        lane = self._lanes[log] = _Lane()
+        lane = self._lanes[log] = self._background.pop(log, _Lane())
         self._spawn(self._serve(log, lane))
+        return lane
+
+    def _later(self, log: Flushable) -> _Lane:
+        """The log's lane, with a flush to come when it is its turn."""
+        lane = self._lanes.get(log)
+        if lane is not None:
+            lane.again = True
+            return lane
+        lane = self._background.get(log)
+        if lane is None:
+            lane = self._background[log] = _Lane()
+        if not self._background_runs:
+            self._background_runs = True
+            self._spawn(self._serve_background())
         return lane
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -167,8 +179,7 @@ class GroupCommit:
     async def _serve_background(self) -> None:
         while self._background:
             log = next(iter(self._background))
-            del self._background[log]
-            lane = self._lanes[log] = _Lane()
+            lane = self._lanes[log] = self._background.pop(log)
             await self._serve(log, lane)
         self._background_runs = False
 

@@ -174,6 +174,8 @@ class Log:
         self._epoch = -1 if epochs.latest is None else epochs.latest
         self._names_changed = False
         self._is_new = False
+        self._lowest_end = log_end_offset
+        """The lowest the log's end has been since the last flush began."""
         self._closed = False
         self._take_config(segments.config)
 
@@ -638,6 +640,7 @@ class Log:
             return True
         self._discard(self._segments.truncate_to(offset))
         self.log_end_offset = offset
+        self._lowest_end = min(self._lowest_end, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
         self._epochs.truncate_from_end(offset)
@@ -661,6 +664,7 @@ class Log:
         self._discard(self._segments.remove(0, len(self._segments)))
         self._segments.add(offset)
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
+        self._lowest_end = min(self._lowest_end, offset)
         self._epochs.clear()
         self._note_epoch()
         self._snapshots.clear()
@@ -692,11 +696,13 @@ class Log:
             folders.append(self.folder.rpartition("/")[0])
         small.clear()
         self._names_changed = self._is_new = False
+        self._lowest_end = end
         return FlushJob(end, tuple(files), tuple(named), tuple(folders))
 
     def finish_flush(self, job: FlushJob, now_ms: int) -> None:
-        """The job has run. A truncation meanwhile keeps what it made of the recovery point."""
-        self.recovery_point = max(self.recovery_point, min(job.end_offset, self.log_end_offset))
+        """The job has run. What a truncation took meanwhile was not synced, nor was what has been
+        appended in its place."""
+        self.recovery_point = max(self.recovery_point, min(job.end_offset, self._lowest_end))
         self.last_flush_ms = now_ms
 
     def undo_flush(self, job: FlushJob) -> None:

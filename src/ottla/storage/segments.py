@@ -106,10 +106,14 @@ class Segments:
     def remove(self, first: int, stop: int) -> list[str]:
         """Take segments out and rename their files out of the way; returns the new names.
 
-        When that is all of them, `add` must follow."""
+        Retention takes from the start and truncation from the end, each inwards, so that a crash in
+        between leaves no gap. When that is all of them, `add` must follow."""
         renamed: list[str] = []
         self.generation += 1
-        for segment in self._list[first:stop]:
+        removed = self._list[first:stop]
+        if stop == len(self._list):
+            removed.reverse()
+        for segment in removed:
             self.size -= segment.size
             segment.close_file()
             for path in segment.file_paths():

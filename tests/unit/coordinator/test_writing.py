@@ -51,7 +51,7 @@ class Settings:
 
 
 class Durability:
-    def wait_flushed(self, log: Log, offset: int) -> asyncio.Future[None]:
+    def wait_flushed(self, log: Log, offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
         raise AssertionError("nobody asked for fsync")
 
 

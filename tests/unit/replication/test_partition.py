@@ -24,7 +24,7 @@ class SlowDisk:
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[None]] = []
 
-    def wait_flushed(self, log: Log, offset: int) -> asyncio.Future[None]:
+    def wait_flushed(self, log: Log, offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
         return future

@@ -45,6 +45,30 @@ async def test_what_computes_natively_does_not_hold_up_what_waits(workers: Worke
     assert await asyncio.gather(*computing) == [True] * 20
 
 
+async def test_a_cancelled_caller_waits_until_the_thread_has_ended(workers: Workers) -> None:
+    go_on, running = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def slow() -> None:
+        running.set()
+        assert go_on.wait(30)
+        ended.append("ended")
+        raise ValueError
+
+    task = asyncio.create_task(workers.run_to_end(slow))
+    await asyncio.to_thread(running.wait, 30)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["ended"]
+    with pytest.raises(ZeroDivisionError):
+        await workers.run_to_end(divmod, 1, 0)
+
+
 async def test_a_child_is_another_process_at_lower_priority(workers: Workers) -> None:
     assert await workers.run_in_child(os.getpid) != os.getpid()
     assert await workers.run_in_child(os.nice, 0) >= 10

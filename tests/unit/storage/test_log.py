@@ -19,7 +19,7 @@ from ottla.storage.log import Log
 from ottla.storage.producers import Origin
 from ottla.storage.reads import NeedsLongLookUp
 from ottla.storage.validate import TakesLong, prepare
-from ottla.testing.files import MemoryFileSystem
+from ottla.testing.files import Crashed, MemoryFileSystem
 from ottla.testing.logs import FOLDER, PARTITION, LogBench
 
 EVERYTHING = 2**31 - 1
@@ -462,6 +462,57 @@ class TestTruncate:
         assert job is not None
         ready.log.finish_flush(job, 0)
         assert ready.log.recovery_point == 1
+
+    def test_a_flush_that_ends_after_a_truncation_vouches_for_nothing_appended_since(
+        self, ready: Ready
+    ) -> None:
+        ready.bench.append(ready.log, b"a")
+        ready.bench.append(ready.log, b"b")
+        job = ready.log.begin_flush()
+        assert job is not None
+        job.run(ready.bench.fs)
+        ready.log.truncate_to(1)
+        ready.bench.append(ready.log, b"c")
+        ready.bench.append(ready.log, b"d")
+        ready.log.finish_flush(job, 0)
+        assert ready.log.recovery_point == 1
+        ready.bench.flush(ready.log)
+        assert ready.log.recovery_point == 3
+
+    def test_a_flush_that_ends_after_starting_over_vouches_for_nothing(self, ready: Ready) -> None:
+        for _ in range(5):
+            ready.bench.append(ready.log, b"a")
+        job = ready.log.begin_flush()
+        assert job is not None
+        ready.log.restart_at(2)
+        ready.bench.append(ready.log, b"b")
+        ready.log.finish_flush(job, 0)
+        assert ready.log.recovery_point == 2
+
+    def test_a_kill_during_a_truncation_leaves_no_gap(self) -> None:
+        def filled() -> tuple[LogBench, Log]:
+            bench = LogBench(TopicConfig(segment_bytes=150))
+            log = bench.open()
+            for _ in range(6):
+                bench.append(log, b"x" * 60)
+            return bench, log
+
+        bench, log = filled()
+        begin = bench.fs.operations
+        log.truncate_to(1)
+        end = bench.fs.operations
+        assert end - begin > 10
+        for number in range(begin, end):
+            bench, log = filled()
+            bench.fs.crash_at(number)
+            with pytest.raises(Crashed):
+                log.truncate_to(1)
+            bench = bench.killed()
+            again = bench.open()
+            assert [offset for offset, _ in bench.contents(again)] == list(
+                range(again.log_end_offset)
+            )
+            assert again.log_end_offset >= 1
 
     def test_below_the_first_segment_the_log_starts_over(self, ready: Ready) -> None:
         ready.bench.append(ready.log, b"a", b"b")
