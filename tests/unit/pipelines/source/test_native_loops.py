@@ -29,8 +29,11 @@ def walk(changes: dict[str, int], columns: Any = None) -> int:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("ROWS", 5), ("ROWS", -1), ("KEYS", 5000), ("VALUES", -1), ("HEADERS", 5000), ("BATCH", -1)]
-    + [("POSITION", -2), ("POSITION", 10_000), ("HEADER_KEYS", 5000), ("HEADER_VALUES", -5)],
+    [
+        *(("ROWS", 5), ("ROWS", -1), ("KEYS", 5000), ("VALUES", -1), ("HEADERS", 5000)),
+        *(("BATCH", -1), ("POSITION", -2), ("POSITION", 10_000), ("HEADER_KEYS", 5000)),
+        ("HEADER_VALUES", -5),
+    ],
 )
 def test_a_cursor_outside_of_the_columns_is_refused(name: str, value: int) -> None:
     with pytest.raises(ValueError, match="the arrays are"):
