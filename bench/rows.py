@@ -53,7 +53,7 @@ _COMPACTION_ROWS = (
     Row("compaction-time-paced", "… how long it takes then", "s", _DOWN, None),
 )
 _OFFSETS_ROWS = (
-    Row("offsets-load", "start until 10,000 groups answer, 2 million commits", "s", _DOWN, None),
+    Row("offsets-load", "start until 10,000 groups answer, 4 million commits", "s", _DOWN, None),
     Row("offsets-load-compacted", "… after a compaction", "s", _DOWN, None),
 )
 
@@ -181,7 +181,7 @@ FULL = Sizes(
     compacted_bytes=5_040_000_000,
     flood_seconds=10.0,
     restarted_groups=10_000,
-    restarted_commits=20,
+    restarted_commits=40,
 )
 QUICK = Sizes(
     small_records=500_000,
@@ -211,5 +211,5 @@ QUICK = Sizes(
     compacted_bytes=250_000_000,
     flood_seconds=3.0,
     restarted_groups=1_000,
-    restarted_commits=60,
+    restarted_commits=150,
 )
