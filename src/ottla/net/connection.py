@@ -32,6 +32,7 @@ from ottla.net.flow import ReceiveMemory
 from ottla.net.frame import FrameError, FrameReader
 from ottla.runtime.files import FileRegion
 from ottla.runtime.logs import RateLimit
+from ottla.runtime.page_cache import PageCache
 from ottla.runtime.waiters import Deferred
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ TURN_LIMIT = 256
 # for the answer. Larger ones go by sendfile.
 INLINE_REGION = 1 << 16
 SENDFILE_CHUNK = 1 << 20
+# So much is sent to one client before the others have their turn. A socket whose client reads as
+# fast as we write takes 50 MB without a pause, which is 20 ms.
+SEND_TURN = 2 << 20
 # How far apart a region is probed for being in the page cache: the kernel reads ahead in runs of
 # at least this size, so a hole smaller than it is unusual.
 PROBE_STRIDE = 1 << 17
@@ -376,10 +380,14 @@ class Connection:
         return sum(len(part) for part in self._out if type(part) is not FileRegion)
 
     def _flush(self) -> None:
-        """Write as much as the socket takes; arrange to be called again for the rest."""
+        """Write what the socket takes, up to `SEND_TURN`; be called again for the rest."""
         out = self._out
+        enough = self.sent_bytes + SEND_TURN
         try:
             while out:
+                if self.sent_bytes >= enough:
+                    self._write(True)
+                    return
                 if self._loading:
                     self._write(False)
                     return
@@ -508,12 +516,16 @@ class Connection:
 
 
 _PROBE = bytearray(1)
+_page_cache = PageCache()
 
 
 def is_resident(region: FileRegion, length: int) -> bool:
     """Whether the region can be sent without waiting for the disk, as far as probes can tell."""
     fd = region.file.fileno()
     position = region.position
+    known = _page_cache.holds(fd, position, length)
+    if known is not None:
+        return known
     last = position + length - 1
     try:
         while position < last:
