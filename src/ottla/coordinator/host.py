@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ottla.cluster.registry import ImageChange
@@ -32,9 +32,11 @@ from ottla.runtime.clock import Clock
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
+from ottla.storage.faults import OutOfDescriptors
 
 logger = logging.getLogger(__name__)
 
+SHORTAGE_SECONDS = 0.5  # to wait for a free descriptor
 LONG_LOAD_SECONDS = 1.0
 
 
@@ -156,7 +158,7 @@ class Host:
         slot = self._slots.pop(index, None)
         if slot is not None:
             slot.close()
-            self._slots[index] = Slot(self, index, slot.partition)
+            self._slots[index] = Slot(self, index, slot.partition, slot.missed)
 
     async def wait_loaded(self) -> None:
         """Returns when nothing is being loaded."""
@@ -177,7 +179,9 @@ class Host:
 class Slot:
     """One partition: its shard, and what is needed to run it."""
 
-    def __init__(self, host: Host, index: int, partition: Partition) -> None:
+    def __init__(
+        self, host: Host, index: int, partition: Partition, missed: Iterable[Any] = ()
+    ) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self.index = index
@@ -190,7 +194,7 @@ class Slot:
         self._timer_due = 0
         self._working: dict[Any, asyncio.Task[None]] = {}
         self._answers: list[Answer] = []  # to be given in the next turn
-        self._missed: list[Any] = []  # what has happened since the loading began
+        self.missed: list[Any] = list(missed)  # what has happened since the loading began
         self.loading: asyncio.Task[None] | None = host.tasks.start(
             f"loading {partition.id}", self._load()
         )
@@ -208,6 +212,9 @@ class Slot:
                 workers=self._host.workers,
             )
         except asyncio.CancelledError:
+            return
+        except OutOfDescriptors:
+            self._loop.call_later(SHORTAGE_SECONDS, self._host.reload, self.index)
             return
         except (KafkaError, InvalidBatch) as error:
             logger.error("%s cannot be loaded: %s", self.partition.id, error)
@@ -233,7 +240,7 @@ class Slot:
         now = self._host.now()
         first = self.shard.loaded(now)
         self.active = True
-        missed, self._missed = self._missed, []
+        missed, self.missed = self.missed, []
         for command in (*first, *missed):
             self.run_quietly(command)
         self._arm(now)
@@ -291,7 +298,7 @@ class Slot:
         if self.active:
             self.run_quietly(command)
         else:
-            self._missed.append(command)
+            self.missed.append(command)
 
     def run_quietly(self, command: Any) -> None:
         """Run a command whose reply nobody waits for."""

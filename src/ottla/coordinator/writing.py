@@ -28,6 +28,7 @@ from ottla.records.builder import build_batch, build_single
 from ottla.records.compression import Compression
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
+from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import AppendInfo
 
 if TYPE_CHECKING:
@@ -320,5 +321,7 @@ _TRANSLATED = {
 
 def as_coordinator(error: KafkaError) -> KafkaError:
     """What a failed append means to a client of the coordinator: it did not produce anything."""
+    if isinstance(error, OutOfDescriptors):  # the log is here, and works again in a moment
+        return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
     code = _TRANSLATED.get(error.code)
     return error if code is None else KafkaError(code, error.message)

@@ -10,7 +10,8 @@ import pytest
 
 from ottla.cluster.registry import ImageChange
 from ottla.config.topic import TopicConfig
-from ottla.coordinator.host import Host
+from ottla.coordinator import host as host_module
+from ottla.coordinator.host import Host, Slot
 from ottla.coordinator.shard import Answer, Now, Parked, Result, Work
 from ottla.coordinator.writing import FEW
 from ottla.errors import ErrorCode, KafkaError
@@ -25,6 +26,7 @@ from ottla.runtime.clock import SystemClock
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
+from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import Log
 from ottla.testing.logs import LogBench
 
@@ -155,6 +157,9 @@ class Bench:
         shard = next(it.shard for it in self.host if it.index == index)
         assert isinstance(shard, Slate)
         return shard
+
+    def slot(self, index: int = 0) -> Slot:
+        return next(it for it in self.host if it.index == index)
 
     def run(self, command: Callable[[Slate, Now], Result]) -> Any:
         return self.host.run(0, command)
@@ -462,6 +467,31 @@ async def test_a_shard_that_could_not_be_loaded_is_told_nothing(bench: Bench) ->
     bench.lead(2, 1)
     await bench.host.wait_loaded()
     assert told == [bench.slate(1)]
+
+
+async def test_without_a_descriptor_it_is_loaded_a_moment_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "SHORTAGE_SECONDS", 0)
+    await bench.ready()
+    bench.run(write(b"x", b"kept"))
+    log, failures = bench.slot().partition.log, [1, 2, 3]
+    read = log.read
+
+    def short(*args: Any, **kwargs: Any) -> Any:
+        if failures:
+            failures.pop()
+            raise OutOfDescriptors(ErrorCode.KAFKA_STORAGE_ERROR)
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(log, "read", short)
+    bench.host.reload(0)
+    bench.host.notify(write(b"meanwhile", b"too"))
+    while failures or not bench.slot().active:
+        await asyncio.sleep(0)
+        await bench.host.wait_loaded()
+    assert bench.slate().content[b"x"] == b"kept"
+    assert bench.slate().content[b"meanwhile"] == b"too"
 
 
 async def test_a_state_that_cannot_be_trusted_is_made_anew(

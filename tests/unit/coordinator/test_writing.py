@@ -9,7 +9,7 @@ import pytest
 
 from ottla.config.topic import TopicConfig
 from ottla.coordinator.shard import Now, Record, Result
-from ottla.coordinator.writing import CROWD, FEW, Turn, Writer
+from ottla.coordinator.writing import CROWD, FEW, Turn, Writer, as_coordinator
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
@@ -19,6 +19,7 @@ from ottla.records.compression import Compression
 from ottla.records.reader import iter_records
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
+from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import Log
 from ottla.testing.logs import LogBench
 
@@ -235,6 +236,11 @@ async def test_when_it_cannot_be_written_everybody_is_told_and_the_state_is_brok
     assert [await failure(it) for it in (written, asked)] == [told, told]
     assert (desk.writer.broken, desk.broken) == (True, [told])
     assert "could not be written" in caplog.text
+
+
+def test_the_want_of_a_descriptor_does_not_send_clients_elsewhere() -> None:
+    told = as_coordinator(OutOfDescriptors(ErrorCode.KAFKA_STORAGE_ERROR, "no descriptor"))
+    assert told.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 async def test_what_comes_when_the_state_has_just_broken_is_refused(
