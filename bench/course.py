@@ -105,10 +105,10 @@ class Course:
         if self._wants(key):
             self._record(key, value)
 
-    def _create(self, topic: str, partitions: int) -> None:
+    def _create(self, topic: str, partitions: int, **config: str) -> None:
         admin = AdminClient({"bootstrap.servers": self._node.bootstrap, "log_level": 3})
         pending = admin.create_topics(
-            [NewTopic(topic, partitions, 1)],
+            [NewTopic(topic, partitions, 1, config=config)],
             operation_timeout=_ADMIN_PATIENCE,
             request_timeout=_ADMIN_PATIENCE,
         )

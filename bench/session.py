@@ -13,6 +13,7 @@ import socket
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bench import pagecache
@@ -36,6 +37,15 @@ _CLI_RUNS = 3
 _JAVA_RATE = re.compile(r"^(\d+) records sent, ([0-9.]+) records/sec", re.MULTILINE)
 
 
+# Settings of a topic, and what its producer compresses with.
+_RULES: dict[str, tuple[dict[str, str], str]] = {
+    "compact": ({"cleanup.policy": "compact"}, "none"),
+    "compact-zstd": ({"cleanup.policy": "compact"}, "zstd"),
+    "recent": ({"message.timestamp.before.max.ms": "86400000"}, "none"),
+    "own-codec": ({"compression.type": "zstd"}, "none"),
+}
+
+
 class Session(Course):
     """The broker itself: records in, records out, and what that costs."""
 
@@ -53,7 +63,9 @@ class Session(Course):
 
     # What the rows share.
 
-    def _produce(self, topic: str, partitions: int, size: int, count: int) -> dict[str, float]:
+    def _produce(
+        self, topic: str, partitions: int, size: int, count: int, **records: str | bool
+    ) -> dict[str, float]:
         os.sync()
         return measure(
             "produce",
@@ -62,6 +74,7 @@ class Session(Course):
             partitions=partitions,
             size=size,
             count=count,
+            **records,
         )
 
     def _consume(self, topic: str, count: int) -> dict[str, float]:
@@ -115,6 +128,7 @@ class Session(Course):
                 lambda: self._produce_row("1k-16p", 16, 1000, sizes.large_records),
                 ("produce-1k-16p",),
             ),
+            *((partial(self._rule_row, name), (f"produce-{name}",)) for name in _RULES),
             (
                 lambda: self._consume_row("consume-100b", 100, sizes.small_records),
                 ("consume-100b",),
@@ -154,6 +168,16 @@ class Session(Course):
                 if partitions == 1:
                     self._report("cpu-produce", cpu / (figures["bytes"] / 1e9))
         self._filled[size, partitions] = (topic, count * self._sizes.repeats)
+
+    def _rule_row(self, name: str) -> None:
+        """A topic with a rule that needs the records themselves, not only the batch's header."""
+        config, codec = _RULES[name]
+        topic = f"produce-{name}"
+        self._create(topic, 1, **config)
+        count = self._sizes.small_records // 2
+        for _ in range(self._sizes.repeats):
+            figures = self._produce(topic, 1, 100, count, keyed=True, codec=codec)
+            self._report(topic, figures["records"] / figures["seconds"] / 1e6)
 
     def _consume_row(self, name: str, size: int, count: int) -> None:
         if (size, 1) not in self._filled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from itertools import cycle
 
@@ -10,23 +11,35 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from bench.load import settings
 
 _CHUNK = 5_000
+_KEY_BYTES = 16
 _CONSUME_AT_ONCE = 10_000
 _PATIENCE = 120.0
 
 
-def produce(bootstrap: str, topic: str, partitions: int, size: int, count: int) -> dict[str, float]:
+def produce(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    size: int,
+    count: int,
+    keyed: bool = False,
+    codec: str = "none",
+) -> dict[str, float]:
     """Send `count` records of `size` bytes to the partitions in turn and wait for all acks.
+
+    Without a key they are zeros; with one they are keys that come again and values that compress to
+    about a half.
 
     The clock starts when connections and metadata are there and stops with the last
     acknowledgement. The log end offsets afterwards prove that every record has arrived.
     """
-    producer = Producer(settings.producer(bootstrap))
+    producer = Producer(settings.producer(bootstrap, compression_type=codec))
     for partition in range(partitions):
-        producer.produce(topic, b"warm", partition=partition)
+        producer.produce(topic, b"warm", key=b"warm" if keyed else None, partition=partition)
     if producer.flush(_PATIENCE):
         raise RuntimeError("the broker acknowledged nothing")
     before = end_offset(bootstrap, topic, partitions)
-    chunk = [{"value": bytes(size)} for _ in range(_CHUNK)]
+    chunk = _keyed(size) if keyed else [{"value": bytes(size)} for _ in range(_CHUNK)]
     turns = cycle(range(partitions))
     sent = 0
     started = time.perf_counter()
@@ -42,6 +55,18 @@ def produce(bootstrap: str, topic: str, partitions: int, size: int, count: int) 
     if left or arrived != count:
         raise RuntimeError(f"{arrived} of {count} records arrived, {left} unsent")
     return {"seconds": seconds, "records": count, "bytes": count * size}
+
+
+def _keyed(size: int) -> list[dict[str, bytes]]:
+    digits = random.Random(7)
+    rest = size - _KEY_BYTES
+    return [
+        {
+            "key": b"%0*d" % (_KEY_BYTES, number),
+            "value": digits.randbytes(rest // 2 + 1).hex().encode()[:rest],
+        }
+        for number in range(_CHUNK)
+    ]
 
 
 def consume(bootstrap: str, topic: str, count: int) -> dict[str, float]:
