@@ -3,8 +3,8 @@
 A producer that writes to one partition sends the same bytes again and again: its client id, acks,
 the topic, the partition. Only the correlation id and the records differ. So a connection remembers
 the last such request. When the next one begins with the same bytes, its body is the remembered one
-with the new records in it: neither header nor body are decoded, which saves a tenth of the CPU of a
-small request.
+with the new records in it: neither header nor body are decoded, which saves 2 of the 15 µs that a
+small request takes in Python.
 
 What was decoded once from these bytes is what they would be decoded to again; where anything
 differs, also in a length or behind the records, the request is decoded as any other.
