@@ -19,6 +19,10 @@ A child is this interpreter running `serve` below, fed pickled calls over a pipe
 run the main module again, which a broker embedded in somebody's script or test must not do.
 Children start with the first call, end when they have been idle for a while, and die with their
 parent, so that none is still writing to a data folder when the next broker opens it.
+
+`stream_from_child` is for work of minutes that has something to tell on its way: a generator runs
+in the child, and what it yields arrives one by one. Such work gets `Workers` of its own, so that
+nobody waits behind it.
 """
 
 from __future__ import annotations
@@ -32,8 +36,9 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import GeneratorType
 from typing import IO, ParamSpec, TypeVar, cast
 
 from ottla.runtime.fair import FairThreads
@@ -142,6 +147,35 @@ class Workers:
             raise value
         return cast("T", value)
 
+    async def stream_from_child(
+        self, function: Callable[P, Iterator[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncGenerator[T]:
+        """What the generator `function` yields in a child process, as it comes.
+
+        Nothing is repeated when the child dies: that is a ChildDied. Leaving the iteration early
+        kills the child; close the iterator (`contextlib.aclosing`) so that this happens at once.
+        """
+        call = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        loop = asyncio.get_running_loop()
+        async with self._slots:
+            child = await self._take(function)
+            try:
+                answer = await loop.run_in_executor(self._waiting, child.call, call)
+                succeeded, value = pickle.loads(answer)
+                while succeeded is None:
+                    yield cast("T", value)
+                    answer = await loop.run_in_executor(self._waiting, child.read)
+                    succeeded, value = pickle.loads(answer)
+            except (EOFError, OSError) as error:
+                name = getattr(function, "__qualname__", repr(function))
+                raise ChildDied(f"{name}: the child ended with {child.kill()}") from error
+            except BaseException:
+                child.kill()
+                raise
+            self._give_back(child)
+        if not succeeded:
+            raise value
+
     def close(self) -> None:
         """End the children and let the threads finish what they have begun."""
         self._closed = True
@@ -201,9 +235,13 @@ class _Child:
     def call(self, request: bytes) -> bytes:
         """Send one pickled call and wait for the pickled answer. Blocks."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(_LENGTH.pack(len(request)) + request)
         self._process.stdin.flush()
+        return self.read()
+
+    def read(self) -> bytes:
+        """Wait for the next pickled answer. Blocks."""
+        assert self._process.stdout is not None
         return _read_frame(self._process.stdout)
 
     def kill(self) -> str:
@@ -236,20 +274,30 @@ def serve() -> None:
             request = _read_frame(requests)
         except EOFError:
             return
-        answer = _answer(request)
-        try:
-            answers.write(_LENGTH.pack(len(answer)) + answer)
-            answers.flush()
-        except BrokenPipeError:
-            os._exit(0)
+        for answer in _answers(request):
+            try:
+                answers.write(_LENGTH.pack(len(answer)) + answer)
+                answers.flush()
+            except BrokenPipeError:
+                os._exit(0)
 
 
-def _answer(request: bytes) -> bytes:
+def _answers(request: bytes) -> Iterator[bytes]:
+    """(True, result) or (False, exception); before it (None, item) for what a generator yields."""
     try:
         function, args, kwargs = pickle.loads(request)
-        result = (True, function(*args, **kwargs))
+        result = function(*args, **kwargs)
+        if isinstance(result, GeneratorType):
+            for item in result:
+                yield pickle.dumps((None, item), pickle.HIGHEST_PROTOCOL)
+            result = None
     except Exception as error:
-        result = (False, error)
+        yield _pickled((False, error))
+    else:
+        yield _pickled((True, result))
+
+
+def _pickled(result: tuple[bool, object]) -> bytes:
     try:
         answer = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
         if not result[0]:

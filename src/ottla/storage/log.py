@@ -20,22 +20,21 @@ then refused with the same code and has changed nothing that trying again would 
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP, TopicId
-from ottla.records.batch import (
-    set_offset_and_epoch,
-)
+from ottla.records.batch import set_offset_and_epoch
 from ottla.records.control import read_end_marker
 from ottla.runtime.files import FileRegion
 from ottla.storage import reads, retention
 from ottla.storage.checkpoints import write_partition_metadata
+from ottla.storage.compaction import Compaction
 from ottla.storage.faults import describe, is_shortage, short_of_descriptors
 from ottla.storage.flush import FlushJob
+from ottla.storage.guarded import guarded
 from ottla.storage.producers import Origin
 from ottla.storage.reads import TimeLookUp
 from ottla.storage.replay import reload_producers
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
     from ottla.model.ids import TopicPartition
     from ottla.records.batch import BatchHeader
     from ottla.runtime.clock import Clock
+    from ottla.storage.cleaning import CleanedSegment
+    from ottla.storage.compaction import Plan
     from ottla.storage.deferred import DeferredSync
     from ottla.storage.epochs import LeaderEpochs
     from ottla.storage.producers import ProducerState, ProducerStates
@@ -56,9 +57,6 @@ if TYPE_CHECKING:
     from ottla.storage.txn_index import AbortedTxn
 
 logger = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class AppendInfo(NamedTuple):
@@ -102,32 +100,6 @@ class LogHost(Protocol):
 
 
 _NOTHING = ReadResult(None)
-
-
-def _guarded(
-    doing: str, *, by_halves: bool = False
-) -> Callable[[Callable[Concatenate[Log, P], R]], Callable[Concatenate[Log, P], R]]:
-    """A method that an offline log refuses, and whose OSError takes the folder offline.
-
-    What stops `by_halves` for want of a descriptor cannot be tried again: the log, though not the
-    folder, is offline until the next start.
-    """
-
-    def decorate(method: Callable[Concatenate[Log, P], R]) -> Callable[Concatenate[Log, P], R]:
-        @functools.wraps(method)
-        def guarded(self: Log, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            if self.failure is not None:
-                raise self.offline_error()
-            try:
-                return method(self, *args, **kwargs)
-            except OSError as error:
-                if by_halves and is_shortage(error):
-                    self.take_offline(describe(error, doing, self.folder))
-                raise self.storage_failed(error, doing) from None
-
-        return guarded
-
-    return decorate
 
 
 class Log:
@@ -178,6 +150,7 @@ class Log:
         """The lowest the log's end has been since the last flush began."""
         self._closed = False
         self._take_config(segments.config)
+        self.compaction = Compaction(self, segments, producers)
 
     def __repr__(self) -> str:
         return (
@@ -223,6 +196,9 @@ class Log:
         self._segment_bytes = config.internal_segment_bytes or config.segment_bytes
         self._segment_ms = config.segment_ms
         self._largest_batch = min(config.max_message_bytes, config.segment_bytes)
+        if "compact" in config.cleanup_policy:
+            # What is in the active segment cannot be compacted.
+            self._segment_ms = min(config.segment_ms, config.max_compaction_lag_ms)
         self._stamps = config.message_timestamp_type == "LogAppendTime"
 
     # --- appending ----------------------------------------------------------------------------
@@ -300,7 +276,7 @@ class Log:
         made = (base_offset, last_offset, stamp, self.log_start_offset, False, size)
         return tuple.__new__(AppendInfo, made)  # half the time of calling the class
 
-    @_guarded("appending")
+    @guarded("appending")
     def append_replicated(self, records: memoryview) -> AppendInfo:
         """Append what the leader sent: offsets and epochs are in the batches already.
 
@@ -411,13 +387,13 @@ class Log:
             segments.slot_of(offset) < segments.slot_of(upper)
         )
 
-    @_guarded("reading")
+    @guarded("reading")
     def bytes_from(self, offset: int, upper: int) -> int:
         """How many bytes a reader at `offset` could get below `upper`."""
         upper = min(upper, self.log_end_offset)
         return reads.bytes_between(self._segments, offset, upper) if offset < upper else 0
 
-    @_guarded("reading")
+    @guarded("reading")
     def look_up_time(self, timestamp_ms: int | None) -> TimeLookUp:
         """A search, to be run in a thread, for the first record at or after a moment; with None
         for the record with the latest timestamp, the first of them if several share it."""
@@ -435,7 +411,7 @@ class Log:
         stable = self._producers.last_stable_offset(high_watermark)
         return max(stable, min(self.log_start_offset, high_watermark))
 
-    @_guarded("reading")
+    @guarded("reading")
     def aborted_transactions(
         self, first: int, upper: int, *, cached_only: bool = False
     ) -> list[AbortedTxn]:
@@ -450,7 +426,7 @@ class Log:
                 break
         return aborted
 
-    @_guarded("reading")
+    @guarded("reading")
     def end_of(self, result: ReadResult, *, cached_only: bool = False) -> int:
         """An offset that nothing in a read region reaches: the bound for `aborted_transactions`."""
         if result.region is None or result.segment is None:
@@ -476,7 +452,7 @@ class Log:
     def latest_epoch(self) -> int | None:
         return None if self._epoch < 0 else self._epoch
 
-    @_guarded("noting a leader epoch")
+    @guarded("noting a leader epoch")
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Note that leader `epoch` begins at `start_offset`."""
         self._epochs.assign(epoch, start_offset)
@@ -496,7 +472,7 @@ class Log:
 
     # --- segments come and go -----------------------------------------------------------------
 
-    @_guarded("rolling")
+    @guarded("rolling")
     def roll(self, base_offset: int | None = None) -> Segment:
         """Close the active segment and go on in a new one; does nothing while that is empty.
 
@@ -527,7 +503,7 @@ class Log:
         if path is not None:
             self._small_files.unsynced.add(path)
 
-    @_guarded("noting the log start")
+    @guarded("noting the log start")
     def advance_start(self, offset: int) -> None:
         """Raise the log start offset (DeleteRecords); files go with the next retention pass.
 
@@ -548,7 +524,7 @@ class Log:
         """Nothing at or above the high watermark may be deleted."""
         return self.log_end_offset if self.high_watermark < 0 else self.high_watermark
 
-    @_guarded("rolling")
+    @guarded("rolling")
     def roll_old(self, now_ms: int) -> bool:
         """Roll the active segment if its time is over and nobody writes to it; says whether."""
         if not retention.rolls(self._segments.active, now_ms, self._segment_ms):
@@ -556,7 +532,7 @@ class Log:
         self.roll()
         return True
 
-    @_guarded("deleting old segments")
+    @guarded("deleting old segments")
     def delete_old(self, now_ms: int, positions: Positions | None = None) -> list[str]:
         """Apply retention; returns what was deleted and why, one line for each rule that did, and
         one for each group that the topic waited for in vain.
@@ -588,7 +564,7 @@ class Log:
                 )
         return said
 
-    @_guarded("reading")
+    @guarded("reading")
     def explain_retention(self, positions: Positions | None = None) -> retention.Explanation:
         """What becomes of each segment. Looks at all of their files, unless `rolled_segments` have
         been made to `remember_age`, in a thread."""
@@ -615,15 +591,18 @@ class Log:
         if count == len(self._segments):
             self.roll()
         self.advance_start(self._segments.bases[count])
+        self._discard(self.compaction.withdraw())
         self._discard(self._segments.remove(0, count))
         self._snapshots.remove_before(self.first_base_offset)
         return before - self.size
 
     def _discard(self, files: list[str]) -> None:
+        if not files:
+            return
         self._names_changed = True
         self._host.discard(files, self._config.file_delete_delay_ms)
 
-    @_guarded("truncating", by_halves=True)
+    @guarded("truncating", by_halves=True)
     def truncate_to(self, offset: int) -> bool:
         """Drop every record at or above `offset`; says whether there was one.
 
@@ -638,6 +617,7 @@ class Log:
         if offset < self.first_base_offset:
             self.restart_at(offset)
             return True
+        self._discard(self.compaction.truncated_to(offset))
         self._discard(self._segments.truncate_to(offset))
         self.log_end_offset = offset
         self._lowest_end = min(self._lowest_end, offset)
@@ -658,9 +638,11 @@ class Log:
             logger.warning("%s; an older snapshot was used", problem)
         return True
 
-    @_guarded("truncating", by_halves=True)
+    @guarded("truncating", by_halves=True)
     def restart_at(self, offset: int) -> None:
         """Drop every record; the log goes on at `offset`. For a replica too far behind."""
+        self._discard(self.compaction.truncated_to(offset))
+        self.compaction.cleaned_to = None
         self._discard(self._segments.remove(0, len(self._segments)))
         self._segments.add(offset)
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
@@ -669,6 +651,32 @@ class Log:
         self._note_epoch()
         self._snapshots.clear()
         self._producers.reset(offset)
+
+    # --- compaction ---------------------------------------------------------------------------
+
+    @guarded("replacing segments by a compacted one")
+    def begin_replacing(self, plan: Plan, cleaned: CleanedSegment) -> bool:
+        """Announce a compacted segment (`.swap`), unless the log has changed too much meanwhile.
+        When the folder has been synced, `finish_replacing` is to follow."""
+        return self.compaction.begin(plan, cleaned)
+
+    @guarded("replacing segments by a compacted one")
+    def finish_replacing(self) -> list[str] | None:
+        """Put the announced segment in place. Returns the files of the old ones, to be removed when
+        the folder has been synced again; None when something else came between."""
+        files = self.compaction.finish()
+        if files is not None:
+            self._names_changed = True
+            self._snapshots.remove_strays(self._segments.bases)
+        return files
+
+    def withdraw_replacement(self) -> None:
+        """Take an announced segment back."""
+        if self.failure is None:
+            try:
+                self._discard(self.compaction.withdraw())
+            except OSError as error:
+                self.storage_failed(error, "withdrawing a compacted segment")
 
     # --- durability ---------------------------------------------------------------------------
 
@@ -715,7 +723,7 @@ class Log:
         """The folder has just been made: the next flush syncs its name in the data folder too."""
         self._is_new = self._names_changed = True
 
-    @_guarded("writing the topic id")
+    @guarded("writing the topic id")
     def set_topic_id(self, topic_id: TopicId) -> None:
         """Write `partition.metadata`; synced with the next flush."""
         write_partition_metadata(self._small_files, self.folder, topic_id)

@@ -253,6 +253,11 @@ class Segment:
         indexes = (self.offset_index.path, self.time_index.path, self.txn_index.path)
         return [self.path, *(path for path in indexes if fs.exists(path))]
 
+    def swapped_paths(self) -> list[str]:
+        """The names that files of a finished replacement get, the `.log` first: from then on the
+        others are only what could be rebuilt from it."""
+        return [self.path, self.offset_index.path, self.time_index.path, self.txn_index.path]
+
     # --- being the active one -----------------------------------------------------------------
 
     def activate(self, *, index_interval: int, max_index_bytes: int, jitter_ms: int) -> None:
