@@ -103,6 +103,42 @@ def test_a_damaged_middle_takes_that_partition_offline_and_no_other(filled, wire
     assert filled.terminate() == 0
 
 
+@pytest.mark.parametrize("byte", [8, 16])
+@pytest.mark.parametrize("ends", ["terminate", "kill"])
+def test_a_damaged_header_near_a_producer_snapshot_stops_no_one_else(
+    ends, byte, start_broker, wire, raw, batch
+):
+    """What was flushed is not checked again, but the batches before a snapshot are looked at, for
+    the producers' sake: also what they come across there concerns one partition only."""
+    broker = start_broker()
+    connection = wire(broker.bootstrap)
+    producer = connection.ask("init_producer_id", 4, transaction_timeout=60_000).producer_id
+    for name in ("hurt", "well"):
+        raw.create_topic(connection, name, internal_segment_bytes="15000")
+        for i in range(20):
+            records = batch(
+                [b"%d" % i * 500], producer_id=producer, producer_epoch=0, base_sequence=i
+            )
+            assert raw.produce(connection, name, records).error_code == 0
+    broker.terminate()  # flushes everything, and says so in the checkpoint
+    if ends == "kill":
+        broker.start()
+        broker.kill()
+    log = broker.data_dir / "hurt-0" / f"{SEGMENT}.log"
+    data = bytearray(log.read_bytes())
+    data[position_of(log, 2) + byte] ^= 0x80  # the length, or the magic byte
+    log.write_bytes(data)
+    position = broker.log_size()
+    broker.start()
+    connection = wire(broker.bootstrap)
+    assert end_offset(connection, "hurt")[0] == 56  # KAFKA_STORAGE_ERROR
+    said = broker.log_since(position)
+    assert f"{log} is damaged at position" in said
+    assert "Traceback" not in said
+    served(connection, raw, batch)
+    assert log.read_bytes() == bytes(data)
+
+
 @pytest.mark.parametrize("suffixes", [(".index",), (".timeindex",), (".index", ".timeindex")])
 def test_missing_indexes_are_built_again(suffixes, filled, wire, raw, batch):
     files = [filled.data_dir / "hurt-0" / f"{SEGMENT}{suffix}" for suffix in suffixes]

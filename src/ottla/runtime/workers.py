@@ -82,6 +82,23 @@ class Workers:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._native, lambda: function(*args, **kwargs))
 
+    async def run_to_end(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Like `run_in_thread`, but whoever is cancelled here still waits until `function` has
+        returned. So a task that has ended has left no thread that writes."""
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            while not running.done():
+                try:
+                    await asyncio.wait([running])
+                except asyncio.CancelledError:
+                    continue
+            if not running.cancelled():
+                running.exception()  # whoever would have wanted to know it has gone
+            raise
+
     async def run_in_child(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function`, which must be importable, in a child process and wait for its result.
 

@@ -16,22 +16,22 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition, topic_id_text
 from ottla.storage import paths
-from ottla.storage.checkpoints import CheckpointError
 from ottla.storage.faults import describe
 from ottla.storage.flush import GroupCommit
 from ottla.storage.folder import DataFolder, StorageUnavailable
 from ottla.storage.load import Surroundings, open_log
-from ottla.storage.loader import Loader, Progress
+from ottla.storage.loader import Loaded, Loader, Progress
 from ottla.storage.log import Log
 from ottla.storage.schedule import Schedule
 from ottla.storage.segment import OpenFiles
+from ottla.storage.topic_checkpoints import id_text
 
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
@@ -106,8 +106,9 @@ class LogDirectories:
         """Every log that can be used."""
         self.offline_partitions: dict[TopicPartition, str] = {}
         """Partitions that are here but cannot be used, and why."""
-        self.high_watermarks: dict[TopicPartition, int] = {}
-        """The high watermarks that the folders' checkpoints had at start."""
+        self.checkpointed: dict[str, dict[TopicPartition, int]] = {}
+        """What the folders' checkpoints said at start about the partitions here, by checkpoint:
+        those that are not used up in opening the logs."""
         self.group_commit = GroupCommit(fs, workers, clock)
 
         self._fs = fs
@@ -173,17 +174,18 @@ class LogDirectories:
                 children=self.settings.recovery_children,
                 child_scan_bytes=self.settings.child_scan_bytes,
                 progress=progress,
-            ).load(folder.path)
+            ).load(folder)
             for folder in folders
         ]
         results = await asyncio.gather(*loads, return_exceptions=True)
+        loaded: list[tuple[DataFolder, Loaded]] = []
         for folder, result in zip(folders, results, strict=True):
             if isinstance(result, OSError):
                 self._folder_failed(folder, describe(result, "loading", folder.path))
                 continue
             if isinstance(result, BaseException):
                 raise result
-            self.high_watermarks |= self._read_high_watermarks(folder)
+            loaded.append((folder, result))
             for partition, reason in result.offline.items():
                 self.offline_partitions[partition] = reason
                 folder.partitions.add(partition)
@@ -191,7 +193,32 @@ class LogDirectories:
                 self._adopt(folder, log)
             for leftover in result.deleted_folders:
                 self._schedule.remove_later([leftover], 0)
+        for folder, result in loaded:
+            await self._take_entries(folder, result)
         self._require_one()
+
+    async def _take_entries(self, folder: DataFolder, loaded: Loaded) -> None:
+        """Sort what a folder's checkpoints say: about its logs, and about what is here but cannot
+        be used."""
+        owners = dict.fromkeys(folder.partitions, ZERO_TOPIC_ID)
+        owners.update((log.partition, log.topic_id) for log in loaded.logs)
+        unusable = folder.partitions - self.logs.keys()
+        for name, entries in loaded.entries.items():
+            folder.kept_entries[name] = {
+                partition: entry for partition, entry in entries.items() if partition in unusable
+            }
+            if name not in (paths.RECOVERY_POINT_CHECKPOINT, paths.LOG_START_CHECKPOINT):
+                self.checkpointed.setdefault(name, {}).update(
+                    (partition, entry.offset)
+                    for partition, entry in entries.items()
+                    if partition in owners and entry.is_of(owners[partition])
+                )
+            checkpoint = folder.checkpoint(self._fs, name)
+            try:
+                await self._workers.run_to_end(checkpoint.claim, entries, owners)
+            except OSError as error:
+                self._folder_failed(folder, describe(error, "writing checkpoints", checkpoint.path))
+                return
 
     def _adopt(self, folder: DataFolder, log: Log) -> None:
         other = self.logs.get(log.partition)
@@ -206,13 +233,6 @@ class LogDirectories:
         logger.error("%s", reason)
         self.offline_partitions[log.partition] = reason
         self.logs.pop(log.partition, None)
-
-    def _read_high_watermarks(self, folder: DataFolder) -> dict[TopicPartition, int]:
-        try:
-            return folder.checkpoint(self._fs, paths.HIGH_WATERMARK_CHECKPOINT).read()
-        except (CheckpointError, OSError) as error:
-            logger.warning("%s; high watermarks are found out anew", error)
-            return {}
 
     def start_schedule(self) -> None:
         """Begin the background work: retention, flush.ms, producer expiry, checkpoints."""
@@ -254,6 +274,11 @@ class LogDirectories:
     def _release_locks(self) -> None:
         for folder in self._folders.values():
             folder.release()
+
+    @property
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """The high watermarks that the folders' checkpoints had at start."""
+        return self.checkpointed.get(paths.HIGH_WATERMARK_CHECKPOINT, {})
 
     # --- partitions ---------------------------------------------------------------------------
 
@@ -321,7 +346,7 @@ class LogDirectories:
             self.find(partition)
             return
         folder = self._folder_of(log)
-        folder.partitions.discard(partition)
+        folder.forget(partition)
         target = f"{folder.path}/{paths.delete_dir(partition, self._unique())}"
         delay_ms = log.config.file_delete_delay_ms
         try:
@@ -329,6 +354,7 @@ class LogDirectories:
         except OSError as error:
             raise log.storage_failed(error, f"deleting {partition}") from None
         log.deleted(target)
+        self._schedule.checkpoint_soon()
         self._schedule.remove_later([target], delay_ms)
 
     def set_aside(self, partition: TopicPartition) -> str | None:
@@ -344,7 +370,8 @@ class LogDirectories:
         except OSError as error:
             self._folder_failed(folder, describe(error, f"setting {partition} aside", path))
             return None
-        folder.partitions.discard(partition)
+        folder.forget(partition)
+        self._schedule.checkpoint_soon()
         self.offline_partitions.pop(partition, None)
         log = self.logs.pop(partition, None)
         if log is not None:
@@ -396,22 +423,33 @@ class LogDirectories:
 
     async def write_checkpoints(self) -> None:
         """Write recovery points, log start offsets and high watermarks of every folder."""
-        for name in (
-            paths.RECOVERY_POINT_CHECKPOINT,
-            paths.LOG_START_CHECKPOINT,
-            paths.HIGH_WATERMARK_CHECKPOINT,
-        ):
+        for name in paths.CHECKPOINTS:
             await self.write_checkpoint(name)
 
     async def write_checkpoint(self, name: str) -> None:
         """Write one kind of checkpoint in every folder, off the loop."""
         for folder in list(self._online()):
-            offsets = _checkpoint_of(name, self.logs_in(folder.path))
             checkpoint = folder.checkpoint(self._fs, name)
-            try:
-                await self._workers.run_in_thread(checkpoint.write, offsets)
-            except OSError as error:
-                self._folder_failed(folder, describe(error, "writing checkpoints", checkpoint.path))
+            async with checkpoint.lock:
+                entries = self._entries(name, folder)
+                try:
+                    await self._workers.run_to_end(checkpoint.write, entries)
+                except OSError as error:
+                    reason = describe(error, "writing checkpoints", checkpoint.path)
+                    self._folder_failed(folder, reason)
+
+    def _entries(self, name: str, folder: DataFolder) -> list[tuple[TopicPartition, int, str]]:
+        """What a checkpoint is to say now: partition, offset, and the id of its topic."""
+        entries = [
+            (log.partition, offset, id_text(log.topic_id))
+            for log in self.logs_in(folder.path)
+            if (offset := _checkpointed(name, log)) is not None
+        ]
+        for partition, entry in folder.kept_entries.get(name, {}).items():
+            if partition not in self.logs:
+                ids = entry.topic_ids or (id_text(ZERO_TOPIC_ID),)
+                entries += [(partition, entry.offset, text) for text in ids]
+        return entries
 
     # --- LogHost ------------------------------------------------------------------------------
 
@@ -466,14 +504,14 @@ def _normal(folders: Sequence[str]) -> list[str]:
     return list(unique)
 
 
-def _checkpoint_of(name: str, logs: Iterable[Log]) -> Mapping[TopicPartition, int]:
+def _checkpointed(name: str, log: Log) -> int | None:
+    """The offset that a checkpoint has for a log; None when the log is not in it."""
     if name == paths.RECOVERY_POINT_CHECKPOINT:
-        return {log.partition: log.recovery_point for log in logs}
+        return log.recovery_point
     if name == paths.LOG_START_CHECKPOINT:
         # As in Kafka, only where the name of the first segment does not say it.
-        return {
-            log.partition: log.log_start_offset
-            for log in logs
-            if log.log_start_offset > log.first_base_offset
-        }
-    return {log.partition: log.high_watermark for log in logs if log.high_watermark >= 0}
+        start = log.log_start_offset
+        return start if start > log.first_base_offset else None
+    if name == paths.HIGH_WATERMARK_CHECKPOINT:
+        return log.high_watermark if log.high_watermark >= 0 else None
+    raise ValueError(f"{name} is no checkpoint of the logs")

@@ -14,6 +14,8 @@ _ADVICE = {
     errno.EPERM: f"permission is denied: give the broker's user access, {_RESTART}",
     errno.EMFILE: f"too many open files: raise the limit (ulimit -n), {_RESTART}",
     errno.ENFILE: f"too many open files: raise the system's limit (fs.file-max), {_RESTART}",
+    errno.EISDIR: f"a folder lies where a file should be: move it away, {_RESTART}",
+    errno.ENOTDIR: f"a file lies where a folder should be: move it away, {_RESTART}",
     errno.ENOENT: f"a file or folder was removed from outside: put it back, {_RESTART}",
 }
 
@@ -23,3 +25,27 @@ def describe(error: OSError, doing: str, where: str) -> str:
     path = error.filename or where
     advice = _ADVICE.get(error.errno or 0, f"check the disk, {_RESTART}")
     return f"{doing} failed in {path}: {error.strerror or error}; {advice}"
+
+
+# Something else lies where a file should be, or it may not be touched. The disk is as good as ever.
+_ONE_FILE = frozenset(
+    (
+        errno.EISDIR,
+        errno.ENOTDIR,
+        errno.ENOENT,
+        errno.EEXIST,
+        errno.ENOTEMPTY,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.EINVAL,
+        errno.ENXIO,
+        errno.ENODEV,
+    )
+)
+
+
+def concerns_one_file(error: OSError) -> bool:
+    """Whether an error speaks of a single file or name, and not of the disk it is on."""
+    return error.errno in _ONE_FILE

@@ -16,10 +16,10 @@ from ottla.storage import paths
 from ottla.storage.checkpoints import (
     CheckpointError,
     MetaProperties,
-    OffsetCheckpoint,
     read_meta_properties,
     write_meta_properties,
 )
+from ottla.storage.topic_checkpoints import Entry, TopicCheckpoint
 
 if TYPE_CHECKING:
     from ottla.runtime.files import FileSystem, Lock
@@ -38,6 +38,11 @@ class DataFolder:
     meta: MetaProperties | None = None
     failure: str | None = None
     partitions: set[TopicPartition] = field(default_factory=set)
+    kept_entries: dict[str, dict[TopicPartition, Entry]] = field(default_factory=dict)
+    """What the checkpoints say about partitions here that cannot be used, by checkpoint. It is
+    written again with the others', for the day the partition is repaired: without its recovery
+    point the next start would take damage in flushed records for a torn write, and cut it off."""
+    checkpoints: dict[str, TopicCheckpoint] = field(default_factory=dict)
 
     def open(self, fs: FileSystem) -> None:
         """Make the folder if need be, lock it, and read whose it is. Raises StorageUnavailable
@@ -81,8 +86,17 @@ class DataFolder:
         self.meta = MetaProperties(node_id, cluster_id, directory_id or _new_id(dice))
         write_meta_properties(fs, self.path, self.meta)
 
-    def checkpoint(self, fs: FileSystem, name: str) -> OffsetCheckpoint:
-        return OffsetCheckpoint(fs, f"{self.path}/{name}")
+    def checkpoint(self, fs: FileSystem, name: str) -> TopicCheckpoint:
+        found = self.checkpoints.get(name)
+        if found is None:
+            found = self.checkpoints[name] = TopicCheckpoint(fs, f"{self.path}/{name}")
+        return found
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is not here any more."""
+        self.partitions.discard(partition)
+        for entries in self.kept_entries.values():
+            entries.pop(partition, None)
 
 
 def _new_id(dice: random.Random) -> str:

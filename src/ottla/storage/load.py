@@ -30,16 +30,20 @@ from ottla.storage.index import (
 from ottla.storage.log import Log
 from ottla.storage.producers import ProducerStates
 from ottla.storage.recovery import (
+    LogCorrupted,
     Recovered,
     RecoveryTask,
     SegmentFiles,
     recover,
     remove_segment,
+    scanning_all,
+    set_segments_aside,
 )
 from ottla.storage.scan import walk
 from ottla.storage.segment import OpenFiles, Segment
 from ottla.storage.segments import Segments
 from ottla.storage.snapshots import ProducerSnapshots
+from ottla.storage.topic_checkpoints import Entry
 from ottla.storage.txn_index import TransactionIndex, TxnIndexError
 
 if TYPE_CHECKING:
@@ -259,6 +263,33 @@ def read_topic_id(fs: FileSystem, folder: str, said: list[str]) -> TopicId:
 
 
 @dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the data folder's checkpoints say about a partition of this name."""
+
+    recovery_point: Entry | None = None
+    log_start_offset: Entry | None = None
+
+    def about(self, topic_id: TopicId, folder: str, said: list[str]) -> tuple[int, int]:
+        """Recovery point and log start offset, as far as they are this topic's."""
+        offsets = []
+        for what, entry in (
+            ("recovery point", self.recovery_point),
+            ("log start offset", self.log_start_offset),
+        ):
+            offsets.append(0)
+            if entry is None:
+                continue
+            if entry.is_of(topic_id):
+                offsets[-1] = entry.offset
+            else:
+                said.append(
+                    f"{folder}: the checkpoint's {what} {entry.offset} is that of an earlier topic "
+                    f"of this name, and is ignored"
+                )
+        return offsets[0], offsets[1]
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A folder that has been looked at and is ready to be recovered."""
 
@@ -277,14 +308,15 @@ def prepare(
     config: TopicConfig,
     *,
     clean: bool,
-    recovery_point: int,
-    log_start_offset: int,
+    remembered: Remembered,
     now_ms: int,
     producer_expiration_ms: int,
 ) -> Prepared:
     """Everything up to recovery. Raises OSError."""
     found = survey(fs, folder)
     said = list(found.said)
+    topic_id = read_topic_id(fs, folder, said)
+    recovery_point, log_start_offset = remembered.about(topic_id, folder, said)
     small_files = DeferredSync(fs)
     epochs = read_epochs(small_files, folder, said)
     if epochs is None:
@@ -307,15 +339,27 @@ def prepare(
         # After an unclean stop the indexes of unflushed segments are expected to be unfinished.
         if clean or task.covers_flushed(base_offset):
             said.extend(f"{fault}; it is rebuilt from the log" for fault in faults)
-    topic_id = read_topic_id(fs, folder, said)
     return Prepared(task, topic_id, epochs, small_files, tuple(said), recovery_point)
 
 
 def run(fs: FileSystem, task: RecoveryTask) -> Recovered:
-    """Recover, also a folder without a single segment."""
-    if task.segments:
+    """Recover, also a folder without a single segment.
+
+    Segments that were flushed are not looked through, only what has to be read of them: the batches
+    around a producer snapshot, the end. Whoever meets something unexpected there cannot tell a
+    wrong index, which is rebuilt, from a damaged record, which is not. So the whole log is scanned
+    then, which finds out and says where.
+    """
+    if not task.segments:
+        return Recovered((), task.log_start_offset, ProducerStates(task.partition))
+    try:
         return recover(fs, task)
-    return Recovered((), task.log_start_offset, ProducerStates(task.partition))
+    except (OSError, LogCorrupted):
+        raise
+    except Exception:
+        if all(segment.scan for segment in task.segments):
+            raise
+        return recover(fs, scanning_all(task))
 
 
 def assemble(
@@ -336,16 +380,16 @@ def assemble(
         logger.warning("%s", line)
     facts = recovered.segments
     if facts and end < start:
+        kept = set_segments_aside(fs, task.folder, [fact.base_offset for fact in facts])
         logger.warning(
-            "%s: the log ends at %d, before its start offset %d: its files were removed from "
-            "outside. It goes on, empty, at %d",
+            "%s: the log ends at %d, before its start offset %d: its files were cut or removed "
+            "from outside. It goes on, empty, at %d; what was there is kept in %s",
             task.folder,
             end,
             start,
             start,
+            ", ".join(kept),
         )
-        for fact in facts:
-            remove_segment(fs, task.folder, fact.base_offset)
         facts = ()
     elif end < prepared.recovery_point:
         logger.warning(
@@ -435,8 +479,7 @@ def open_log(
         partition,
         config,
         clean=clean,
-        recovery_point=recovery_point,
-        log_start_offset=log_start_offset,
+        remembered=Remembered(Entry(recovery_point), Entry(log_start_offset)),
         now_ms=around.clock.now_ms(),
         producer_expiration_ms=around.producer_expiration_ms,
     )

@@ -8,20 +8,24 @@ megabytes, children do it side by side while the loop goes on with the next ones
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import InvalidBatch
 from ottla.runtime.files import OsFileSystem
 from ottla.runtime.workers import ChildDied
 from ottla.storage import paths
-from ottla.storage.checkpoints import CheckpointError, OffsetCheckpoint
-from ottla.storage.load import Prepared, Surroundings, assemble, prepare, run
+from ottla.storage.faults import concerns_one_file, describe
+from ottla.storage.folder import DataFolder
+from ottla.storage.load import Prepared, Remembered, Surroundings, assemble, prepare, run
 from ottla.storage.log import Log
 from ottla.storage.recovery import LogCorrupted, Recovered
+from ottla.storage.topic_checkpoints import Entry
 
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
@@ -54,6 +58,8 @@ class Loaded:
     logs: list[Log] = field(default_factory=list)
     offline: dict[TopicPartition, str] = field(default_factory=dict)
     deleted_folders: list[str] = field(default_factory=list)
+    entries: dict[str, dict[TopicPartition, Entry]] = field(default_factory=dict)
+    """What the folder's checkpoints say, by checkpoint."""
 
 
 class Loader:
@@ -88,13 +94,16 @@ class Loader:
         self._scanned = 0
         self._to_scan = 0
 
-    async def load(self, folder: str) -> Loaded:
+    async def load(self, data_folder: DataFolder) -> Loaded:
         """Every log in a data folder. OSError means that the folder cannot be used."""
+        folder = data_folder.path
         self._started = self._reported = self._around.clock.monotonic()
         self._done = self._scanned = self._to_scan = 0
         result = Loaded(self._take_mark(folder))
-        recovery_points = self._read(folder, paths.RECOVERY_POINT_CHECKPOINT)
-        starts = self._read(folder, paths.LOG_START_CHECKPOINT)
+        for name in paths.CHECKPOINTS:
+            result.entries[name] = data_folder.checkpoint(self._fs, name).read()
+        recovery_points = result.entries[paths.RECOVERY_POINT_CHECKPOINT]
+        starts = result.entries[paths.LOG_START_CHECKPOINT]
         partitions = self._partitions(folder, result)
         self._total = len(partitions)
         scans: list[asyncio.Task[None]] = []
@@ -102,17 +111,11 @@ class Loader:
         try:
             for name, partition in partitions:
                 config = self._config_for(partition.topic)
-                prepared = prepare(
-                    self._fs,
-                    f"{folder}/{name}",
-                    partition,
-                    config,
-                    clean=result.clean,
-                    recovery_point=recovery_points.get(partition, 0),
-                    log_start_offset=starts.get(partition, 0),
-                    now_ms=self._around.clock.now_ms(),
-                    producer_expiration_ms=self._around.producer_expiration_ms,
-                )
+                remembered = Remembered(recovery_points.get(partition), starts.get(partition))
+                prepared = self._prepare(f"{folder}/{name}", partition, remembered, config, result)
+                if prepared is None:
+                    self._done += 1
+                    continue
                 size = prepared.task.bytes_to_scan
                 self._to_scan += size
                 if self._child_scan_bytes is not None and size > self._child_scan_bytes:
@@ -148,13 +151,6 @@ class Loader:
         self._fs.sync_dir(folder)
         return True
 
-    def _read(self, folder: str, name: str) -> dict[TopicPartition, int]:
-        try:
-            return OffsetCheckpoint(self._fs, f"{folder}/{name}").read()
-        except CheckpointError as error:
-            logger.warning("%s; every log of the folder is looked through instead", error)
-            return {}
-
     def _partitions(self, folder: str, result: Loaded) -> list[tuple[str, TopicPartition]]:
         found: list[tuple[str, TopicPartition]] = []
         for name in self._fs.listdir(folder):
@@ -177,26 +173,40 @@ class Loader:
             logger.info("%s was not closed cleanly: checking %d logs", folder, len(found))
         return found
 
+    def _prepare(
+        self,
+        path: str,
+        partition: TopicPartition,
+        remembered: Remembered,
+        config: TopicConfig,
+        result: Loaded,
+    ) -> Prepared | None:
+        with self._refusing(path, partition, result):
+            return prepare(
+                self._fs,
+                path,
+                partition,
+                config,
+                clean=result.clean,
+                remembered=remembered,
+                now_ms=self._around.clock.now_ms(),
+                producer_expiration_ms=self._around.producer_expiration_ms,
+            )
+        return None
+
     def _scan_here(
         self, folder: str, prepared: Prepared, config: TopicConfig, result: Loaded
     ) -> None:
-        try:
-            recovered = run(self._fs, prepared.task)
-        except (LogCorrupted, InvalidBatch) as error:
-            self._refuse(prepared, error, result)
-        else:
-            self._finish(prepared, recovered, config, result)
+        with self._refusing(prepared.task.folder, prepared.task.partition, result):
+            self._finish(prepared, run(self._fs, prepared.task), config, result)
         self._count(folder, prepared)
 
     async def _scan_in_child(
         self, folder: str, prepared: Prepared, config: TopicConfig, result: Loaded
     ) -> None:
         async with self._children:
-            try:
+            with self._refusing(prepared.task.folder, prepared.task.partition, result):
                 recovered = await self._workers.run_in_child(run, self._fs, prepared.task)
-            except (LogCorrupted, InvalidBatch, ChildDied) as error:
-                self._refuse(prepared, error, result)
-            else:
                 self._finish(prepared, recovered, config, result)
         self._count(folder, prepared)
 
@@ -206,12 +216,30 @@ class Loader:
         log = assemble(self._around, prepared, recovered, config, clean=result.clean)
         result.logs.append(log)
 
-    def _refuse(self, prepared: Prepared, error: Exception, result: Loaded) -> None:
-        reason = str(error)
-        if not isinstance(error, LogCorrupted):
-            reason = f"{prepared.task.folder} cannot be read: {error}"
-        logger.error("%s", reason)
-        result.offline[prepared.task.partition] = reason
+    @contextlib.contextmanager
+    def _refusing(self, path: str, partition: TopicPartition, result: Loaded) -> Iterator[None]:
+        """Whatever is wrong with one partition's files takes that partition offline, and no other.
+
+        Only an error of the disk goes on, and takes the data folder offline."""
+        try:
+            yield
+        except LogCorrupted as error:
+            reason = str(error)
+            logger.error("%s", reason)
+        except (InvalidBatch, ChildDied, KafkaError) as error:
+            reason = f"{path} cannot be read: {error}"
+            logger.error("%s", reason)
+        except OSError as error:
+            if not concerns_one_file(error):
+                raise
+            reason = describe(error, f"opening {partition}", path)
+            logger.error("%s", reason)
+        except Exception as error:
+            reason = f"{path} cannot be read: {type(error).__name__}: {error}"
+            logger.exception("%s", reason)
+        else:
+            return
+        result.offline[partition] = reason
 
     def _count(self, folder: str, prepared: Prepared) -> None:
         self._done += 1

@@ -3,6 +3,7 @@
     <log.dir>/
       meta.properties  .lock  .kafka_cleanshutdown
       recovery-point-offset-checkpoint  log-start-offset-checkpoint  replication-offset-checkpoint
+      cleaner-offset-checkpoint    and beside each of these four, ours: <name>.topic-ids
       <topic>-<partition>/
         partition.metadata  leader-epoch-checkpoint
         <base offset, 20 digits>.log .index .timeindex .txnindex
@@ -10,7 +11,7 @@
       <topic>-<partition>.<unique>-delete/      renamed first, removed later
 
 Files on their way out carry `.deleted`; `.cleaned` and `.swap` are the two halves of replacing
-segments by compacted ones.
+segments by compacted ones. `.aside` is ours: segments that contradict the log's start offset, kept.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+"""Those that `LogDirectories` reads and writes."""
+TOPIC_IDS_SUFFIX = ".topic-ids"
 
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
@@ -40,6 +44,7 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFI
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
+ASIDE_SUFFIX = ".aside"
 
 DELETE_DIR_SUFFIX = "-delete"
 FUTURE_DIR_SUFFIX = "-future"

@@ -295,18 +295,28 @@ def _open(files: OpenFiles, folder: str, segment: SegmentFiles) -> Segment:
     )
 
 
+def scanning_all(task: RecoveryTask) -> RecoveryTask:
+    """The task with every batch of every segment to be checked, and every index rebuilt."""
+    segments = (replace(segment, scan=True) for segment in task.segments)
+    return replace(task, segments=tuple(segments))
+
+
 def _scanning_last(task: RecoveryTask) -> RecoveryTask:
     last = replace(task.segments[-1], scan=True)
     return replace(task, segments=(*task.segments[:-1], last))
 
 
 def _end_of(segment: Segment) -> int | None:
-    """The offset after a segment's last batch; None when the file ends with something else."""
+    """The offset after a segment's last batch; None when the file ends with something else, or
+    with a batch that cannot be there. That it was flushed does not mean that it is whole."""
     end_offset, end = segment.base_offset, 0
     if segment.size:
         try:
             start = segment.offset_index.last_position()
             for position, header in walk(segment.file, start, segment.size):
+                delta = header.last_offset_delta
+                if header.base_offset < end_offset or not 0 <= header.record_count <= delta + 1:
+                    return None
                 end_offset, end = header.next_offset, position + header.size
         except KafkaError:
             return None
@@ -330,3 +340,23 @@ def remove_segment(fs: FileSystem, folder: str, base_offset: int) -> None:
     for suffix in paths.SEGMENT_SUFFIXES:
         if fs.exists(stem + suffix):
             fs.remove(stem + suffix)
+
+
+def set_segments_aside(fs: FileSystem, folder: str, bases: list[int]) -> list[str]:
+    """Rename segments so that nothing takes them for the log's, and keep them; returns where their
+    records are. From the end, so that a crash in between leaves no gap."""
+    kept: list[str] = []
+    for base_offset in reversed(bases):
+        stem = f"{folder}/{base_offset:020d}"
+        number = 0
+        while fs.exists(_aside(stem + paths.LOG_SUFFIX, number)):
+            number += 1
+        for suffix in reversed(paths.SEGMENT_SUFFIXES):  # the records last: they are looked for
+            if fs.exists(stem + suffix):
+                fs.rename(stem + suffix, _aside(stem + suffix, number))
+        kept.insert(0, _aside(stem + paths.LOG_SUFFIX, number))
+    return kept
+
+
+def _aside(path: str, number: int) -> str:
+    return f"{path}{paths.ASIDE_SUFFIX}" if number == 0 else f"{path}.{number}{paths.ASIDE_SUFFIX}"

@@ -1,23 +1,29 @@
-"""One log on a disk in memory, to be opened, crashed and opened again.
+"""Logs on a disk in memory, to be opened, crashed and opened again: one, or a data folder of them.
 
 bench = LogBench(TopicConfig(segment_bytes=1000))
 log = bench.open()
 bench.append(log, b"a", b"b")
 bench = bench.killed()
 assert bench.contents(bench.open()) == [(0, b"a"), (1, b"b")]
+
+`FolderBench` is the same for a whole data folder, as a broker holds it: what a log is told about
+itself when it is opened again has gone through the folder's checkpoints.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ottla.config.topic import TopicConfig
-from ottla.model.ids import TopicPartition
+from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
 from ottla.records.batch import batches
 from ottla.records.builder import build_batch
 from ottla.records.reader import iter_records
+from ottla.runtime.workers import Workers
+from ottla.storage.directory import LogDirectories
 from ottla.storage.load import Surroundings, open_log
 from ottla.storage.log import AppendInfo, Log
 from ottla.storage.segment import OpenFiles
@@ -28,8 +34,12 @@ if TYPE_CHECKING:
     from ottla.runtime.files import FileSystem
     from ottla.testing.files import Survivor
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 PARTITION = TopicPartition("t", 0)
-FOLDER = "/data/t-0"
+DATA_FOLDER = "/data"
+FOLDER = f"{DATA_FOLDER}/t-0"
 _DAY_MS = 86_400_000
 _EVERYTHING = 2**31 - 1
 
@@ -69,35 +79,11 @@ def surroundings(
     )
 
 
-class LogBench:
-    """A folder for one log, and the world around it."""
+class Bench:
+    """What can be done to any log of a disk in memory."""
 
-    def __init__(
-        self,
-        config: TopicConfig | None = None,
-        *,
-        fs: MemoryFileSystem | None = None,
-        clock: ManualClock | None = None,
-    ) -> None:
-        self.config = config or TopicConfig()
-        self.fs = fs or MemoryFileSystem()
-        self.clock = clock or ManualClock()
-        self.fs.now_ms = self.clock.now_ms()
-        self.host = RecordingHost()
-        self.around = surroundings(self.fs, clock=self.clock, host=self.host)
-
-    def open(
-        self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0
-    ) -> Log:
-        return open_log(
-            self.around,
-            FOLDER,
-            PARTITION,
-            self.config,
-            clean=clean,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-        )
+    fs: MemoryFileSystem
+    clock: ManualClock
 
     def append(
         self,
@@ -132,12 +118,6 @@ class LogBench:
             job.run(self.fs)
             log.finish_flush(job, self.clock.now_ms())
 
-    def close(self, log: Log) -> None:
-        """Stop cleanly."""
-        log.close()
-        self.flush(log)
-        log.close_files()
-
     def contents(
         self, log: Log, start: int | None = None, upper: int | None = None
     ) -> list[tuple[int, bytes]]:
@@ -158,6 +138,43 @@ class LogBench:
                 ]
                 offset = header.next_offset
 
+
+class LogBench(Bench):
+    """A folder for one log, and the world around it."""
+
+    def __init__(
+        self,
+        config: TopicConfig | None = None,
+        *,
+        fs: MemoryFileSystem | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.config = config or TopicConfig()
+        self.fs = fs or MemoryFileSystem()
+        self.clock = clock or ManualClock()
+        self.fs.now_ms = self.clock.now_ms()
+        self.host = RecordingHost()
+        self.around = surroundings(self.fs, clock=self.clock, host=self.host)
+
+    def open(
+        self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0
+    ) -> Log:
+        return open_log(
+            self.around,
+            FOLDER,
+            PARTITION,
+            self.config,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+        )
+
+    def close(self, log: Log) -> None:
+        """Stop cleanly."""
+        log.close()
+        self.flush(log)
+        log.close_files()
+
     def killed(self) -> LogBench:
         """The same folder as the next process finds it after kill -9."""
         return LogBench(self.config, fs=self.fs.killed(), clock=self.clock)
@@ -168,3 +185,82 @@ class LogBench:
         """The same folder after a power cut."""
         lost = self.fs.power_lost(survives=survives, zeros=zeros, names=names)
         return LogBench(self.config, fs=lost, clock=self.clock)
+
+
+class InlineWorkers(Workers):
+    """Workers that do everything on the spot, so that a crash comes at the same place every time.
+
+    What awaits them still gives way to others first, as with threads.
+    """
+
+    async def run_in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await asyncio.sleep(0)
+        return function(*args, **kwargs)
+
+    run_to_end = run_in_thread
+    run_in_child = run_in_thread
+
+
+class FolderBench(Bench):
+    """A data folder as a broker holds it, and the partition `t-0` in it.
+
+    To be used inside one event loop. `open` is the start of a broker; `abandon` is its death,
+    `close` its end.
+    """
+
+    directories: LogDirectories
+
+    def __init__(
+        self,
+        config: TopicConfig | None = None,
+        *,
+        fs: MemoryFileSystem | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.config = config or TopicConfig()
+        self.fs = fs or MemoryFileSystem()
+        self.clock = clock or ManualClock()
+        self.fs.now_ms = self.clock.now_ms()
+
+    async def load(self) -> None:
+        """Open the folder and every log in it."""
+        self.directories = LogDirectories(
+            self.fs,
+            [DATA_FOLDER],
+            clock=self.clock,
+            workers=InlineWorkers(),
+            dice=random.Random(1),
+        )
+        self.directories.open_folders()
+        self.directories.identify(1, "AAAAAAAAAAAAAAAAAAAAAQ")
+        await self.directories.load(lambda _: self.config)
+
+    async def open(self, topic_id: TopicId) -> Log:
+        """Start a broker whose metadata says that the topic has this id; returns its log."""
+        await self.load()
+        found = self.directories.find(PARTITION)  # raises when it is offline
+        if found is not None and found.topic_id not in (topic_id, ZERO_TOPIC_ID):
+            self.directories.set_aside(PARTITION)
+        return self.create(topic_id)
+
+    def create(self, topic_id: TopicId) -> Log:
+        return self.directories.create(PARTITION, topic_id, self.config)
+
+    def recreate(self, topic_id: TopicId) -> Log:
+        """Delete the topic and make it again."""
+        self.directories.delete(PARTITION)
+        return self.create(topic_id)
+
+    async def idle(self) -> None:
+        """Let the background work that is due go on."""
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+    async def abandon(self) -> None:
+        """End everything the broker was doing, as kill -9 does."""
+        current = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not current]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        self.directories.release()

@@ -316,6 +316,110 @@ class TestCleanStop:
         assert (await broker.after_stop()).high_watermarks == {T0: 1}
 
 
+class TestCheckpoints:
+    """What they say about a topic must not be taken for the next one of the same name."""
+
+    async def test_an_old_log_start_hides_nothing_of_a_new_topic(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, *[b"x"] * 20)
+        log.advance_start(15)
+        await broker.directories.write_checkpoints()
+        broker.directories.delete(T0)
+        broker.append(broker.directories.create(T0, OTHER_ID, CONFIG), b"a", b"b")
+        # Killed before the checkpoints could be rewritten: the ids beside them tell.
+        again = (await broker.after_kill()).find(T0)
+        assert again is not None
+        assert (again.log_start_offset, again.log_end_offset) == (0, 2)
+
+    async def test_deleting_many_partitions_rewrites_the_checkpoints_once(
+        self, broker: Broker
+    ) -> None:
+        for number in range(50):
+            log = broker.directories.create(TopicPartition("t", number), ID, CONFIG)
+            broker.append(log, *[b"x"] * 20)
+            log.advance_start(15)
+        broker.directories.create(U0, ID, CONFIG)
+        await broker.directories.write_checkpoints()
+        name = "/data/recovery-point-offset-checkpoint"
+        before = broker.fs.operations
+        for number in range(50):
+            broker.directories.delete(TopicPartition("t", number))
+        while broker.fs.read_bytes(name) != b"0\n1\nu 0 0\n":
+            await asyncio.sleep(0)
+        await broker.directories.close()
+        written = [each.path for each in broker.fs.journal[before:] if each.kind == "rename"]
+        assert written.count(f"{name}.tmp") == 1
+        assert broker.fs.read_bytes("/data/log-start-offset-checkpoint") == b"0\n0\n"
+
+    async def test_a_log_set_aside_leaves_the_checkpoints_at_once(self, broker: Broker) -> None:
+        broker.append(broker.directories.create(T0, ID, CONFIG), b"a")
+        await broker.directories.write_checkpoints()
+        assert broker.directories.set_aside(T0) is not None
+        while broker.fs.read_bytes("/data/recovery-point-offset-checkpoint") != b"0\n0\n":
+            await asyncio.sleep(0)
+
+    async def test_a_damaged_log_keeps_its_entries_until_it_is_set_aside(
+        self, broker: Broker
+    ) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        for _ in range(3):
+            broker.append(log, b"x" * 50)
+        log.advance_start(1)
+        await broker.directories.group_commit.wait_flushed(log, 3)
+        await broker.directories.write_checkpoints()
+        size = broker.fs.size("/data/t-0/00000000000000000000.log")
+        # Damage in the last batch: without the recovery point it would look like a torn write.
+        broker.fs.open("/data/t-0/00000000000000000000.log").pwrite(b"\xff", size - 10)
+        for _ in range(2):
+            directories = await broker.after_kill()
+            assert "records that were flushed" in directories.offline_partitions[T0]
+            directories.create(U0, ID, CONFIG)
+            await directories.write_checkpoints()
+        for name, kept in (
+            ("recovery-point-offset-checkpoint", b"t 0 3\n"),
+            ("log-start-offset-checkpoint", b"t 0 1\n"),
+        ):
+            assert kept in broker.fs.read_bytes(f"/data/{name}")
+        directories.set_aside(T0)
+        await directories.close()
+        assert broker.fs.read_bytes("/data/log-start-offset-checkpoint") == b"0\n0\n"
+
+    async def test_a_folder_that_kafka_wrote_is_believed_once(self, broker: Broker) -> None:
+        broker.append(broker.directories.create(T0, ID, CONFIG), *[b"x"] * 20)
+        for name in list(broker.fs.listdir("/data")):
+            if name.endswith(".topic-ids"):
+                broker.fs.remove(f"/data/{name}")
+        broker.fs.write_atomic("/data/log-start-offset-checkpoint", b"0\n1\nt 0 15\n")
+        directories = await broker.after_kill()
+        assert directories.logs[T0].log_start_offset == 15
+        directories.delete(T0)
+        broker.append(directories.create(T0, OTHER_ID, CONFIG), b"a")
+        directories = await broker.after_kill()
+        assert directories.logs[T0].log_start_offset == 0
+        assert directories.logs[T0].log_end_offset == 1
+
+    async def test_a_log_that_ends_before_its_start_goes_on_there_and_keeps_its_files(
+        self, broker: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, *[b"x"] * 20)
+        log.advance_start(15)
+        await broker.directories.write_checkpoints()
+        segment = "/data/t-0/00000000000000000000.log"
+        for number in (0, 1):
+            fs = broker.fs = broker.fs.killed()
+            fs.write_atomic(segment, content := build_batch([(0, None, b"%d" % number, ())]))
+            broker.directories = broker.make()
+            with caplog.at_level(logging.WARNING):
+                again = (await broker.start()).logs[T0]
+            assert (again.log_start_offset, again.log_end_offset) == (15, 15)
+            aside = f"{segment}.aside" if number == 0 else f"{segment}.1.aside"
+            assert fs.read_bytes(aside) == content
+            assert aside in caplog.text
+            assert broker.append(again, b"goes on") == 15
+            fs.remove("/data/t-0/00000000000000000015.log")
+
+
 class TestLoading:
     async def test_an_unclean_start_scans_from_the_recovery_point(self, broker: Broker) -> None:
         log = broker.directories.create(T0, ID, CONFIG)
@@ -377,11 +481,7 @@ class TestLoading:
 
     @pytest.mark.parametrize(
         "name",
-        [
-            paths.RECOVERY_POINT_CHECKPOINT,
-            paths.LOG_START_CHECKPOINT,
-            paths.HIGH_WATERMARK_CHECKPOINT,
-        ],
+        [*paths.CHECKPOINTS, *(name + paths.TOPIC_IDS_SUFFIX for name in paths.CHECKPOINTS)],
     )
     async def test_an_unreadable_checkpoint_costs_time_but_nothing_else(
         self, broker: Broker, name: str, caplog: pytest.LogCaptureFixture
