@@ -93,6 +93,7 @@ class FileSystem(Protocol):
     def listdir(self, path: str) -> list[str]: ...
     def size(self, path: str) -> int: ...
     def mtime_ms(self, path: str) -> int: ...
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None: ...
     def makedirs(self, path: str) -> None: ...
     def rename(self, source: str, target: str) -> None:
         """Atomic; replaces a file at `target`."""
@@ -223,6 +224,9 @@ class OsFileSystem:
 
     def mtime_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        os.utime(path, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
 
     def makedirs(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)

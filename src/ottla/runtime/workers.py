@@ -16,6 +16,10 @@ A child is this interpreter running `serve` below, fed pickled calls over a pipe
 run the main module again, which a broker embedded in somebody's script or test must not do.
 Children start with the first call, end when they have been idle for a while, and die with their
 parent, so that none is still writing to a data folder when the next broker opens it.
+
+`stream_from_child` is for work of minutes that has something to tell on its way: a generator runs
+in the child, and what it yields arrives one by one. Such work gets `Workers` of its own, so that
+nobody waits behind it.
 """
 
 from __future__ import annotations
@@ -29,8 +33,9 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import GeneratorType
 from typing import IO, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
@@ -77,11 +82,6 @@ class Workers:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
 
-    async def run_native(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `function`, which spends its time in native code, in a thread kept for such."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._native, lambda: function(*args, **kwargs))
-
     async def run_to_end(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Like `run_in_thread`, but whoever is cancelled here still waits until `function` has
         returned. So a task that has ended has left no thread that writes."""
@@ -98,6 +98,11 @@ class Workers:
             if not running.cancelled():
                 running.exception()  # whoever would have wanted to know it has gone
             raise
+
+    async def run_native(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function`, which spends its time in native code, in a thread kept for such."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._native, lambda: function(*args, **kwargs))
 
     async def run_in_child(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function`, which must be importable, in a child process and wait for its result.
@@ -128,6 +133,35 @@ class Workers:
         if not succeeded:
             raise value
         return cast("T", value)
+
+    async def stream_from_child(
+        self, function: Callable[P, Iterator[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncGenerator[T]:
+        """What the generator `function` yields in a child process, as it comes.
+
+        Nothing is repeated when the child dies: that is a ChildDied. Leaving the iteration early
+        kills the child; close the iterator (`contextlib.aclosing`) so that this happens at once.
+        """
+        call = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        loop = asyncio.get_running_loop()
+        async with self._slots:
+            child = self._take()
+            try:
+                answer = await loop.run_in_executor(self._waiting, child.call, call)
+                succeeded, value = pickle.loads(answer)
+                while succeeded is None:
+                    yield cast("T", value)
+                    answer = await loop.run_in_executor(self._waiting, child.read)
+                    succeeded, value = pickle.loads(answer)
+            except (EOFError, OSError) as error:
+                name = getattr(function, "__qualname__", repr(function))
+                raise ChildDied(f"{name}: the child ended with {child.kill()}") from error
+            except BaseException:
+                child.kill()
+                raise
+            self._give_back(child)
+        if not succeeded:
+            raise value
 
     def close(self) -> None:
         """End the children and let the threads finish what they have begun."""
@@ -177,9 +211,13 @@ class _Child:
     def call(self, request: bytes) -> bytes:
         """Send one pickled call and wait for the pickled answer. Blocks."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(_LENGTH.pack(len(request)) + request)
         self._process.stdin.flush()
+        return self.read()
+
+    def read(self) -> bytes:
+        """Wait for the next pickled answer. Blocks."""
+        assert self._process.stdout is not None
         return _read_frame(self._process.stdout)
 
     def kill(self) -> str:
@@ -212,20 +250,30 @@ def serve() -> None:
             request = _read_frame(requests)
         except EOFError:
             return
-        answer = _answer(request)
-        try:
-            answers.write(_LENGTH.pack(len(answer)) + answer)
-            answers.flush()
-        except BrokenPipeError:
-            os._exit(0)
+        for answer in _answers(request):
+            try:
+                answers.write(_LENGTH.pack(len(answer)) + answer)
+                answers.flush()
+            except BrokenPipeError:
+                os._exit(0)
 
 
-def _answer(request: bytes) -> bytes:
+def _answers(request: bytes) -> Iterator[bytes]:
+    """(True, result) or (False, exception); before it (None, item) for what a generator yields."""
     try:
         function, args, kwargs = pickle.loads(request)
-        result = (True, function(*args, **kwargs))
+        result = function(*args, **kwargs)
+        if isinstance(result, GeneratorType):
+            for item in result:
+                yield pickle.dumps((None, item), pickle.HIGHEST_PROTOCOL)
+            result = None
     except Exception as error:
-        result = (False, error)
+        yield _pickled((False, error))
+    else:
+        yield _pickled((True, result))
+
+
+def _pickled(result: tuple[bool, object]) -> bytes:
     try:
         answer = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
         if not result[0]:

@@ -55,6 +55,9 @@ class DeferredSync:
     def mtime_ms(self, path: str) -> int:
         return self._fs.mtime_ms(path)
 
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        self._fs.set_mtime_ms(path, mtime_ms)
+
     def makedirs(self, path: str) -> None:
         self._fs.makedirs(path)
 

@@ -229,6 +229,10 @@ class DiskSession:
     def mtime_ms(self, path: str) -> int:
         return self._os.mtime_ms(path)
 
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        self.before("write")
+        self._os.set_mtime_ms(path, mtime_ms)
+
     def makedirs(self, path: str) -> None:
         self.before("write")
         missing = []

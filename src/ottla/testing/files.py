@@ -245,6 +245,12 @@ class MemoryFileSystem:
     def mtime_ms(self, path: str) -> int:
         return self._file(_normal(path)).mtime_ms
 
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        path = _normal(path)
+        node = self._file(path)
+        self._change("utime", path)
+        node.mtime_ms = mtime_ms
+
     def makedirs(self, path: str) -> None:
         path = _normal(path)
         folder = self._root

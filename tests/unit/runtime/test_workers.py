@@ -7,7 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 
 import pytest
 
@@ -113,3 +114,46 @@ async def test_as_many_children_as_asked_for_work_side_by_side() -> None:
     pids = await asyncio.gather(*(workers.run_in_child(os.getpid) for _ in range(2)))
     assert len(set(pids)) == 2
     workers.close()
+
+
+def counting(stop: int, pause: float = 0.0) -> Iterator[int]:
+    """Runs in a child: its process id, then numbers."""
+    yield os.getpid()
+    for number in range(stop):
+        time.sleep(pause)
+        yield number
+    if stop == 3:
+        raise LookupError("three is too few")
+
+
+async def test_what_a_generator_yields_arrives_one_by_one(workers: Workers) -> None:
+    found = [item async for item in workers.stream_from_child(counting, 5)]
+    assert found[0] != os.getpid()
+    assert found[1:] == [0, 1, 2, 3, 4]
+    assert await workers.run_in_child(os.getpid) == found[0]
+
+
+async def test_the_error_of_a_generator_comes_after_its_items(workers: Workers) -> None:
+    items = workers.stream_from_child(counting, 3)
+    found = [await anext(items) for _ in range(4)]
+    assert found[1:] == [0, 1, 2]
+    with pytest.raises(LookupError, match="too few"):
+        await anext(items)
+    assert await workers.run_in_child(abs, -1) == 1
+
+
+async def test_leaving_a_generator_kills_its_child(workers: Workers) -> None:
+    async with aclosing(workers.stream_from_child(counting, 1000, 0.01)) as items:
+        pid = await anext(items)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert await workers.run_in_child(abs, -1) == 1
+
+
+async def test_a_generator_whose_child_dies_is_not_repeated(workers: Workers) -> None:
+    items = workers.stream_from_child(counting, 1000, 0.01)
+    os.kill(await anext(items), signal.SIGKILL)
+    with pytest.raises(ChildDied, match="SIGKILL"):
+        async for _ in items:
+            pass
+    assert await workers.run_in_child(abs, -1) == 1

@@ -79,10 +79,18 @@ class TestLikeADisk:
             lambda: fs.listdir(f"{root}/x"),
             lambda: fs.rename(f"{root}/x", f"{root}/y"),
             lambda: fs.mtime_ms(f"{root}/x"),
+            lambda: fs.set_mtime_ms(f"{root}/x", 1),
             lambda: fs.sync_dir(f"{root}/x"),
         ):
             with pytest.raises(FileNotFoundError):
                 call()
+
+    def test_a_file_can_be_made_older(self, any_fs: tuple[FileSystem, str]) -> None:
+        fs, root = any_fs
+        fs.write_atomic(f"{root}/f", b"abc")
+        fs.set_mtime_ms(f"{root}/f", 1_600_000_000_123)
+        fs.rename(f"{root}/f", f"{root}/g")
+        assert fs.mtime_ms(f"{root}/g") == 1_600_000_000_123
 
     def test_an_open_file_outlives_its_name(self, any_fs: tuple[FileSystem, str]) -> None:
         fs, root = any_fs
