@@ -122,7 +122,7 @@ def check_segment(
                 problem = f"offset {base} to {last} where {next_offset} is next"
                 break
             max_timestamp = fields[8]
-            if max_timestamp > newest:
+            if max_timestamp > newest and fields[12]:  # compaction leaves batches without records
                 newest, newest_offset = max_timestamp, last
             at = position + here
             if at - last_indexed > index_interval:

@@ -35,7 +35,6 @@ from ottla.storage.recovery import (
     RecoveryTask,
     SegmentFiles,
     recover,
-    remove_segment,
     scanning_all,
     set_segments_aside,
 )
@@ -152,37 +151,39 @@ def _finish_swaps(fs: FileSystem, folder: str, said: list[str]) -> None:
     """Remove temporary files; put segments in place that compaction had finished writing.
 
     `.cleaned` files are unfinished work. A `.swap` file is finished, and replaces the segments in
-    its range, unless an unfinished one at or below it shows that its group is not complete.
+    its range, unless an unfinished one at or below it shows that its group is not complete. The
+    range ends with the last batch of the new segment, which compaction keeps for that. Each step
+    leaves what it takes to do it again: unfinished files go last, and a `.log` gets its name before
+    its indexes do.
     """
+    cleaned: list[str] = []
     swaps: list[str] = []
-    unfinished = _LAST
     for name in fs.listdir(folder):
         path = f"{folder}/{name}"
         if name.endswith((paths.DELETED_SUFFIX, ".tmp")):
             if not fs.is_dir(path):
                 fs.remove(path)
         elif name.endswith(paths.CLEANED_SUFFIX):
-            unfinished = min(unfinished, _offset_in(name))
-            fs.remove(path)
+            cleaned.append(name)
         elif name.endswith(paths.SWAP_SUFFIX):
             swaps.append(name)
+    unfinished = min(map(_offset_in, cleaned), default=_LAST)
     complete = [name for name in swaps if _offset_in(name) < unfinished]
-    for name in set(swaps) - set(complete):
+    for name in (*sorted(set(swaps) - set(complete)), *cleaned):
         fs.remove(f"{folder}/{name}")
-    if not complete:
-        return
-    first, end = _LAST, -1
-    for name in complete:
-        if name.endswith(paths.LOG_SUFFIX + paths.SWAP_SUFFIX):
-            first = min(first, _offset_in(name))
-            end = max(end, _end_of_file(fs, f"{folder}/{name}", _offset_in(name)))
-    for name in fs.listdir(folder):
-        parsed = paths.parse_offset_file(name)
-        if parsed is not None and parsed[1] == paths.LOG_SUFFIX and first <= parsed[0] < end:
-            remove_segment(fs, folder, parsed[0])
-    for name in complete:
+    logs = [name for name in complete if name.endswith(paths.LOG_SUFFIX + paths.SWAP_SUFFIX)]
+    if logs:
+        first = min(map(_offset_in, logs))
+        end = max(_end_of_file(fs, f"{folder}/{name}", _offset_in(name)) for name in logs)
+        for name in fs.listdir(folder):
+            parsed = paths.parse_offset_file(name)
+            if parsed is None or not (first <= parsed[0] < end or _offset_in(name) == first):
+                continue
+            if parsed[1] in paths.SEGMENT_SUFFIXES:
+                fs.remove(f"{folder}/{name}")
+        said.append(f"{folder}: finished replacing the segments from {first} to {end} (compaction)")
+    for name in (*logs, *(name for name in complete if name not in logs)):
         fs.rename(f"{folder}/{name}", f"{folder}/{name.removesuffix(paths.SWAP_SUFFIX)}")
-    said.append(f"{folder}: finished replacing the segments from {first} to {end} (compaction)")
 
 
 def _offset_in(name: str) -> int:
@@ -212,6 +213,7 @@ def plan(
     index_interval: int,
     now_ms: int,
     producer_expiration_ms: int,
+    compacted: bool = False,
 ) -> RecoveryTask:
     """After an unclean stop every segment that reaches the recovery point or beyond is scanned."""
     segments = list(found.segments)
@@ -238,6 +240,7 @@ def plan(
         index_interval=index_interval,
         now_ms=now_ms,
         producer_expiration_ms=producer_expiration_ms,
+        compacted=compacted,
     )
 
 
@@ -334,6 +337,7 @@ def prepare(
         index_interval=config.index_interval_bytes,
         now_ms=now_ms,
         producer_expiration_ms=producer_expiration_ms,
+        compacted="compact" in config.cleanup_policy,
     )
     for base_offset, faults in found.index_faults.items():
         # After an unclean stop the indexes of unflushed segments are expected to be unfinished.

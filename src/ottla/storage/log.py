@@ -33,6 +33,7 @@ from ottla.records.control import read_end_marker
 from ottla.runtime.files import FileRegion
 from ottla.storage import reads, retention
 from ottla.storage.checkpoints import write_partition_metadata
+from ottla.storage.compaction import Compaction
 from ottla.storage.faults import describe
 from ottla.storage.flush import FlushJob
 from ottla.storage.producers import Origin
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from ottla.model.ids import TopicPartition
     from ottla.records.batch import BatchHeader
     from ottla.runtime.clock import Clock
+    from ottla.storage.cleaning import CleanedSegment
+    from ottla.storage.compaction import Plan
     from ottla.storage.deferred import DeferredSync
     from ottla.storage.epochs import LeaderEpochs
     from ottla.storage.producers import ProducerState, ProducerStates
@@ -164,6 +167,7 @@ class Log:
         self._is_new = False
         self._closed = False
         self._take_config(segments.config)
+        self.compaction = Compaction(self, segments, producers)
 
     def __repr__(self) -> str:
         return (
@@ -205,6 +209,9 @@ class Log:
         self._config = config
         self._segment_bytes = config.internal_segment_bytes or config.segment_bytes
         self._segment_ms = config.segment_ms
+        if "compact" in config.cleanup_policy:
+            # What is in the active segment cannot be compacted.
+            self._segment_ms = min(config.segment_ms, config.max_compaction_lag_ms)
         self._stamps = config.message_timestamp_type == "LogAppendTime"
 
     # --- appending ----------------------------------------------------------------------------
@@ -521,11 +528,14 @@ class Log:
         if count == len(self._segments):
             self.roll()
         self.advance_start(self._segments.bases[count])
+        self._discard(self.compaction.withdraw())
         self._discard(self._segments.remove(0, count))
         self._snapshots.remove_before(self.first_base_offset)
         return before - self.size
 
     def _discard(self, files: list[str]) -> None:
+        if not files:
+            return
         self._names_changed = True
         self._host.discard(files, self._config.file_delete_delay_ms)
 
@@ -544,6 +554,7 @@ class Log:
         if offset < self.first_base_offset:
             self.restart_at(offset)
             return True
+        self._discard(self.compaction.truncated_to(offset))
         self._discard(self._segments.truncate_to(offset))
         self.log_end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
@@ -566,6 +577,8 @@ class Log:
     @_guarded("truncating")
     def restart_at(self, offset: int) -> None:
         """Drop every record; the log goes on at `offset`. For a replica too far behind."""
+        self._discard(self.compaction.truncated_to(offset))
+        self.compaction.cleaned_to = None
         self._discard(self._segments.remove(0, len(self._segments)))
         self._segments.add(offset)
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
@@ -573,6 +586,32 @@ class Log:
         self._note_epoch()
         self._snapshots.clear()
         self._producers.reset(offset)
+
+    # --- compaction ---------------------------------------------------------------------------
+
+    @_guarded("replacing segments by a compacted one")
+    def begin_replacing(self, plan: Plan, cleaned: CleanedSegment) -> bool:
+        """Announce a compacted segment (`.swap`), unless the log has changed too much meanwhile.
+        When the folder has been synced, `finish_replacing` is to follow."""
+        return self.compaction.begin(plan, cleaned)
+
+    @_guarded("replacing segments by a compacted one")
+    def finish_replacing(self) -> list[str] | None:
+        """Put the announced segment in place. Returns the files of the old ones, to be removed when
+        the folder has been synced again; None when something else came between."""
+        files = self.compaction.finish()
+        if files is not None:
+            self._names_changed = True
+            self._snapshots.remove_strays(self._segments.bases)
+        return files
+
+    def withdraw_replacement(self) -> None:
+        """Take an announced segment back."""
+        if self.failure is None:
+            try:
+                self._discard(self.compaction.withdraw())
+            except OSError as error:
+                self.storage_failed(error, "withdrawing a compacted segment")
 
     # --- durability ---------------------------------------------------------------------------
 

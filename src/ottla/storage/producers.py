@@ -318,6 +318,17 @@ class ProducerStates:
             for producer_id, producer in sorted(self._producers.items())
         ]
 
+    def last_records(self) -> dict[int, tuple[int, int]]:
+        """Of each producer the last offset of its last batch, -1 when only markers are known, and
+        its epoch. Compaction keeps these batches, if only as headers: they rebuild this state."""
+        return {
+            producer_id: (
+                producer.batches[-1].last_offset if producer.batches else -1,
+                producer.epoch,
+            )
+            for producer_id, producer in self._producers.items()
+        }
+
     # Snapshots
 
     def snapshot(self) -> bytes:

@@ -81,6 +81,8 @@ class RecoveryTask:
     index_interval: int
     now_ms: int
     producer_expiration_ms: int
+    compacted: bool = False
+    """Apache Kafka's compaction leaves gaps between segments; they are no lost files."""
 
     def covers_flushed(self, base_offset: int) -> bool:
         """Whether a segment lies wholly below the recovery point."""
@@ -174,7 +176,7 @@ class _Recovery:
         )
 
     def _note_gap(self, slot: int) -> None:
-        if slot == 0:
+        if slot == 0 or self._task.compacted:
             return
         before = self._opened[slot - 1]
         end = self._end_offset if slot > self._first else _end_of(before)

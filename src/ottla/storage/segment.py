@@ -187,6 +187,11 @@ class Segment:
         indexes = (self.offset_index.path, self.time_index.path, self.txn_index.path)
         return [self.path, *(path for path in indexes if fs.exists(path))]
 
+    def swapped_paths(self) -> list[str]:
+        """The names that files of a finished replacement get, the `.log` first: from then on the
+        others are only what could be rebuilt from it."""
+        return [self.path, self.offset_index.path, self.time_index.path, self.txn_index.path]
+
     # --- being the active one -----------------------------------------------------------------
 
     def activate(self, *, index_interval: int, max_index_bytes: int, jitter_ms: int) -> None:
@@ -278,6 +283,11 @@ class Segment:
 
     def waited_ms(self, now_ms: int, max_timestamp: int) -> int:
         """How long the segment has been filling, by the records' own time if they have one."""
+        first = self.first_timestamp()
+        return max_timestamp - first if first >= 0 else now_ms - self.created_ms
+
+    def first_timestamp(self) -> int:
+        """The latest timestamp of the first batch; -1 when there is none."""
         first = self._first_timestamp
         if first is None:
             first = NO_TIMESTAMP
@@ -285,7 +295,7 @@ class Segment:
                 first = header.max_timestamp
                 break
             self._first_timestamp = first if self.size else None
-        return max_timestamp - first if first >= 0 else now_ms - self.created_ms
+        return first
 
     def seal(self) -> None:
         """Stop taking appends: complete the indexes and let go of the memory."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ottla.config.topic import TopicConfig
     from ottla.runtime.clock import Clock
-    from ottla.runtime.files import File
+    from ottla.runtime.files import File, FileSystem
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +119,41 @@ class Segments:
         del self._list[first:stop]
         del self.bases[first:stop]
         return renamed
+
+    def replace(self, first: int, stop: int, segment: Segment) -> list[str]:
+        """Put one segment, whose files are ready under `.swap` names, in the place of others, none
+        of them the active one; returns the renamed files of those.
+
+        First the old names go, then the new ones come: `load` finishes this from any step on."""
+        fs = self._files.fs
+        fs.size(f"{segment.path}{paths.SWAP_SUFFIX}")  # or nothing goes
+        renamed = self.remove(first, stop)
+        for path in segment.swapped_paths():
+            swap = f"{path}{paths.SWAP_SUFFIX}"
+            if fs.exists(swap):
+                fs.rename(swap, path)
+        self._list.insert(first, segment)
+        self.bases.insert(first, segment.base_offset)
+        self.size += segment.size
+        return renamed
+
+    def make(
+        self, base_offset: int, *, size: int, index_entries: int, time_entries: int
+    ) -> Segment:
+        """A rolled segment over files that are, or will be, in the folder."""
+        return Segment(
+            self._files,
+            self.folder,
+            base_offset,
+            size=size,
+            index_entries=index_entries,
+            time_entries=time_entries,
+            now_ms=self._clock.now_ms(),
+        )
+
+    @property
+    def fs(self) -> FileSystem:
+        return self._files.fs
 
     def truncate_to(self, offset: int) -> list[str]:
         """Drop every batch that ends at or after `offset`; returns the renamed files of segments

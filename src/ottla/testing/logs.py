@@ -17,15 +17,21 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from ottla.config.setting import MAX_DOUBLE
 from ottla.config.topic import TopicConfig
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
-from ottla.records.batch import batches
+from ottla.records.batch import BatchHeader, batches
 from ottla.records.builder import build_batch
-from ottla.records.reader import iter_records
+from ottla.records.compression import Compression
+from ottla.records.control import ControlType, end_marker
+from ottla.records.reader import Record, iter_records
 from ottla.runtime.workers import Workers
+from ottla.storage.cleaning import CleanSummary, clean
+from ottla.storage.compaction import Resources
 from ottla.storage.directory import LogDirectories
 from ottla.storage.load import Surroundings, open_log
 from ottla.storage.log import AppendInfo, Log
+from ottla.storage.producers import Origin
 from ottla.storage.segment import OpenFiles
 from ottla.testing.clock import ManualClock
 from ottla.testing.files import MemoryFileSystem
@@ -107,6 +113,43 @@ class Bench:
         )
         return self.append_bytes(log, batch, epoch=epoch)
 
+    def put(
+        self,
+        log: Log,
+        *records: tuple[bytes | None, bytes | None],
+        compression: Compression = Compression.NONE,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        sequence: int = -1,
+        transactional: bool = False,
+    ) -> AppendInfo:
+        """Append one batch with these keys and values."""
+        moment = self.clock.now_ms()
+        batch = build_batch(
+            [(moment, key, value, ()) for key, value in records],
+            compression=compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+        return self.append_bytes(log, batch)
+
+    def end_transaction(
+        self, log: Log, producer_id: int, *, commit: bool, producer_epoch: int = 0
+    ) -> AppendInfo:
+        """Append the marker that ends a producer's transaction."""
+        marker = end_marker(
+            ControlType.COMMIT if commit else ControlType.ABORT,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=0,
+            timestamp=self.clock.now_ms(),
+        )
+        buffer = memoryview(bytearray(marker))
+        now_ms = self.clock.now_ms()
+        return log.append(buffer, leader_epoch=0, now_ms=now_ms, origin=Origin.COORDINATOR)
+
     def append_bytes(self, log: Log, batch: bytes, *, epoch: int = 0) -> AppendInfo:
         buffer = memoryview(bytearray(batch))
         return log.append(buffer, leader_epoch=epoch, now_ms=self.clock.now_ms())
@@ -117,6 +160,51 @@ class Bench:
         if job is not None:
             job.run(self.fs)
             log.finish_flush(job, self.clock.now_ms())
+
+    def clean(self, log: Log, *, map_bytes: int = 1 << 20) -> CleanSummary | None:
+        """What the log cleaner does, on the spot; None when there is nothing to clean."""
+        now_ms = self.clock.now_ms()
+        self.fs.now_ms = now_ms
+        found = log.compaction.assess(now_ms)
+        if found.cleanable_bytes == 0:
+            return None
+        plan = log.compaction.plan(found, Resources(map_bytes, 0.9, 65536, MAX_DOUBLE), now_ms)
+        for item in clean(self.fs, plan.task):
+            if isinstance(item, CleanSummary):
+                log.compaction.cleaned_to = item.end_offset
+                return item
+            assert log.begin_replacing(plan, item)
+            self.fs.sync_dir(log.folder)
+            files = log.finish_replacing()
+            assert files is not None
+            self.fs.sync_dir(log.folder)
+            for path in files:
+                self.fs.remove(path)
+        raise AssertionError("a cleaning ended without its summary")
+
+    def batches(self, log: Log) -> list[BatchHeader]:
+        """The header of every batch, those without records too."""
+        found: list[BatchHeader] = []
+        offset = log.first_base_offset
+        log_start, log.log_start_offset = log.log_start_offset, offset
+        try:
+            while region := log.read(offset, _EVERYTHING, upper=log.log_end_offset).region:
+                found += [header for _, header in batches(region.read())]
+                offset = found[-1].next_offset
+        finally:
+            log.log_start_offset = log_start
+        return found
+
+    def records(self, log: Log) -> list[Record]:
+        """Every record of the log, markers included."""
+        found: list[Record] = []
+        offset = log.log_start_offset
+        while region := log.read(offset, _EVERYTHING, upper=log.log_end_offset).region:
+            data = region.read()
+            for position, header in batches(data):
+                found += iter_records(data[position : position + header.size], header)
+                offset = header.next_offset
+        return found
 
     def contents(
         self, log: Log, start: int | None = None, upper: int | None = None
