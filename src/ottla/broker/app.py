@@ -50,6 +50,7 @@ from ottla.runtime.loop import StallMonitor
 from ottla.runtime.metrics import Metrics
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
+from ottla.storage.cleaner import CleanerSettings
 from ottla.storage.directory import LogDirectories, StorageSettings, StorageUnavailable
 from ottla.storage.loader import Progress
 
@@ -125,6 +126,7 @@ class Broker:
         self._listeners.close()
         cut()
         services = self.services
+        services.logs.cleaner.abandon()
         services.workers.close()
         for log in services.logs.logs.values():
             log.close_files()
@@ -330,8 +332,10 @@ class Broker:
             self._listeners.limits = _limits(services.config)
             services.replicas.apply(change)
             services.replicas.reconfigure()
+            services.logs.cleaner.reconfigure(_cleaner_settings(services.config))
         else:
             services.replicas.apply(change)
+        services.logs.cleaner.look_soon()
         services.groups.apply(change)
 
     def _with_dynamic(self, image: ClusterImage) -> BrokerConfig:
@@ -369,6 +373,19 @@ def _storage_settings(config: BrokerConfig) -> StorageSettings:
         high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
         initial_task_delay_ms=config.log_initial_task_delay_ms,
         recovery_children=config.num_recovery_threads_per_data_dir,
+        cleaner=_cleaner_settings(config),
+    )
+
+
+def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    return CleanerSettings(
+        enable=config.log_cleaner_enable,
+        threads=config.log_cleaner_threads,
+        dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
+        load_factor=config.log_cleaner_io_buffer_load_factor,
+        io_buffer_bytes=config.log_cleaner_io_buffer_size,
+        bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+        backoff_ms=config.log_cleaner_backoff_ms,
     )
 
 

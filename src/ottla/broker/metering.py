@@ -9,7 +9,9 @@ from ottla.coordinator.group.service import Groups
 from ottla.dispatch.context import Services
 from ottla.net.listener import Listeners
 from ottla.records import walker
+from ottla.runtime.clock import Clock
 from ottla.runtime.metrics import Metrics
+from ottla.storage.cleaner import Cleaner
 
 
 def measure(metrics: Metrics, services: Services, listeners: Listeners) -> None:
@@ -53,7 +55,76 @@ def measure(metrics: Metrics, services: Services, listeners: Listeners) -> None:
     metrics.counted(
         "ottla_log_flushes_total", "fsync rounds of logs.", lambda: logs.statistics().flushes
     )
+    _measure_cleaner(metrics, logs.cleaner, services.clock)
     _measure_groups(metrics, services.groups)
+
+
+def _measure_cleaner(metrics: Metrics, cleaner: Cleaner, clock: Clock) -> None:
+    now = cleaner.statistics
+    metrics.counted(
+        "ottla_cleaner_runs_total", "Logs that were compacted, each time.", lambda: now().runs
+    )
+    metrics.counted(
+        "ottla_cleaner_given_up_total",
+        "Compactions given up because the log changed meanwhile.",
+        lambda: now().given_up,
+    )
+    metrics.counted(
+        "ottla_cleaner_bytes_read_total",
+        "Bytes read by compaction, both passes.",
+        lambda: now().bytes_read,
+    )
+    metrics.counted(
+        "ottla_cleaner_bytes_written_total",
+        "Bytes written by compaction.",
+        lambda: now().bytes_written,
+    )
+    metrics.counted(
+        "ottla_cleaner_records_read_total",
+        "Records that compaction decided about.",
+        lambda: now().records_read,
+    )
+    metrics.counted(
+        "ottla_cleaner_records_kept_total",
+        "Records that compaction kept.",
+        lambda: now().records_kept,
+    )
+    metrics.gauge("ottla_cleaner_running", "Logs being compacted.", lambda: now().running)
+    metrics.gauge(
+        "ottla_cleaner_last_run_seconds",
+        "How long the last compaction took.",
+        lambda: now().last_seconds,
+    )
+    metrics.gauge(
+        "ottla_cleaner_buffer_used_ratio",
+        "How full log.cleaner.dedupe.buffer.size was in the last compaction; 1 ends it early.",
+        lambda: now().map_used,
+    )
+    metrics.gauge(
+        "ottla_cleaner_max_dirty_ratio",
+        "Dirty share of the dirtiest compacted log at the cleaner's last look.",
+        lambda: now().max_dirty_ratio,
+    )
+    metrics.gauge(
+        "ottla_cleaner_max_overdue_seconds",
+        "By how much max.compaction.lag.ms was missed at the cleaner's last look.",
+        lambda: now().max_overdue_ms / 1000,
+    )
+    metrics.gauge(
+        "ottla_cleaner_seconds_since_last_look",
+        "Time since the cleaner last looked for work.",
+        lambda: max(0, clock.now_ms() - now().last_look_ms) / 1000,
+    )
+    metrics.gauge(
+        "ottla_cleaner_uncleanable_partitions",
+        "Partitions that cannot be compacted; the log says why.",
+        lambda: now().uncleanable,
+    )
+    metrics.gauge(
+        "ottla_cleaner_uncleanable_bytes",
+        "Bytes in partitions that cannot be compacted.",
+        lambda: now().uncleanable_bytes,
+    )
 
 
 _STATES = {

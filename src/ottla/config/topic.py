@@ -72,7 +72,6 @@ class TopicConfig(Settings):
     delete_retention_ms: int = long(
         default=86_400_000,
         rule=at_least(0),
-        effect="later",
         synonym="log.cleaner.delete.retention.ms",
         doc="How long compaction keeps a tombstone, so that a consumer which started from the "
         "beginning within this time sees the deletion.",
@@ -138,7 +137,6 @@ class TopicConfig(Settings):
     max_compaction_lag_ms: int = long(
         default=MAX_LONG,
         rule=at_least(1),
-        effect="later",
         synonym="log.cleaner.max.compaction.lag.ms",
         doc="The longest a record of a compacted topic may stay uncompacted.",
     )
@@ -172,14 +170,12 @@ class TopicConfig(Settings):
     min_cleanable_dirty_ratio: float = double(
         default=0.5,
         rule=between(0, 1),
-        effect="later",
         synonym="log.cleaner.min.cleanable.ratio",
         doc="Share of a compacted log that must be uncompacted before the cleaner takes it up.",
     )
     min_compaction_lag_ms: int = long(
         default=0,
         rule=at_least(0),
-        effect="later",
         synonym="log.cleaner.min.compaction.lag.ms",
         doc="The shortest time a record of a compacted topic stays uncompacted.",
     )

@@ -17,12 +17,13 @@ import json
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition, topic_id_text
 from ottla.storage import paths
+from ottla.storage.cleaner import Cleaner, CleanerSettings
 from ottla.storage.faults import describe
 from ottla.storage.flush import GroupCommit
 from ottla.storage.folder import DataFolder, StorageUnavailable
@@ -68,6 +69,7 @@ class StorageSettings:
     """A scan of more than this is done in a child process."""
     max_open_files: int = 2_048
     """Descriptors held for segment files; more are closed and opened again when needed."""
+    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class LogDirectories:
             self._files, self, clock, self._dice, self.settings.producer_id_expiration_ms
         )
         self._schedule = Schedule(self, fs, clock, workers)
+        self.cleaner = Cleaner(self, fs, clock, self.settings.cleaner)
 
     # --- starting and stopping ----------------------------------------------------------------
 
@@ -195,6 +198,11 @@ class LogDirectories:
                 self._schedule.remove_later([leftover], 0)
         for folder, result in loaded:
             await self._take_entries(folder, result)
+        for partition, offset in self.checkpointed.get(paths.CLEANER_CHECKPOINT, {}).items():
+            found = self.logs.get(partition)
+            # Beyond the log's end it says nothing about what will be written there.
+            if found is not None and offset <= found.log_end_offset:
+                found.compaction.cleaned_to = offset
         self._require_one()
 
     async def _take_entries(self, folder: DataFolder, loaded: Loaded) -> None:
@@ -235,14 +243,16 @@ class LogDirectories:
         self.logs.pop(log.partition, None)
 
     def start_schedule(self) -> None:
-        """Begin the background work: retention, flush.ms, producer expiry, checkpoints."""
+        """Begin the background work: retention, flush.ms, expiry, checkpoints, compaction."""
         self._schedule.start()
+        self.cleaner.start()
 
     async def close(self, broker_epoch: int = -1) -> None:
         """Stop cleanly: flush every log, write the checkpoints, and the mark that says so.
 
         A folder with a failed or damaged log gets no mark, and is recovered at the next start.
         """
+        await self.cleaner.stop()
         await self._schedule.stop()
         for log in list(self.logs.values()):  # one that fails takes others out with its folder
             log.close()
@@ -422,7 +432,7 @@ class LogDirectories:
         return await self._schedule.apply_retention()
 
     async def write_checkpoints(self) -> None:
-        """Write recovery points, log start offsets and high watermarks of every folder."""
+        """Write every checkpoint of every folder."""
         for name in paths.CHECKPOINTS:
             await self.write_checkpoint(name)
 
@@ -514,4 +524,6 @@ def _checkpointed(name: str, log: Log) -> int | None:
         return start if start > log.first_base_offset else None
     if name == paths.HIGH_WATERMARK_CHECKPOINT:
         return log.high_watermark if log.high_watermark >= 0 else None
+    if name == paths.CLEANER_CHECKPOINT:
+        return log.compaction.cleaned_to
     raise ValueError(f"{name} is no checkpoint of the logs")

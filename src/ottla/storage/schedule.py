@@ -60,6 +60,7 @@ class Schedule:
             (paths.RECOVERY_POINT_CHECKPOINT, settings.recovery_point_checkpoint_interval_ms),
             (paths.LOG_START_CHECKPOINT, settings.log_start_checkpoint_interval_ms),
             (paths.HIGH_WATERMARK_CHECKPOINT, settings.high_watermark_checkpoint_interval_ms),
+            (paths.CLEANER_CHECKPOINT, settings.recovery_point_checkpoint_interval_ms),
         ):
             self._repeat(self._checkpoint(name), interval, delay)
         self._spawn(self._flush_old())

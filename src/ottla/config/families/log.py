@@ -64,72 +64,61 @@ class LogSettings(Settings):
         default=15_000,
         rule=at_least(0),
         update="cluster-wide",
-        effect="later",
         doc="Pause of the cleaner when no log needs compaction.",
     )
     log_cleaner_dedupe_buffer_size: int = long(
         default=134_217_728,
         update="cluster-wide",
-        effect="later",
         doc="Memory for the cleaner's table of keys, over all its workers.",
     )
     log_cleaner_delete_retention_ms: int = long(
         default=86_400_000,
         rule=at_least(0),
         update="cluster-wide",
-        effect="later",
         doc="How long compaction keeps a tombstone, for consumers that read from the beginning.",
     )
     log_cleaner_enable: bool = boolean(
         default=True,
-        effect="later",
         doc="Run the cleaner that compacts topics with cleanup.policy=compact.",
     )
     log_cleaner_io_buffer_load_factor: float = double(
         default=0.9,
         update="cluster-wide",
-        effect="later",
         doc="How full the cleaner's table of keys may get, as a share of its slots.",
     )
     log_cleaner_io_buffer_size: int = integer(
         default=524_288,
         rule=at_least(0),
         update="cluster-wide",
-        effect="later",
         doc="Memory for the cleaner's reading and writing, over all its workers.",
     )
     log_cleaner_io_max_bytes_per_second: float = double(
         default=MAX_DOUBLE,
         update="cluster-wide",
-        effect="later",
         doc="Most bytes a second that the cleaner reads and writes together.",
     )
     log_cleaner_max_compaction_lag_ms: int = long(
         default=MAX_LONG,
         rule=at_least(1),
         update="cluster-wide",
-        effect="later",
         doc="The longest a record of a compacted topic may stay uncompacted.",
     )
     log_cleaner_min_cleanable_ratio: float = double(
         default=0.5,
         rule=between(0, 1),
         update="cluster-wide",
-        effect="later",
         doc="Share of a compacted log that must be uncompacted before the cleaner takes it up.",
     )
     log_cleaner_min_compaction_lag_ms: int = long(
         default=0,
         rule=at_least(0),
         update="cluster-wide",
-        effect="later",
         doc="The shortest time a record of a compacted topic stays uncompacted.",
     )
     log_cleaner_threads: int = integer(
         default=1,
         rule=at_least(0),
         update="cluster-wide",
-        effect="later",
         doc="Workers that compact logs.",
     )
     log_cleanup_policy: tuple[str, ...] = names(
