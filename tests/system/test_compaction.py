@@ -142,6 +142,35 @@ def test_old_values_go_and_the_last_ones_stay(start_broker, wire, raw, eventuall
     check(writer, broker.bootstrap)
 
 
+def ottla(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "ottla", *arguments], check=True, capture_output=True)
+
+
+def test_changes_of_settings_act_at_once(start_broker, wire, raw, eventually) -> None:
+    hour = {"log.cleaner.backoff.ms": 3_600_000}
+    broker = start_broker(settings=SETTINGS | hour)
+    settings = TABLE | {"min_cleanable_dirty_ratio": "1.0"}
+    raw.create_topic(wire(broker.bootstrap), TOPIC, PARTITIONS, **settings)
+    writer = Writer(broker.bootstrap)
+    writer.write(5_000)
+    writer.wait()
+    assert "compacted " not in broker.log()
+    there = ("--bootstrap", broker.bootstrap)
+    ottla("topic", "alter", TOPIC, "--config", "min.cleanable.dirty.ratio=0.01", *there)
+    eventually(lambda: check(writer, broker.bootstrap) < 2_500, timeout=60)
+    # Now the cleaner itself: slower than the log grows, and turned up again.
+    runs = broker.log().count("compacted ")
+    limit = "log.cleaner.io.max.bytes.per.second"
+    both = ("--set", "log.cleaner.backoff.ms=20", "--set", f"{limit}=1")
+    ottla("config", "alter", "broker", "1", *there, *both)
+    writer.write(5_000)
+    writer.wait()
+    assert broker.log().count("compacted ") <= runs + PARTITIONS
+    ottla("config", "alter", "broker", "1", *there, "--delete", limit)
+    eventually(lambda: check(writer, broker.bootstrap) < 2_500, timeout=60)
+    quiet(broker.log())
+
+
 @pytest.mark.timeout(240)
 def test_kill_while_the_cleaner_works(start_broker, wire, raw, eventually) -> None:
     broker = start_broker(settings=SETTINGS)
