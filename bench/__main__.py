@@ -17,12 +17,18 @@ from typing import TYPE_CHECKING
 
 from bench import machine, migration, profiling, record, segments, table
 from bench.commands import CommandSession
-from bench.figures import Outcome, Part
+from bench.compaction import CompactionSession
+from bench.figures import Outcome, Part, rounds_of
 from bench.groups import GroupSession
+from bench.growth import GrowthSession, LargeGrowthSession, large_partitions
 from bench.processes import BenchError
-from bench.rows import FULL, QUICK, ROWS, Sizes
+from bench.record import Spent
+from bench.restarted import RestartedSession
+from bench.rows import FULL, QUICK, ROWS, Sizes, rows_for
+from bench.selection import Selection
 from bench.session import Session
 from bench.systems import ApacheKafka, Ottla
+from bench.walked import WalkedSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +42,12 @@ _CHECKS: tuple[tuple[str, Callable[[Path, ApacheKafka, System], record.Check]], 
 )
 SESSIONS: Mapping[Part, type[Course]] = {
     Part.BROKER: Session,
+    Part.RECORDS: WalkedSession,
+    Part.COMPACTION: CompactionSession,
+    Part.GROWTH: GrowthSession,
+    Part.LARGE_GROWTH: LargeGrowthSession,
     Part.GROUPS: GroupSession,
+    Part.OFFSETS: RestartedSession,
     Part.COMMANDS: CommandSession,
 }
 _ROUNDS = 3
@@ -47,11 +58,28 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--rows", default="*", metavar="GLOB", help="only these rows, e.g. 'group-*' or 'check-*'"
     )
+    parser.add_argument(
+        "--before",
+        default="",
+        metavar="GLOB",
+        help="rows that are gone through before them, in the order of a whole run, unreported: "
+        "--rows 'cold-*' --before '*' measures two rows after the past they have in a whole run",
+    )
     parser.add_argument("--rounds", type=int, help=f"alternations ({_ROUNDS}; with --quick 1)")
     parser.add_argument(
         "--quick", action="store_true", help="small sizes, a look rather than a claim"
     )
     parser.add_argument("--cold-gb", type=float, help="size of the evicted data to read")
+    parser.add_argument("--compaction-gb", type=float, help="size of the topic to compact")
+    parser.add_argument(
+        "--large",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="N",
+        help="with the rows of very many partitions, in one round "
+        f"({FULL.large_growth_partitions}, or as many as a process may open files)",
+    )
     parser.add_argument("--no-checks", action="store_true", help="figures only")
     parser.add_argument(
         "--only", choices=("kafka", "ottla"), help="one of the two only; nothing is compared"
@@ -82,6 +110,12 @@ def sizes_for(chosen: argparse.Namespace) -> Sizes:
     sizes = QUICK if chosen.quick else FULL
     if chosen.cold_gb:
         sizes = replace(sizes, cold_bytes=int(chosen.cold_gb * 1e9))
+    if chosen.compaction_gb:
+        sizes = replace(sizes, compacted_bytes=int(chosen.compaction_gb * 1e9))
+    if chosen.large is not None:
+        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        partitions = chosen.large or large_partitions(sizes.large_growth_partitions, hard)
+        sizes = replace(sizes, large_growth_partitions=partitions)
     return sizes
 
 
@@ -110,7 +144,15 @@ def compare(chosen: argparse.Namespace) -> int:
     started = time.monotonic()
     sizes = sizes_for(chosen)
     rounds = chosen.rounds or (1 if chosen.quick else _ROUNDS)
-    rows = [row for row in ROWS if fnmatchcase(row.key, chosen.rows)]
+    every = rows_for(sizes)
+    selection = Selection.of(
+        every, chosen.rows, before=chosen.before, large=chosen.large is not None
+    )
+    rows = [row for row in every if selection.reports(row.key)]
+    if not rows and not any(fnmatchcase(name, chosen.rows) for name, _check in _CHECKS):
+        raise BenchError(
+            f"no row is named {chosen.rows!r}; --list names them all (growth-20k needs --large)"
+        )
     kafka = ApacheKafka()
     ottla: System = ApacheKafka("Apache Kafka again") if chosen.null else Ottla()
     sides: list[tuple[str, System]] = [("kafka", kafka), ("ottla", ottla)]
@@ -118,6 +160,7 @@ def compare(chosen: argparse.Namespace) -> int:
         sides = [side for side in sides if side[0] == chosen.only]
     samples: dict[tuple[str, str], list[float]] = {}
     failures: list[str] = []
+    taken: dict[Part, float] = {}
     with tempfile.TemporaryDirectory(prefix="ottla-bench-", dir=chosen.folder) as folder:
         home = Path(folder)
         if chosen.profile and isinstance(ottla, Ottla):
@@ -125,19 +168,33 @@ def compare(chosen: argparse.Namespace) -> int:
         described = machine.describe(home)
         print(described.sentence(), flush=True)
         parts = [part for part in Part if any(row.part is part for row in rows)]
+        rounds_in = {
+            part: rounds_of(part, rounds, demanded=chosen.rounds is not None) for part in parts
+        }
         for turn, part in product(range(1, rounds + 1), parts):
+            if turn > rounds_in[part]:
+                continue
             for side, system in sides:
-                head = f"round {turn}/{rounds}  {system.name:12}"
+                began = time.monotonic()
+                head = f"round {turn}/{rounds_in[part]}  {system.name:12}"
 
                 def take(key: str, value: float, side: str = side, head: str = head) -> None:
                     samples.setdefault((key, side), []).append(value)
                     print(f"{head}  {key:28} {table.figure(value)}", flush=True)
 
                 folder_used = home / f"{side}-{part.name.lower()}-{turn}"
-                session = SESSIONS[part](system, kafka, folder_used, sizes, chosen.rows, take)
-                session.run()
+                session = SESSIONS[part](system, kafka, folder_used, sizes, selection, take)
+                try:
+                    session.run()
+                except BenchError as error:
+                    # It costs the rows of this session, not those of an hour.
+                    print(f"  failed: {error}", flush=True)
+                    session.failures.append(f"{system.name}: {error}")
                 failures += session.failures
                 _remove(folder_used)
+                minutes = (time.monotonic() - began) / 60
+                taken[part] = taken.get(part, 0.0) + minutes
+                print(f"{head}  {part.value}: {minutes:.1f} minutes", flush=True)
         checks: list[record.Check] = []
         if not chosen.no_checks and not chosen.only:
             checks = [
@@ -165,6 +222,7 @@ def compare(chosen: argparse.Namespace) -> int:
             outcomes=outcomes,
             checks=checks,
             failures=failures,
+            spent=[Spent(part, rounds_in[part], taken[part]) for part in parts],
         )
         whole = chosen.rows == "*" and not (chosen.quick or chosen.null or chosen.profile)
         folder_written = record.write(report, official=whole or chosen.record)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _TITLE = "Ottla beside Apache Kafka: how many times better"
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _LABELS = 330
+_LETTER = 6.7
+"""About how wide a letter of a label is: the longest title decides where the bars begin."""
 _BARS = 430
 _VALUES = 90
 _TOP = 58
@@ -51,12 +53,13 @@ def svg(outcomes: Sequence[Outcome], subtitle: str) -> str:
         outcome for outcome in outcomes if outcome.measured and math.isfinite(outcome.advantage)
     ]
     low, high = _range([outcome.advantage for outcome in shown])
-    width = _LABELS + _BARS + _VALUES
+    labels = max([_LABELS, *(round(len(it.row.title) * _LETTER) + 24 for it in shown)])
+    width = labels + _BARS + _VALUES
     height = _TOP + _LINE * len(shown) + 44
     bottom = _TOP + _LINE * len(shown) + 4
 
     def across(advantage: float) -> float:
-        return _LABELS + _BARS * (math.log10(advantage) - low) / (high - low)
+        return labels + _BARS * (math.log10(advantage) - low) / (high - low)
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
@@ -77,25 +80,25 @@ def svg(outcomes: Sequence[Outcome], subtitle: str) -> str:
         )
     for index, outcome in enumerate(shown):
         y = _TOP + _LINE * index
-        parts += _bar(outcome, y, across)
+        parts += _bar(outcome, y, labels, across)
     parts.append(
-        f'  <text class="small" x="{_LABELS}" y="{bottom + 32}">right of 1{_TIMES}: Ottla leads; '
+        f'  <text class="small" x="{labels}" y="{bottom + 32}">right of 1{_TIMES}: Ottla leads; '
         "a short upright line is the target</text>"
     )
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _bar(outcome: Outcome, y: int, across: Callable[[float], float]) -> list[str]:
+def _bar(outcome: Outcome, y: int, labels: int, across: Callable[[float], float]) -> list[str]:
     advantage = outcome.advantage
     start, end = sorted((across(1.0), across(advantage)))
     colour = "ahead" if advantage >= 1 else "behind"
     middle = y + _BAR - 3
     title = escape(outcome.row.title)
     parts = [
-        f'  <text x="{_LABELS - 12}" y="{middle}" text-anchor="end">{title}</text>',
+        f'  <text x="{labels - 12}" y="{middle}" text-anchor="end">{title}</text>',
         f'  <rect class="{colour}" x="{start:.1f}" y="{y}" width="{max(1.5, end - start):.1f}" '
         f'height="{_BAR}" rx="2"/>',
-        f'  <text x="{_LABELS + _BARS + _VALUES - 16}" y="{middle}" text-anchor="end">'
+        f'  <text x="{labels + _BARS + _VALUES - 16}" y="{middle}" text-anchor="end">'
         f"{advantage:.2f}{_TIMES}</text>",
     ]
     if outcome.row.target is not None:

@@ -5,14 +5,22 @@ Each part of the table has its own kind of session, with its own start of each b
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, ClassVar
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
+from bench.client import Client
 from bench.processes import BenchError, Child, wait_port
 from bench.systems import new_node
 
@@ -21,12 +29,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bench.rows import Sizes
+    from bench.selection import Selection
     from bench.systems import ApacheKafka, System
 
     Step = tuple[Callable[[], None], tuple[str, ...]]
 
 _ADMIN_PATIENCE = 120.0
 _START_PATIENCE = 120.0
+_RESTART_PATIENCE = 900.0
 
 
 class Course:
@@ -41,23 +51,24 @@ class Course:
         tools: ApacheKafka,
         folder: Path,
         sizes: Sizes,
-        wanted: str,
+        selection: Selection,
         record: Callable[[str, float], None],
     ) -> None:
         self._system = system
         self._tools = tools
         self._sizes = sizes
-        self._wanted = wanted
+        self._selection = selection
         self._record = record
         self._node = new_node(folder)
         self._broker: Child | None = None
+        self._stack = ExitStack()
         self.failures: list[str] = []
 
     def run(self) -> None:
         """Everything the pattern selects, in the order that disturbs the least."""
         self._system.prepare(self._node, self.SETTINGS)
         os.sync()
-        with ExitStack() as stack:
+        with self._stack as stack:
             self._start(stack)
             for step in self._chosen():
                 try:
@@ -69,6 +80,8 @@ class Course:
                         raise BenchError(
                             f"{self._child.name} is gone:\n{self._child.tail()}"
                         ) from None
+                    if step == self._warm_up:
+                        return  # nothing after it would mean anything
 
     # What a kind of session says of itself.
 
@@ -88,10 +101,13 @@ class Course:
     # What the steps share.
 
     def _chosen(self) -> Iterator[Callable[[], None]]:
-        chosen = [step for step, keys in self._steps() if self._wants(*keys)]
-        if chosen:
+        steps = [step for step in self._steps() if self._wants(*step[1])]
+        # What would come after the last row that is reported is nobody's past.
+        while steps and not self._selection.reports(*steps[-1][1]):
+            steps.pop()
+        if steps:
             yield self._warm_up
-            yield from chosen
+            yield from (step for step, _keys in steps)
 
     @property
     def _child(self) -> Child:
@@ -99,16 +115,22 @@ class Course:
         return self._broker
 
     def _wants(self, *keys: str) -> bool:
-        return any(fnmatch.fnmatchcase(key, self._wanted) for key in keys)
+        """Whether one of the rows is run, reported or not."""
+        return self._selection.runs(*keys)
 
     def _report(self, key: str, value: float) -> None:
-        if self._wants(key):
+        if self._selection.reports(key):
             self._record(key, value)
 
-    def _create(self, topic: str, partitions: int) -> None:
-        admin = AdminClient({"bootstrap.servers": self._node.bootstrap, "log_level": 3})
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self._node.bootstrap, "log_level": 3})
+
+    def _create(
+        self, topic: str, partitions: int, configs: Mapping[str, str] | None = None
+    ) -> None:
+        admin = self._admin()
         pending = admin.create_topics(
-            [NewTopic(topic, partitions, 1)],
+            [NewTopic(topic, partitions, 1, config=dict(configs or {}))],
             operation_timeout=_ADMIN_PATIENCE,
             request_timeout=_ADMIN_PATIENCE,
         )
@@ -121,3 +143,44 @@ class Course:
             if time.monotonic() > deadline:
                 raise BenchError(f"the {partitions} partitions of {topic} never got a leader")
             time.sleep(0.05)
+
+    def _alter(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Set some of a topic's own settings; the others stay."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        admin = self._admin()  # with it its requests would end
+        for done in admin.incremental_alter_configs([resource]).values():
+            try:
+                done.result(_ADMIN_PATIENCE)
+            except KafkaException as error:
+                raise BenchError(f"{topic} did not take {dict(configs)}: {error}") from None
+
+    def _delete(self, topic: str) -> None:
+        admin = self._admin()
+        pending = admin.delete_topics([topic], operation_timeout=_ADMIN_PATIENCE)
+        pending[topic].result(_ADMIN_PATIENCE)
+
+    def _paced(self, topic: str, while_open: Callable[[], None]) -> dict[str, float]:
+        """Latencies of records sent at the fixed rate while something else goes on."""
+        os.sync()
+        with Client(
+            "paced",
+            bootstrap=self._node.bootstrap,
+            topic=topic,
+            rate=self._sizes.latency_rate,
+            size=100,
+        ) as client:
+            client.wait_ready()
+            time.sleep(1.0)
+            client.tell()
+            while_open()
+            client.tell()
+            return client.result()
+
+    def _start_again(self) -> None:
+        """Start the broker that was stopped or killed, on the same data; return when it listens."""
+        self._broker = self._stack.enter_context(self._system.start(self._node))
+        wait_port(self._node.port, self._child, _RESTART_PATIENCE)

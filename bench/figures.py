@@ -23,8 +23,35 @@ class Part(enum.Enum):
     """The tables of a report. Each part is measured with its own start of each broker."""
 
     BROKER = "The broker"
+    RECORDS = "Records that the broker looks into"
+    COMPACTION = "Compaction"
+    GROWTH = "Growth"
+    LARGE_GROWTH = "Growth, larger"
     GROUPS = "Groups"
+    OFFSETS = "Groups after a restart"
     COMMANDS = "Commands"
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether a whole run has it only with `--large`."""
+        return self is Part.LARGE_GROWTH
+
+    @property
+    def rounds_at_most(self) -> int | None:
+        """How often a whole run takes a part of which one turn alone is minutes."""
+        return _ROUNDS_AT_MOST.get(self)
+
+
+_ROUNDS_AT_MOST = {Part.COMPACTION: 2, Part.GROWTH: 2, Part.LARGE_GROWTH: 1, Part.OFFSETS: 2}
+
+
+def rounds_of(part: Part, rounds: int, *, demanded: bool) -> int:
+    """In how many rounds a part is measured. A number that somebody has named is kept to,
+    except in the part on demand, which takes a quarter of an hour."""
+    most = part.rounds_at_most
+    if most is None or (demanded and not part.on_demand):
+        return rounds
+    return min(rounds, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +127,24 @@ class Outcome:
     @property
     def verdict(self) -> str:
         return {True: "reached", False: "not reached", None: ""}[self.reached]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Requests of a while, and the processor time that the broker took for them."""
+
+    requests: float
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def a_second(self) -> float:
+        return self.requests / self.seconds
+
+    @property
+    def cpu_microseconds(self) -> float:
+        """Of one request."""
+        return self.cpu_seconds / self.requests * 1e6
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING
 
 from bench import chart, table
 from bench.commands import CommandSession
+from bench.compaction import CompactionSession, keys_for
 from bench.figures import Part
 from bench.groups import GroupSession
 from bench.maven import CACHE, ROOT
+from bench.restarted import RestartedSession
 from bench.rows import FULL
 
 if TYPE_CHECKING:
@@ -37,6 +39,15 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """How long the sessions of a part took, all its rounds and both brokers together."""
+
+    part: Part
+    rounds: int
+    minutes: float
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One whole run."""
 
@@ -48,12 +59,22 @@ class Report:
     outcomes: Sequence[Outcome]
     checks: Sequence[Check]
     failures: Sequence[str]
+    spent: Sequence[Spent] = ()
 
     def markdown(self) -> str:
         cold = self.sizes.cold_bytes / 1e9
         notes = {
             Part.BROKER: f"Evicted data: {cold:g} GB read from the disk by another consumer "
             "meanwhile.",
+            Part.RECORDS: "Records with a key and a value of words; the rows of produce above need "
+            "none of them looked at.",
+            Part.COMPACTION: f"{keys_for(self.sizes.compacted_bytes) / 1e6:g} million keys, each "
+            f"twice in {self.sizes.compacted_bytes / 1e9:.3g} GB; "
+            f"{_sentence(CompactionSession.SETTINGS)} on both brokers.",
+            Part.GROWTH: "A start ends with an acknowledged record in the last partition.",
+            Part.LARGE_GROWTH: "The same with more partitions, once.",
+            Part.OFFSETS: f"{self.sizes.restarted_groups:,} groups; "
+            f"{_sentence(RestartedSession.SETTINGS)} on both brokers.",
             Part.GROUPS: f"{_sentence(GroupSession.SETTINGS)} on both brokers.",
             Part.COMMANDS: "From the start of the process to its end, Apache's tool at Apache "
             f"Kafka, ours at Ottla; {_sentence(CommandSession.SETTINGS)} on both brokers.",
@@ -67,8 +88,13 @@ class Report:
         for part in Part:
             outcomes = [outcome for outcome in self.outcomes if outcome.row.part is part]
             if outcomes:
-                lines += ["", f"### {part.value}", "", table.markdown(outcomes), "", notes[part]]
-        if self.sizes != FULL:
+                note = notes[part]
+                for it in self.spent:
+                    if it.part is part:
+                        rounds = "one round" if it.rounds == 1 else f"{it.rounds} rounds"
+                        note += f" {it.minutes:.0f} minutes, {rounds}."
+                lines += ["", f"### {part.value}", "", table.markdown(outcomes), "", note]
+        if self._reduced:
             lines += ["", "The sizes of this run were reduced: it shows that things work, no more."]
         if self.checks:
             lines += ["", "| check | | |", "|---|---|---|"]
@@ -77,6 +103,11 @@ class Report:
                 for check in self.checks
             ]
         return "\n".join(lines) + "\n"
+
+    @property
+    def _reduced(self) -> bool:
+        """Whether anything was smaller than in a whole run; the part on demand has no one size."""
+        return replace(self.sizes, large_growth_partitions=FULL.large_growth_partitions) != FULL
 
     def json(self) -> str:
         rows = [
@@ -102,6 +133,10 @@ class Report:
             "machine": asdict(self.machine),
             "rounds": self.rounds,
             "minutes": round(self.minutes, 1),
+            "parts": {
+                it.part.name.lower(): {"rounds": it.rounds, "minutes": round(it.minutes, 1)}
+                for it in self.spent
+            },
             "sizes": asdict(self.sizes),
             "rows": rows,
             "checks": [asdict(check) for check in self.checks],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.commands import COMMANDS
 from bench.figures import Better, Part, Row
+from bench.walked import WALKED
 
 _UP, _DOWN = Better.HIGHER, Better.LOWER
+Rows = tuple[Row, ...]
 _RECORDS, _MB, _REQUESTS = "M records/s", "MB/s", "requests/s"
 
 _BROKER_ROWS = (
@@ -21,6 +23,7 @@ _BROKER_ROWS = (
     Row("requests-1", "one-record requests, one in flight", _REQUESTS, _UP, 1.5),
     Row("requests-64", "… on 64 connections", _REQUESTS, _UP, 1.0),
     Row("requests-64-raw", "… on 64 bare sockets (no client library)", _REQUESTS, _UP, None),
+    Row("cpu-requests-64-raw", "… broker CPU a request", "µs", _DOWN, 0.8),
     Row("latency-p50", "end to end at 1,000/s, p50", "ms", _DOWN, 0.8),
     Row("latency-p99", "end to end at 1,000/s, p99", "ms", _DOWN, 0.7),
     Row("latency-p999", "end to end at 1,000/s, p99.9", "ms", _DOWN, 0.7),
@@ -39,6 +42,36 @@ _BROKER_ROWS = (
     Row("cpu-consume", "broker CPU per GB consumed (1 KB)", "s", _DOWN, 1.0),
     Row("cli-list", "listing topics from the command line", "s", _DOWN, 0.5),
 )
+
+
+_GROWTH_KEPT = (0.15, 0.15, 0.15, 0.15)
+_COMPACTION_ROWS = (
+    Row("compaction-time", "compaction of 5 GB beside a full produce load", "s", _DOWN, 1.5),
+    Row("compaction-kept", "produce rate kept beside it", "of the plain rate", _UP, 1.0),
+    Row("compaction-produce", "… as a rate, 100 B", _RECORDS, _UP, None),
+    Row("compaction-p99", "end to end at 1,000/s beside a compaction, p99", "ms", _DOWN, 1.0),
+    Row("compaction-time-paced", "… how long it takes then", "s", _DOWN, None),
+)
+_OFFSETS_ROWS = (
+    Row("offsets-load", "start until 10,000 groups answer, 4 million commits", "s", _DOWN, None),
+    Row("offsets-load-compacted", "… after a compaction", "s", _DOWN, None),
+)
+
+
+def _growth_rows(key: str, partitions: int, part: Part, targets: tuple[float | None, ...]) -> Rows:
+    first, memory, stopped, killed = targets
+    count = f"{partitions:,} partitions"
+    return (
+        Row(f"{key}-first", f"create {count}, a record into each", "s", _DOWN, first, part),
+        Row(f"{key}-memory", f"resident memory, {count}", "MB", _DOWN, memory, part),
+        Row(f"{key}-stopped", f"start after a clean stop, {count}", "s", _DOWN, stopped, part),
+        Row(f"{key}-killed", f"start after kill -9, {count}", "s", _DOWN, killed, part),
+    )
+
+
+def large_growth_rows(partitions: int) -> Rows:
+    """What is shown of a broker with so many partitions."""
+    return _growth_rows("growth-20k", partitions, Part.LARGE_GROWTH, (None,) * 4)
 
 
 def _group_rows(protocol: str) -> tuple[Row, ...]:
@@ -66,12 +99,24 @@ def _group_rows(protocol: str) -> tuple[Row, ...]:
 
 ROWS: tuple[Row, ...] = (
     *_BROKER_ROWS,
+    *(Row(it.key, it.title, _RECORDS, _UP, 1.0, Part.RECORDS) for it in WALKED),
+    *(replace(row, part=Part.COMPACTION) for row in _COMPACTION_ROWS),
+    *_growth_rows("growth-5k", 5_000, Part.GROWTH, _GROWTH_KEPT),
+    *large_growth_rows(20_000),
     *_group_rows("classic"),
     *_group_rows("consumer"),
     Row("group-commits-1", "offset commits, one in flight", "commits/s", _UP, 1.0, Part.GROUPS),
     Row("group-commits-16", "… on 16 connections", "commits/s", _UP, 1.0, Part.GROUPS),
+    Row("cpu-commits-16", "… broker CPU a commit", "µs", _DOWN, None, Part.GROUPS),
+    *(replace(row, part=Part.OFFSETS) for row in _OFFSETS_ROWS),
     *(Row(it.key, it.title, "s", _DOWN, 0.5, Part.COMMANDS) for it in COMMANDS),
 )
+
+
+def rows_for(sizes: Sizes) -> Rows:
+    """All rows, in whose titles the number of partitions is the one that was asked for."""
+    large = {row.key: row for row in large_growth_rows(sizes.large_growth_partitions)}
+    return tuple(large.get(row.key, row) for row in ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +143,14 @@ class Sizes:
     many_groups: int
     heartbeat_seconds: float
     command_runs: int
+    crowd_warm_seconds: float
+    walked_records: int
+    growth_partitions: int
+    large_growth_partitions: int
+    compacted_bytes: int
+    flood_seconds: float
+    restarted_groups: int
+    restarted_commits: int
 
 
 FULL = Sizes(
@@ -121,6 +174,14 @@ FULL = Sizes(
     many_groups=1_000,
     heartbeat_seconds=15.0,
     command_runs=2,
+    crowd_warm_seconds=6.0,
+    walked_records=2_000_000,
+    growth_partitions=5_000,
+    large_growth_partitions=20_000,
+    compacted_bytes=5_040_000_000,
+    flood_seconds=10.0,
+    restarted_groups=10_000,
+    restarted_commits=40,
 )
 QUICK = Sizes(
     small_records=500_000,
@@ -143,4 +204,12 @@ QUICK = Sizes(
     many_groups=100,
     heartbeat_seconds=3.0,
     command_runs=1,
+    crowd_warm_seconds=2.0,
+    walked_records=300_000,
+    growth_partitions=500,
+    large_growth_partitions=2_000,
+    compacted_bytes=250_000_000,
+    flood_seconds=3.0,
+    restarted_groups=1_000,
+    restarted_commits=150,
 )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from bench import pagecache
 from bench.client import Client, measure
 from bench.course import Course
+from bench.figures import Rate
 from bench.load import frames
 from bench.processes import BenchError, run, wait_port
 
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
 
     from bench.course import Step
     from bench.rows import Sizes
+    from bench.selection import Selection
     from bench.systems import ApacheKafka, System
 
 _SETTLE_SECONDS = 2.0
 _EVICTED = 0.02
 _LOSS_PAIRS = 3
 _CLI_RUNS = 3
+_RAW_ROWS = ("requests-64-raw", "cpu-requests-64-raw")
 _JAVA_RATE = re.compile(r"^(\d+) records sent, ([0-9.]+) records/sec", re.MULTILINE)
 
 
@@ -45,10 +48,10 @@ class Session(Course):
         tools: ApacheKafka,
         folder: Path,
         sizes: Sizes,
-        wanted: str,
+        selection: Selection,
         record: Callable[[str, float], None],
     ) -> None:
-        super().__init__(system, tools, folder, sizes, wanted, record)
+        super().__init__(system, tools, folder, sizes, selection, record)
         self._filled: dict[tuple[int, int], tuple[str, int]] = {}
 
     # What the rows share.
@@ -67,8 +70,9 @@ class Session(Course):
     def _consume(self, topic: str, count: int) -> dict[str, float]:
         return measure("consume", bootstrap=self._node.bootstrap, topic=topic, count=count)
 
-    def _requests(self, kind: str, connections: int, seconds: float) -> float:
+    def _requests(self, kind: str, connections: int, seconds: float) -> Rate:
         os.sync()
+        before = self._child.usage().cpu_seconds
         figures = measure(
             kind,
             bootstrap=self._node.bootstrap,
@@ -76,7 +80,8 @@ class Session(Course):
             connections=connections,
             seconds=seconds,
         )
-        return figures["requests"] / figures["seconds"]
+        cpu = self._child.usage().cpu_seconds - before
+        return Rate(figures["requests"], figures["seconds"], cpu)
 
     # The course of a session.
 
@@ -124,7 +129,7 @@ class Session(Course):
                 ("consume-1k", "cpu-consume"),
             ),
             (self._java_row, ("java-produce-100b",)),
-            (self._request_rows, ("requests-1", "requests-64", "requests-64-raw")),
+            (self._request_rows, ("requests-1", "requests-64", *_RAW_ROWS)),
             (self._latency_rows, ("latency-p50", "latency-p99", "latency-p999")),
             (self._memory_row, ("memory-loaded",)),
             (self._cli_row, ("cli-list",)),
@@ -188,33 +193,20 @@ class Session(Course):
             self._report("java-produce-100b", float(found[-1][1]) / 1e6)
 
     def _request_rows(self) -> None:
-        for key, kind, connections in (
-            ("requests-1", "requests", 1),
-            ("requests-64", "requests", 64),
-            ("requests-64-raw", "requests-raw", 64),
+        for keys, kind, connections in (
+            (("requests-1",), "requests", 1),
+            (("requests-64",), "requests", 64),
+            (_RAW_ROWS, "requests-raw", 64),
         ):
-            if self._wants(key):
+            if self._wants(*keys):
+                if kind == "requests-raw":
+                    # CPU counts here, and a JVM that still compiles takes ten times as much.
+                    self._requests(kind, connections, self._sizes.crowd_warm_seconds)
                 for _ in range(self._sizes.repeats):
-                    self._report(
-                        key, self._requests(kind, connections, self._sizes.request_seconds)
-                    )
-
-    def _paced(self, topic: str, while_open: Callable[[], None]) -> dict[str, float]:
-        """Latencies of records sent at the fixed rate while something else goes on."""
-        os.sync()
-        with Client(
-            "paced",
-            bootstrap=self._node.bootstrap,
-            topic=topic,
-            rate=self._sizes.latency_rate,
-            size=100,
-        ) as client:
-            client.wait_ready()
-            time.sleep(1.0)
-            client.tell()
-            while_open()
-            client.tell()
-            return client.result()
+                    found = self._requests(kind, connections, self._sizes.request_seconds)
+                    self._report(keys[0], found.a_second)
+                    if len(keys) > 1:
+                        self._report(keys[1], found.cpu_microseconds)
 
     def _latency_rows(self) -> None:
         self._create("latency", 1)

@@ -6,23 +6,37 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from bench.load import consumers, groups, latency, requests, start, throughput
+from bench.load import consumers, groups, latency, offsets, requests, start, throughput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+def _fill_keyed(bootstrap: str, **arguments: int | str) -> dict[str, float]:
+    # Here, so that the other clients do not load numpy.
+    from bench.load import keyed
+
+    return keyed.fill(bootstrap, **arguments)  # type: ignore[arg-type]
+
+
 MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
     "produce": throughput.produce,
     "consume": throughput.consume,
+    "each-partition": throughput.each_partition,
+    "flood": throughput.flood,
+    "fill-keyed": _fill_keyed,
     "requests": requests.clients,
     "requests-raw": requests.raw,
     "paced": latency.paced,
     "first-ack": start.first_ack,
+    "told-ack": start.told_ack,
     "first-record": consumers.first_record,
     "rebalance": consumers.rebalance,
     "rebalances-raw": groups.rebalances,
     "heartbeats": groups.heartbeats,
     "commits": groups.commits,
+    "commit-all": offsets.commit_all,
+    "offsets-served": offsets.served,
 }
 
 

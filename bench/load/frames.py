@@ -12,6 +12,10 @@ import struct
 from crc32c import crc32c
 
 _CLIENT_ID = b"bench"
+_COVERED = struct.Struct(">hiqqqhii")
+COVERED_FROM = 21
+"""Where in a batch that begins which its checksum is of."""
+RECORDS_FROM = COVERED_FROM + _COVERED.size
 
 
 def api_versions() -> bytes:
@@ -30,14 +34,23 @@ def produce(topic: str, partition: int, records: bytes) -> bytes:
 
 def batch(value: bytes) -> bytes:
     """A record batch (magic 2) with one record, no key, no headers."""
-    record = (
-        b"\x00" + _varint(0) + _varint(0) + _varint(-1) + _varint(len(value)) + value + _varint(0)
-    )
-    record = _varint(len(record)) + record
     now = 1_700_000_000_000
-    covered = struct.pack(">hiqqqhii", 0, 0, now, now, -1, -1, -1, 1) + record
+    return batch_of(record(0, None, value), 1, now)
+
+
+def batch_of(records: bytes, count: int, timestamp: int) -> bytes:
+    """A record batch (magic 2) of records whose deltas are right, all of one time."""
+    covered = _COVERED.pack(0, count - 1, timestamp, timestamp, -1, -1, -1, count) + records
     head = struct.pack(">iBI", -1, 2, crc32c(covered))
     return struct.pack(">qi", 0, len(head) + len(covered)) + head + covered
+
+
+def record(delta: int, key: bytes | None, value: bytes) -> bytes:
+    """One record without headers."""
+    body = b"\x00" + varint(0) + varint(delta)
+    body += varint(-1) if key is None else varint(len(key)) + key
+    body += varint(len(value)) + value + varint(0)
+    return varint(len(body)) + body
 
 
 def read_frame(sock: socket.socket) -> bytes:
@@ -69,7 +82,7 @@ def _exactly(sock: socket.socket, length: int) -> bytes:
     return data
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
     zigzag = (value << 1) ^ (value >> 63)
     out = bytearray()
     while zigzag > 0x7F:

@@ -8,7 +8,10 @@ behind the few that do (`Spliced`).
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _CLIENT_ID = b"bench"
 _HEADER = struct.Struct(">hhih")
@@ -19,6 +22,7 @@ _NULL_ARRAY = b"\x00"
 _EMPTY_ARRAY = b"\x01"
 _NO_TAGS = b"\x00"
 
+OFFSET_FETCH = 9
 OFFSET_COMMIT, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = (
     8,
     10,
@@ -119,6 +123,15 @@ def leave_group(group: str, member: bytes) -> bytes:
 
 def offset_commit(group: str, topic: str, partition: int, offset: int) -> bytes:
     """OffsetCommit 7 of one partition for a group without members."""
+    return _offset_commit(group, topic, [partition], offset)
+
+
+def offset_commits(group: str, topic: str, partitions: int, offset: int) -> bytes:
+    """The same of all partitions of a topic."""
+    return _offset_commit(group, topic, range(partitions), offset)
+
+
+def _offset_commit(group: str, topic: str, partitions: Sequence[int], offset: int) -> bytes:
     return _frame(
         OFFSET_COMMIT,
         7,
@@ -128,8 +141,16 @@ def offset_commit(group: str, topic: str, partition: int, offset: int) -> bytes:
         + _NULL_STRING
         + _INT32.pack(1)
         + _string(topic.encode())
-        + struct.pack(">iiqih", 1, partition, offset, -1, -1),
+        + _INT32.pack(len(partitions))
+        + b"".join(struct.pack(">iqih", it, offset, -1, -1) for it in partitions),
     )
+
+
+def offset_fetch(group: str, topic: str, partitions: int) -> bytes:
+    """OffsetFetch 5 of all partitions of a topic."""
+    numbers = struct.pack(f">i{partitions}i", partitions, *range(partitions))
+    body = _string(group.encode()) + _INT32.pack(1) + _string(topic.encode()) + numbers
+    return _frame(OFFSET_FETCH, 5, body)
 
 
 def read_error(answer: bytes) -> int:
@@ -151,6 +172,26 @@ def read_commit_error(answer: bytes) -> int:
     """The error code of the only partition of an OffsetCommit 7 answer."""
     code: int = _INT16.unpack_from(answer, len(answer) - 2)[0]
     return code
+
+
+def read_fetched(answer: bytes) -> list[int]:
+    """The offsets of the only topic of an OffsetFetch 5 answer; nothing when it is an error."""
+    (error,) = _INT16.unpack_from(answer, len(answer) - 2)
+    if error:
+        return []
+    (topics,) = _INT32.unpack_from(answer, 8)
+    if not topics:
+        return []
+    _name, at = _read_string(answer, 12)
+    (count,) = _INT32.unpack_from(answer, at)
+    at += 4
+    offsets = []
+    for _ in range(count):
+        _partition, offset, _epoch = struct.unpack_from(">iqi", answer, at)
+        _metadata, at = _read_string(answer, at + 16)
+        offsets.append(offset)
+        at += 2
+    return offsets
 
 
 # ---------------------------------------------------------------------- the consumer protocol
@@ -235,7 +276,7 @@ def _unsigned(value: int) -> bytes:
 
 def _read_string(answer: bytes, at: int) -> tuple[bytes, int]:
     (length,) = _INT16.unpack_from(answer, at)
-    end = at + 2 + length
+    end = at + 2 + max(0, length)
     return answer[at + 2 : end], end
 
 

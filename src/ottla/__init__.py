@@ -9,14 +9,86 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ottla.client.admin import Admin
-    from ottla.client.asynchronous import AsyncAdmin, AsyncConsumer, AsyncProducer
-    from ottla.client.consumer import Consumer
-    from ottla.client.producer import Producer
-    from ottla.client.records import Delivery, Record
-    from ottla.client.serializers import BYTES, JSON, STRING, Serde
-    from ottla.errors import ErrorCode, KafkaError
-    from ottla.model.ids import TopicPartition
+    from ottla.client.admin import (
+        Admin,
+        OffsetSpec,
+    )
+    from ottla.client.asynchronous import (
+        AsyncAdmin,
+        AsyncConsumer,
+        AsyncProducer,
+    )
+    from ottla.client.consumer import (
+        Consumer,
+        ConsumerOptions,
+        DecodeErrorHandler,
+        Partitions,
+        RebalanceCallback,
+    )
+    from ottla.client.descriptions import (
+        ClusterDescription,
+        ConfigEntry,
+        ConfigSynonym,
+        LogDirDescription,
+        NewTopic,
+        Node,
+        OffsetInfo,
+        PartitionDescription,
+        ReplicaInfo,
+        TopicDescription,
+        TopicListing,
+    )
+    from ottla.client.errors import (
+        ClientError,
+        DamagedRecordsError,
+        DeliveryFailedError,
+        PartialFailureError,
+        RecordDecodeError,
+    )
+    from ottla.client.groups import (
+        CommittedOffset,
+        GroupDescription,
+        GroupListing,
+        GroupMember,
+        PartitionLag,
+    )
+    from ottla.client.partitioners import (
+        Partitioner,
+    )
+    from ottla.client.positions import (
+        Position,
+    )
+    from ottla.client.producer import (
+        Acks,
+        Compression,
+        DeliveryCallback,
+        Producer,
+        ProducerOptions,
+    )
+    from ottla.client.records import (
+        Delivery,
+        Headers,
+        Record,
+        TimestampType,
+    )
+    from ottla.client.serializers import (
+        BYTES,
+        JSON,
+        STRING,
+        Deserializer,
+        Serde,
+        Serializer,
+    )
+    from ottla.client.settings import (
+        StatisticsCallback,
+    )
+    from ottla.errors import (
+        ErrorCode,
+        KafkaError,
+    )
+    from ottla.model.ids import (
+        TopicPartition,
+    )
 
 __version__ = "0.1.0"
 
@@ -24,36 +96,110 @@ __all__ = [
     "BYTES",
     "JSON",
     "STRING",
+    "Acks",
     "Admin",
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
+    "ClientError",
+    "ClusterDescription",
+    "CommittedOffset",
+    "Compression",
+    "ConfigEntry",
+    "ConfigSynonym",
     "Consumer",
+    "ConsumerOptions",
+    "DamagedRecordsError",
+    "DecodeErrorHandler",
     "Delivery",
+    "DeliveryCallback",
+    "DeliveryFailedError",
+    "Deserializer",
     "ErrorCode",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "Headers",
     "KafkaError",
+    "LogDirDescription",
+    "NewTopic",
+    "Node",
+    "OffsetInfo",
+    "OffsetSpec",
+    "PartialFailureError",
+    "PartitionDescription",
+    "PartitionLag",
+    "Partitioner",
+    "Partitions",
+    "Position",
     "Producer",
+    "ProducerOptions",
+    "RebalanceCallback",
     "Record",
+    "RecordDecodeError",
+    "ReplicaInfo",
     "Serde",
+    "Serializer",
+    "StatisticsCallback",
+    "TimestampType",
+    "TopicDescription",
+    "TopicListing",
     "TopicPartition",
     "__version__",
 ]
 
 _HOMES = {
+    "Acks": "ottla.client.producer",
     "Admin": "ottla.client.admin",
     "AsyncAdmin": "ottla.client.asynchronous",
     "AsyncConsumer": "ottla.client.asynchronous",
     "AsyncProducer": "ottla.client.asynchronous",
     "BYTES": "ottla.client.serializers",
+    "ClientError": "ottla.client.errors",
+    "ClusterDescription": "ottla.client.descriptions",
+    "CommittedOffset": "ottla.client.groups",
+    "Compression": "ottla.client.producer",
+    "ConfigEntry": "ottla.client.descriptions",
+    "ConfigSynonym": "ottla.client.descriptions",
     "Consumer": "ottla.client.consumer",
+    "ConsumerOptions": "ottla.client.consumer",
+    "DamagedRecordsError": "ottla.client.errors",
+    "DecodeErrorHandler": "ottla.client.consumer",
     "Delivery": "ottla.client.records",
+    "DeliveryCallback": "ottla.client.producer",
+    "DeliveryFailedError": "ottla.client.errors",
+    "Deserializer": "ottla.client.serializers",
     "ErrorCode": "ottla.errors",
+    "GroupDescription": "ottla.client.groups",
+    "GroupListing": "ottla.client.groups",
+    "GroupMember": "ottla.client.groups",
+    "Headers": "ottla.client.records",
     "JSON": "ottla.client.serializers",
     "KafkaError": "ottla.errors",
+    "LogDirDescription": "ottla.client.descriptions",
+    "NewTopic": "ottla.client.descriptions",
+    "Node": "ottla.client.descriptions",
+    "OffsetInfo": "ottla.client.descriptions",
+    "OffsetSpec": "ottla.client.admin",
+    "PartialFailureError": "ottla.client.errors",
+    "PartitionDescription": "ottla.client.descriptions",
+    "PartitionLag": "ottla.client.groups",
+    "Partitioner": "ottla.client.partitioners",
+    "Partitions": "ottla.client.consumer",
+    "Position": "ottla.client.positions",
     "Producer": "ottla.client.producer",
+    "ProducerOptions": "ottla.client.producer",
+    "RebalanceCallback": "ottla.client.consumer",
     "Record": "ottla.client.records",
+    "RecordDecodeError": "ottla.client.errors",
+    "ReplicaInfo": "ottla.client.descriptions",
     "STRING": "ottla.client.serializers",
     "Serde": "ottla.client.serializers",
+    "Serializer": "ottla.client.serializers",
+    "StatisticsCallback": "ottla.client.settings",
+    "TimestampType": "ottla.client.records",
+    "TopicDescription": "ottla.client.descriptions",
+    "TopicListing": "ottla.client.descriptions",
     "TopicPartition": "ottla.model.ids",
 }
 

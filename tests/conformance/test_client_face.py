@@ -615,6 +615,118 @@ def test_a_group_goes_on_where_it_was(bootstrap: str, make_topic: MakeTopic, uni
         assert len(list(consumer.records(until_end=True))) == 4
 
 
+def test_a_record_whose_work_failed_comes_again(
+    bootstrap: str, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, group = make_topic(), unique("group")
+    fill(bootstrap, topic, 4)
+
+    def work(fail_at: bytes | None) -> list[bytes]:
+        seen: list[bytes] = []
+        with ottla.Consumer(bootstrap, group=group, reset="earliest") as consumer:
+            consumer.subscribe(topic)
+            for record in consumer.records(limit=4, idle=30):
+                assert record.value is not None
+                seen.append(record.value)
+                if record.value == fail_at:
+                    raise ZeroDivisionError
+                if record.value == b"3":
+                    break
+        return seen
+
+    with pytest.raises(ZeroDivisionError):
+        work(b"2")
+    assert work(None) == [b"2", b"3"]
+
+
+def test_what_cannot_be_decoded_comes_again_until_somebody_decides(
+    bootstrap: str, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, group = make_topic(), unique("group")
+    with ottla.Producer(bootstrap) as producer:
+        for value in ("1", "{", "2"):
+            producer.send(topic, value)
+
+    def read_strictly() -> None:
+        with ottla.Consumer(bootstrap, group=group, reset="earliest", value=ottla.JSON) as strict:
+            strict.subscribe(topic)
+            list(strict.records(idle=30))
+
+    for _ in range(2):
+        with pytest.raises(ottla.RecordDecodeError):
+            read_strictly()
+    dead: list[bytes | None] = []
+    with ottla.Consumer(
+        bootstrap,
+        group=group,
+        value=ottla.JSON,
+        on_error=lambda record, error: dead.append(record.value),
+    ) as careful:
+        careful.subscribe(topic)
+        assert [record.value for record in careful.records(until_end=True)] == [2]
+    assert dead == [b"{"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_consume_commits_what_it_printed_when_it_is_stopped(
+    command: Command,
+    running: Callable[..., subprocess.Popen[bytes]],
+    bootstrap: str,
+    make_topic: MakeTopic,
+    unique: Any,
+    number: int,
+) -> None:
+    topic, group = make_topic(), unique("group")
+    fill(bootstrap, topic, 3)
+    process = running("consume", topic, "--group", group)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(3)] == [b"0\n", b"1\n", b"2\n"]
+    process.send_signal(number)
+    assert process.wait(30) == 0
+    with ottla.Consumer(bootstrap, group=group) as consumer:
+        assert consumer.committed((topic, 0)) == {TopicPartition(topic, 0): 3}
+
+
+def test_admin_sees_moves_and_deletes_groups(
+    admin: ottla.Admin, bootstrap: str, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, group = make_topic(), unique("group")
+    first = TopicPartition(topic, 0)
+    fill(bootstrap, topic, 10)
+    with ottla.Consumer(bootstrap, group=group, reset="earliest") as consumer:
+        consumer.subscribe(topic)
+        assert len(list(consumer.records(limit=4, idle=30))) == 4
+        consumer.commit()
+        described = admin.describe_group(group)
+        assert [member.assignment for member in described.members] == [(first,)]
+        with pytest.raises(KafkaError, match="has 1 members; stop them first"):
+            admin.reset_group_offsets(group, topic, "earliest")
+        with pytest.raises(PartialFailureError, match="NON_EMPTY_GROUP"):
+            admin.delete_groups(group)
+    assert group in {listed.name for listed in admin.list_groups(states=["Empty"])}
+    assert {tp: at.offset for tp, at in admin.group_offsets(group).items()} == {first: 4}
+    [row] = admin.group_lag(group)
+    assert (row.committed, row.end, row.lag) == (4, 10, 6)
+    assert admin.reset_group_offsets(group, topic, -2, validate_only=True) == {first: 2}
+    assert admin.group_offsets(group)[first].offset == 4
+    assert admin.reset_group_offsets(group, [(topic, 0)], "latest") == {first: 10}
+    admin.alter_group_offsets(group, {first: 7})
+    assert admin.group_offsets(group)[first].offset == 7
+    admin.delete_group_offsets(group, [first])
+    assert admin.group_offsets(group) == {}
+    admin.delete_groups(group)
+    with pytest.raises(KafkaError) as caught:
+        admin.describe_group(group)
+    assert caught.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_admin_shows_the_data_folders(admin: ottla.Admin, make_topic: MakeTopic) -> None:
+    topic = make_topic(2)
+    folders = [each for found in admin.describe_log_dirs().values() for each in found]
+    here = {(part.topic, part.partition) for folder in folders for part in folder.replicas}
+    assert {(topic, 0), (topic, 1)} <= here
+
+
 def test_a_group_by_command(
     command: Command, bootstrap: str, make_topic: MakeTopic, unique: Any
 ) -> None:

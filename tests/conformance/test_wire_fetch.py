@@ -93,6 +93,47 @@ def test_a_fetch_waits_for_min_bytes(wire, topic, batch, produce, fetch_fields):
     assert bases(waiting.receive().responses[0].partitions[0].records) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("limit", ["max_bytes", "min_bytes"])
+def test_a_fetch_waits_for_the_smaller_of_min_bytes_and_max_bytes(
+    limit, wire, topic, batch, produce, fetch
+):
+    connection = wire()
+    for _ in range(3):
+        produce(connection, topic, batch([b"x" * 1_000]))
+    limits = {"max_bytes": 50_000_000, "min_bytes": 50_000_000} | {limit: 2_500}
+    got = fetch(connection, topic, max_wait=LONG, **limits)
+    assert bases(got.records) == ([0, 1] if limit == "max_bytes" else [0, 1, 2])
+
+
+def test_what_exceeds_a_partitions_limit_does_not_count_as_min_bytes(
+    wire, topic, batch, produce, fetch_fields
+):
+    """Two partitions of which one is full: it is the other's bytes that are waited for."""
+    waiting, writer = wire(), wire()
+    waiting.send(
+        "fetch",
+        12,
+        **fetch_fields(
+            (topic, {0: 0, 1: 0}), max_wait=LONG, min_bytes=2_500, partition_max_bytes=1_500
+        ),
+    )
+    for _ in range(5):
+        produce(writer, topic, batch([b"x" * 1_000]))
+    produce(writer, topic, batch([b"y" * 1_000]), partition=1)
+    first, second = waiting.receive().responses[0].partitions
+    assert (bases(first.records), bases(second.records)) == ([0], [0])
+
+
+def test_a_reader_in_an_older_segment_does_not_wait_for_more(
+    wire, new_topic, batch, produce, fetch
+):
+    topic, connection = new_topic(segment_bytes="1048576"), wire()
+    for _ in range(3):
+        produce(connection, topic, batch([bytes(600_000)]))
+    got = fetch(connection, topic, max_wait=LONG, min_bytes=40_000_000, max_bytes=50_000_000)
+    assert bases(got.records) == [0]
+
+
 def test_a_fetch_that_finds_nothing_answers_after_max_wait(wire, topic, fetch):
     started = time.monotonic()
     assert not fetch(wire(), topic, max_wait=300).records

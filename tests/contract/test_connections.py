@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ottla.net.connection import Connection, Hangup, Reply
+from ottla.net.connection import SEND_TURN, Connection, Hangup, Reply
 from ottla.net.listener import TOGETHER, Limits, Listeners
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.files import FileRegion, OsFileSystem
@@ -125,6 +125,42 @@ def test_answers_of_a_crowd_leave_when_all_have_been_served(loop, crowd):
     before, after = len(frame(b"hello")), len(frame(b"hello") + frame(b"again"))
     assert sent[0] == [before] * 3
     assert sent[2] == ([before] * 3 if crowd else [before, after, after])
+
+
+def test_a_client_that_reads_as_fast_as_we_write_leaves_the_others_their_turn(
+    loop, tmp_path, monkeypatch
+):
+    size = 40 << 20
+    (tmp_path / "log").write_bytes(bytes(size))
+    file = OsFileSystem().open(str(tmp_path / "log"))
+    sends: list[int] = []  # in each turn of the loop
+
+    def sendfile(out: int, fd: int, position: int, length: int) -> int:
+        sends[-1] += length
+        return length  # into a socket that is never full
+
+    def answer(connection: Connection, request: memoryview) -> Reply:
+        return [FileRegion(file, 0, size)] if request == b"all" else [frame(bytes(request))]
+
+    async def scenario(listeners, connect):
+        def turn() -> None:
+            sends.append(0)
+            if sum(sends) < size:
+                asyncio.get_running_loop().call_soon(turn)
+
+        monkeypatch.setattr("os.sendfile", sendfile)
+        reader = await connect()
+        turn()
+        reader.send(b"all")
+        async with asyncio.timeout(10):
+            while sum(sends) < size:
+                await asyncio.sleep(0)
+        reader.send(b"next")
+        assert await reader.receive() == b"next"
+
+    run(loop, answer, scenario)
+    assert sum(sends) == size
+    assert max(sends) <= 2 * SEND_TURN, "one turn, and what of the next the count may catch"
 
 
 def test_what_was_answered_before_a_bad_request_is_sent(loop):

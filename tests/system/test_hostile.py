@@ -131,6 +131,30 @@ def test_half_frames_of_fifty_megabytes_from_five_hundred_clients(
     friend.served()
 
 
+def test_announcing_much_and_sending_little_costs_little_and_only_meanwhile(
+    broker, strangers, neighbour, memory, eventually
+):
+    friend = neighbour(broker)
+    before = broker.rss()
+    with memory(broker, grows_at_most=24 * MB):
+        many = [strangers() for _ in range(500)]
+        for connection in many:
+            connection.sendall(struct.pack(">i", 50_000_000) + PLAIN_HEADER)
+        eventually(lambda: broker.open_files() > 500)
+        friend.served()
+    for sent in (100_000, 300_000):  # what they do send is held, but goes back when they are gone
+        for connection in many:
+            connection.sendall(bytes(sent))
+        friend.served()
+        for connection in many:
+            connection.close()
+        eventually(lambda: broker.rss() < before + 24 * MB)
+        many = [strangers() for _ in range(250)]
+        for connection in many:
+            connection.sendall(struct.pack(">i", 50_000_000) + PLAIN_HEADER)
+    friend.served()
+
+
 def test_a_large_request_still_gets_through_among_them(broker, strangers, wire, batch, raw):
     connection = wire(broker.bootstrap)
     raw.create_topic(connection, "large", max_message_bytes="60000000")
@@ -208,6 +232,41 @@ def test_ten_thousand_idle_connections(broker, strangers, neighbour, memory, eve
         connection.close()
     eventually(lambda: broker.open_files() < before + 100)
     friend.served()
+
+
+def test_idle_connections_leave_descriptors_for_the_logs(
+    start_broker, wire, batch, raw, eventually
+):
+    limit = 256
+    broker = start_broker(wrapper=["sh", "-c", f'ulimit -n {limit}; exec "$0" "$@"'])
+    host, port = broker.bootstrap.split(":")
+    connection = wire(broker.bootstrap)
+    raw.create_topic(connection, "t", 4, segment_bytes=str(MB))
+    with ExitStack() as stack:
+        for _ in range(limit + 50):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+        eventually(lambda: "the limit on open files leaves room for no more" in broker.log())
+        records = batch([bytes(300_000)])
+        offsets = {
+            partition: [
+                raw.produce(connection, "t", records, partition).base_offset for _ in range(20)
+            ]
+            for partition in range(4)
+        }
+        assert all(found == list(range(20)) for found in offsets.values())
+        assert all(raw.fetch(connection, "t", at, 3).records for at in range(20))
+        # what reads records one by one does so in a process of its own
+        raw.create_topic(connection, "compacted", cleanup_policy="compact")
+        keyed = batch([b"v"], keys=[b"k"])
+        assert raw.produce(connection, "compacted", keyed).error_code == 0
+        assert broker.open_files() < limit - 20
+    eventually(lambda: broker.open_files() < 100)
+    broker.kill()
+    broker.start()
+    again = wire(broker.bootstrap)
+    for partition in range(4):
+        assert raw.produce(again, "t", records, partition).base_offset == 20
+    assert "offline" not in broker.log()
 
 
 def bomb(codec: str, size: int) -> bytes:

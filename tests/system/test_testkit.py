@@ -25,6 +25,8 @@ from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError as KafkaPythonError
 
+from ottla.client.retention import explain
+from ottla.client.router import Router
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.runtime.files import OsFileSystem
@@ -202,6 +204,25 @@ def test_append_time_follows_a_clock_that_jumps(broker: Broker, send: Send) -> N
     before, after = broker.consume("t")
     assert before.timestamp_type == "append"
     assert 3_500_000 < before.timestamp - after.timestamp < 3_700_000
+
+
+def test_files_have_the_time_of_the_clock_that_wrote_them(broker: Broker, send: Send) -> None:
+    # Else a timestamp of the broker's own would seem to lie in the future, and retention not
+    # believe it.
+    broker.configure({"message.timestamp.type": "LogAppendTime"}, "t")
+    broker.faults.jump_clock(30 * 24 * 3600)
+    assert send(broker, b"tea") is None
+    assert broker.apply_retention() == 0
+    assert values(broker) == [b"tea"]
+    broker.faults.jump_clock(8 * 24 * 3600)
+    assert broker.apply_retention() == 1
+    assert values(broker) == []
+
+
+def test_a_broker_that_does_not_know_a_request_of_ours_is_named(broker: Broker) -> None:
+    broker.faults.disconnect("ExplainRetention", times=None)
+    with Router(broker.bootstrap) as router, pytest.raises(KafkaError, match="only brokers of"):
+        explain(router, "t")
 
 
 # -- the broker's life, with clients that stay -----------------------------------------------

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from typing import Any
 
 from ottla.broker.internal_topics import InternalTopics
+from ottla.broker.metadata_home import Home, MetadataMissing, find_home, remember
 from ottla.broker.metering import measure
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.journal import DamagedStore
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
-from ottla.cluster.store import MetadataStore
+from ottla.cluster.store import MetadataStore, StoreError
 from ottla.config.broker import BrokerConfig
 from ottla.config.checks import parse_ip_limits
 from ottla.config.dynamic import validate_topic_overrides
@@ -48,6 +47,8 @@ from ottla.runtime.clock import Clock, SystemClock
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.runtime.loop import StallMonitor
 from ottla.runtime.metrics import Metrics
+from ottla.runtime.process import Descriptors, divide_descriptors, file_limit
+from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 from ottla.storage.cleaner import CleanerSettings
@@ -56,11 +57,11 @@ from ottla.storage.loader import Progress
 
 logger = logging.getLogger(__name__)
 
-METADATA_FOLDER = "metadata"
-KRAFT_FOLDER = "__cluster_metadata-0"
 DRAIN_SECONDS = 5.0
 # What strangers may make us hold in unfinished requests, where the settings do not say.
 RECEIVE_MEMORY = 256 << 20
+# Segment files held open, where the limit on descriptors allows it.
+MAX_OPEN_FILES = 2_048
 
 
 class StartFailed(Exception):
@@ -85,6 +86,7 @@ class Broker:
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
         self._dice = dice or random.Random()
+        self._descriptors = divide_descriptors(file_limit(), MAX_OPEN_FILES)
         # known after start
         self.node_id = config.node_id
         self.cluster_id = ""
@@ -98,6 +100,8 @@ class Broker:
         # while it runs
         self._running = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
+        self._tasks = Tasks(self._task_died)
+        self._ending = False
 
     async def start(self) -> None:
         """Everything in its order; on failure what was started is stopped again."""
@@ -105,7 +109,7 @@ class Broker:
         async with AsyncExitStack() as stack:
             try:
                 await self._start(stack)
-            except (StorageUnavailable, DamagedStore, ConfigError) as error:
+            except (StorageUnavailable, StoreError, ConfigError) as error:
                 raise StartFailed(str(error)) from None
             except KafkaError as error:
                 raise StartFailed(error.message or str(error)) from None
@@ -113,6 +117,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what is being answered, flush, mark the folders as cleanly closed."""
+        self._ending = True
         await self._running.aclose()
         logger.info("stopped")
 
@@ -122,6 +127,7 @@ class Broker:
         Connections are closed, then `cut` is called, which has to see to it that nothing reaches
         the disk any more and that its locks are free; then threads and descriptors are let go.
         """
+        self._ending = True
         self._running.pop_all()
         self._listeners.close()
         cut()
@@ -138,7 +144,8 @@ class Broker:
         return self._listeners.connections
 
     async def wait_failed(self) -> str:
-        """Returns, with the reason, when the broker cannot go on: no data folder is left."""
+        """Returns, with the reason, when the broker cannot go on: no data folder is left, the
+        metadata store has failed, or a task in the background has died."""
         assert self._failed is not None
         return await self._failed
 
@@ -155,31 +162,37 @@ class Broker:
             config.log_dirs,
             clock=self._clock,
             workers=workers,
-            settings=_storage_settings(config),
+            settings=_storage_settings(config, self._descriptors),
             dice=self._dice,
             on_offline=self._folder_offline,
+            tasks=self._tasks,
         )
         logs.open_folders()
         stack.callback(logs.release)
 
         # So are the ports. Nothing is accepted yet, but a taken one fails the start now.
-        self._listeners = listeners = Listeners(self._not_yet, _limits(config), self._clock)
+        self._listeners = listeners = Listeners(
+            self._not_yet, _limits(config, self._descriptors), self._clock
+        )
         stack.callback(listeners.close)
         bound = [self._bind(listeners, it.name, it.host, it.port) for it in config.listeners]
 
         # What the cluster is, from our own store or from what Apache Kafka left here.
-        self._store = store = await self._open_store(logs)
+        home = self._find_home(logs)
+        self._store = store = await self._open_store(home, logs.folders)
         stack.push_async_callback(store.close)
         registry = Registry(store)
         await registry.load()
         self._identify(logs, registry)
         self.cluster_id = await registry.ensure_cluster_id(_cluster_id_of(logs))
         logs.identify(self.node_id, self.cluster_id)
+        remember(self._fs, logs.folders, home.data_folder)
 
         # The logs, recovered where needed.
         await logs.load(lambda topic: self._topic_config(registry, topic), progress=_say_progress)
         stack.push_async_callback(logs.close)
         _set_aside_strays(logs, registry.image)
+        await registry.raise_leader_epochs(_needing_new_epochs(logs, registry.image, self.node_id))
         self.data_dirs = tuple(logs.folders)
 
         # Who answers.
@@ -196,6 +209,7 @@ class Broker:
             partitions=replicas,
             clock=self._clock,
             workers=workers,
+            tasks=self._tasks,
             config=lambda: self.services.config,
             new_id=self._new_id,
             consumer=lambda state, classic: ConsumerMachine(
@@ -226,6 +240,7 @@ class Broker:
             metrics=self.metrics,
             table=table,
         )
+        logs.positions = groups
         stack.callback(replicas.stop_making)
         replicas.apply(_everything(registry.image))
         groups.apply(_everything(registry.image))
@@ -257,11 +272,24 @@ class Broker:
             self.node_id, self.endpoints, self._static.broker_rack
         )
         stack.push_async_callback(registration.session.release)
-        office = asyncio.create_task(services.controller.run())
-        stack.push_async_callback(_ended, office)
-        follower = asyncio.create_task(services.registry.follow())
-        stack.push_async_callback(_ended, follower)
-        await services.controller.wait_elected()
+        for what, work in (
+            ("running the controller", services.controller.run()),
+            ("following the metadata", services.registry.follow()),
+        ):
+            stack.push_async_callback(_ended, self._tasks.start(what, work, endless=True))
+        await self._unless_failed(services.controller.wait_elected())
+
+    async def _unless_failed(self, condition: Coroutine[None, None, None]) -> None:
+        """Wait for a condition of the start, which cannot come any more once the broker failed."""
+        assert self._failed is not None
+        waiting = asyncio.ensure_future(condition)
+        try:
+            await asyncio.wait((waiting, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                raise StartFailed(self._failed.result())
+            await waiting
+        finally:
+            waiting.cancel()
 
     def _bind(self, listeners: Listeners, name: str, host: str, port: int) -> Bound:
         try:
@@ -272,23 +300,23 @@ class Broker:
                 "there, or choose another address with --listen"
             ) from None
 
-    async def _open_store(self, logs: LogDirectories) -> MetadataStore:
-        folders = logs.folders
-        home = next(
-            (it for it in folders if self._fs.is_dir(os.path.join(it, METADATA_FOLDER))),
-            folders[0],
-        )
-        path = os.path.join(home, METADATA_FOLDER)
+    async def _open_store(self, home: Home, folders: tuple[str, ...]) -> MetadataStore:
         try:
-            if EmbeddedStore.exists(self._fs, path) or not any(
-                self._fs.is_dir(os.path.join(it, KRAFT_FOLDER)) for it in folders
-            ):
-                return await EmbeddedStore.open(self._fs, path)
-            return await _take_over(self._fs, path, folders)
+            if home.kraft:
+                return await _take_over(self._fs, home.path, folders)
+            return await EmbeddedStore.open(self._fs, home.path)
         except BlockingIOError:
-            raise StartFailed(f"the metadata in {path} is in use by another process") from None
+            raise StartFailed(f"the metadata in {home.path} is in use by another process") from None
         except OSError as error:
-            raise StartFailed(f"the metadata in {path} cannot be opened: {error}") from None
+            raise StartFailed(f"the metadata in {home.path} cannot be opened: {error}") from None
+
+    def _find_home(self, logs: LogDirectories) -> Home:
+        try:
+            return find_home(self._fs, logs.folders, logs.offline_folders)
+        except MetadataMissing as error:
+            raise StartFailed(str(error)) from None
+        except OSError as error:
+            raise StartFailed(f"the metadata cannot be looked for: {error}") from None
 
     def _identify(self, logs: LogDirectories, registry: Registry) -> None:
         """The node's number: as told, else as the folders remember it."""
@@ -329,7 +357,7 @@ class Broker:
         services = self.services
         if change.new.broker_configs != change.old.broker_configs:
             services.config = self._with_dynamic(change.new)
-            self._listeners.limits = _limits(services.config)
+            self._listeners.limits = _limits(services.config, self._descriptors)
             services.replicas.apply(change)
             services.replicas.reconfigure()
             services.logs.cleaner.reconfigure(_cleaner_settings(services.config))
@@ -354,16 +382,32 @@ class Broker:
             return
         services.replicas.take_offline(lost)
         services.groups.lose(lost)
-        if not services.logs.folders and self._failed is not None and not self._failed.done():
-            self._failed.set_result(
+        if not services.logs.folders:
+            self._fail(
                 "no data folder is left: " + "; ".join(services.logs.offline_folders.values())
             )
+
+    def _task_died(self, what: str, error: BaseException | None) -> None:
+        """A broker that goes on without one of its tasks only looks alive."""
+        if self._ending:
+            return
+        if isinstance(error, StoreError):
+            # The embedded store does not come back within a process; a restart re-reads the disk.
+            self._fail(f"the metadata store was lost: {error}; restart the broker")
+            return
+        logger.critical("%s has ended", what, exc_info=error)
+        why = "" if error is None else f": {type(error).__name__}: {error}"
+        self._fail(f"{what} has ended{why}; restart the broker, and please report this")
+
+    def _fail(self, reason: str) -> None:
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_result(reason)
 
     def _not_yet(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:
         raise AssertionError("nothing is accepted before the broker is ready")
 
 
-def _storage_settings(config: BrokerConfig) -> StorageSettings:
+def _storage_settings(config: BrokerConfig, descriptors: Descriptors) -> StorageSettings:
     return StorageSettings(
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         producer_id_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
@@ -373,6 +417,7 @@ def _storage_settings(config: BrokerConfig) -> StorageSettings:
         high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
         initial_task_delay_ms=config.log_initial_task_delay_ms,
         recovery_children=config.num_recovery_threads_per_data_dir,
+        max_open_files=descriptors.segments,
         cleaner=_cleaner_settings(config),
     )
 
@@ -389,12 +434,13 @@ def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
     )
 
 
-def _limits(config: BrokerConfig) -> Limits:
+def _limits(config: BrokerConfig, descriptors: Descriptors) -> Limits:
     asked = config.queued_max_request_bytes
     return Limits(
         frame_bytes=config.socket_request_max_bytes,
         receive_memory=asked if asked > 0 else RECEIVE_MEMORY,
         max_connections=config.max_connections,
+        descriptors=descriptors.connections,
         max_connections_per_ip=config.max_connections_per_ip,
         per_ip_overrides=parse_ip_limits(config.max_connections_per_ip_overrides),
         idle_seconds=config.connections_max_idle_ms / 1000,
@@ -434,6 +480,28 @@ def _set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
             partition,
             logs.set_aside(partition),
         )
+
+
+def _needing_new_epochs(
+    logs: LogDirectories, image: ClusterImage, node_id: int
+) -> dict[TopicPartition, int]:
+    """The partitions of ours that need a new leader epoch, each with the one to be above.
+
+    A log that may have lost its end will give the lost offsets to other records; that these come
+    under a new epoch is how a consumer that had read the old ones notices (KIP-320). A log with
+    epochs the metadata has not seen means metadata older than the data, as from a backup.
+    """
+    found: dict[TopicPartition, int] = {}
+    for topic in image.topics.values():
+        for index, state in enumerate(topic.partitions):
+            if state.leader != node_id:
+                continue
+            partition = TopicPartition(topic.name, index)
+            log = logs.logs.get(partition)
+            noted = -1 if log is None or log.latest_epoch is None else log.latest_epoch
+            if noted > state.leader_epoch or logs.may_be_cut(partition):
+                found[partition] = noted
+    return found
 
 
 def _cluster_id_of(logs: LogDirectories) -> str | None:

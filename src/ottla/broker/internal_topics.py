@@ -22,6 +22,15 @@ from ottla.model.image import ClusterImage
 logger = logging.getLogger(__name__)
 
 
+def offsets_settings(config: BrokerConfig) -> dict[str, str]:
+    """The settings of the groups' topic."""
+    return {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(config.offsets_topic_segment_bytes),
+    }
+
+
 class InternalTopics:
     """Makes them."""
 
@@ -56,11 +65,7 @@ class InternalTopics:
             name,
             config.offsets_topic_num_partitions,
             config.offsets_topic_replication_factor,
-            {
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": str(config.offsets_topic_segment_bytes),
-            },
+            offsets_settings(config),
         )
 
     def _fit(

@@ -32,6 +32,15 @@ Apache Kafka 4.2's broker listener; where one differs, Kafka's stands beside it.
 |---:|---|---|
 """
 
+_OWN = """
+## Ours
+
+For our own tools. ApiVersions does not list them, so that no client of Kafka's is surprised.
+
+| key | API | versions |
+|---:|---|---|
+"""
+
 _UNSERVED = """
 ## Not served yet
 
@@ -66,10 +75,11 @@ _ASK_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 def render_protocol() -> str:
     """docs/reference/protocol-support.md."""
     table = list(Table(HANDLERS))
-    rows = "".join(f"{_row(handler)}\n" for handler in table)
+    rows = "".join(f"{_row(handler)}\n" for handler in table if not handler.key.is_own)
+    own = "".join(f"{_row(handler)}\n" for handler in table if handler.key.is_own)
     modules = dict.fromkeys(handler.function.__module__ for handler in table)
     sections = "".join(f"\n{_section(_docstring(name))}" for name in modules)
-    return _PROTOCOL + rows + sections + _UNSERVED + _unserved(table)
+    return _PROTOCOL + rows + _OWN + own + sections + _UNSERVED + _unserved(table)
 
 
 def _row(handler: Handler) -> str:

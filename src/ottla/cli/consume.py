@@ -6,13 +6,16 @@ where the options say. Output is written as it was stored, byte for byte, a line
 
 from __future__ import annotations
 
+import io
 import json
 import select
+import signal
 import string
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any
 
@@ -26,14 +29,14 @@ from ottla.cli.options import (
     quiet_client_log,
     unescape,
 )
-from ottla.cli.output import broker_errors
+from ottla.cli.output import broker_errors, for_terminals
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.client.consumer import Consumer
     from ottla.client.positions import Position
     from ottla.client.records import Record
-    from ottla.model.ids import TopicPartition
 
     Raw = Record[bytes, bytes]
     LineWriter = Callable[[Raw], bytes]
@@ -62,7 +65,9 @@ _COORDINATOR_TIMEOUT = 15.0
 )
 @click.option("--partitions", metavar="0,2", help="Only these.  [default: all]")
 @click.option(
-    "--group", metavar="NAME", help="Share the topic with this group, and go on where it was."
+    "--group",
+    metavar="NAME",
+    help="Share the topic with this group, and go on where it was; a new one from the beginning.",
 )
 @click.option("--max", "most", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option("--exit-at-end", is_flag=True, help="Stop when everything there now is printed.")
@@ -70,7 +75,7 @@ _COORDINATOR_TIMEOUT = 15.0
     "--timeout",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="Stop when nothing came for so long.",
+    help="Stop when nothing came for so long; with a group, since it has given us partitions.",
 )
 @click.option("--key", "with_key", is_flag=True, help="Print the key and a tab before the value.")
 @click.option(
@@ -124,6 +129,8 @@ def consume(
             "leave out --partitions, --offset, --timestamp and --from-beginning, or --group"
         )
     write = line_writer(as_json, template, with_key, with_headers, null)
+    if is_terminal():
+        write = for_terminal(write)
     quiet_client_log()
     with broker_errors(bootstrap):
         connect(bootstrap)
@@ -132,16 +139,25 @@ def consume(
         options: dict[str, Any] = {}
         if group is not None:
             options = {"group": group, "reset": "earliest", "timeout": _COORDINATOR_TIMEOUT}
-        with Consumer(
-            bootstrap,
-            client_id="ottla-cli",
-            read_uncommitted=read_uncommitted,
-            config=CONFIG,
-            **options,
-        ) as consumer:
+        with (
+            stopped_by_signals(),
+            Consumer(
+                bootstrap,
+                client_id="ottla-cli",
+                read_uncommitted=read_uncommitted,
+                config=CONFIG,
+                **options,
+            ) as consumer,
+        ):
             try:
                 if group is not None:
-                    check_group(consumer, group, consumer.partitions(topic)[0])
+                    partitions_of_group = consumer.partitions(topic)
+                    if is_new_group(consumer, group, partitions_of_group):
+                        click.echo(
+                            f"the group {group!r} has read nothing of {topic!r} yet: it begins at "
+                            f"the first record",
+                            err=True,
+                        )
                     consumer.subscribe(topic)
                 else:
                     consumer.assign(
@@ -150,14 +166,12 @@ def consume(
                     )
                 copy(
                     consumer,
-                    sys.stdout.buffer,
+                    buffered_stdout(),
                     write,
                     most=most,
                     until_end=exit_at_end,
                     idle=timeout,
                 )
-            except KeyboardInterrupt:
-                pass
             except KafkaError as error:
                 raise _with_advice(error, topic) from None
 
@@ -225,10 +239,14 @@ def choose(
     return [by_number[number] for number in numbers]
 
 
-def check_group(consumer: Consumer[bytes, bytes], group: str, partition: TopicPartition) -> None:
-    """Complain when no broker takes care of groups; librdkafka would look for one for ever."""
+def is_new_group(
+    consumer: Consumer[bytes, bytes], group: str, partitions: tuple[TopicPartition, ...]
+) -> bool:
+    """Whether a group has committed nothing for any of these partitions.
+
+    Complains when no broker takes care of groups; librdkafka would look for one for ever."""
     try:
-        consumer.committed(partition)
+        return all(offset is None for offset in consumer.committed(*partitions).values())
     except KafkaError as error:
         if error.code is not ErrorCode.REQUEST_TIMED_OUT:
             raise
@@ -247,7 +265,31 @@ def copy(
     until_end: bool = False,
     idle: float | None = None,
 ) -> int:
-    """Print records until there is a reason to stop; returns how many."""
+    """Print records until there is a reason to stop, Ctrl-C among them; returns how many.
+
+    When it is interrupted, what was printed is committed for the group, and nothing else: a record
+    that did not make it to the output comes again.
+    """
+    done: dict[TopicPartition, int] = {}
+    try:
+        return _copy(consumer, output, write, most, until_end, idle, done)
+    except KeyboardInterrupt:
+        output.flush()
+        if done and consumer.group is not None:
+            consumer.commit(done)
+        raise
+
+
+def _copy(
+    consumer: Consumer[bytes, bytes],
+    output: IO[bytes],
+    write: LineWriter,
+    most: int | None,
+    until_end: bool,
+    idle: float | None,
+    done: dict[TopicPartition, int],
+) -> int:
+    """`copy`; `done` says at any moment where to go on behind what was written."""
     finished = consumer.end_check() if until_end else None
     printed = 0
     last = time.monotonic()
@@ -259,17 +301,43 @@ def copy(
             output.flush()
             if finished is not None and finished():
                 break
-            quiet = time.monotonic() - last
+            now = time.monotonic()
+            if consumer.joining:
+                last = now
+            quiet = now - last
             if (idle is not None and quiet >= idle) or reader_is_gone(output):
                 break
             wait = _LOOK if idle is None else min(_LOOK, idle - quiet)
             records = consumer.take(want, wait)
         if records:
             output.write(b"".join([write(record) for record in records]))
+            for record in records:
+                done[TopicPartition(record.topic, record.partition)] = record.offset + 1
             printed += len(records)
             last = time.monotonic()
     output.flush()
     return printed
+
+
+def buffered_stdout() -> IO[bytes]:
+    """Standard output, written whole or not at all. Python's own has no buffer when
+    PYTHONUNBUFFERED is set: its `write` may then take only a part."""
+    output = sys.stdout.buffer
+    if isinstance(output, io.RawIOBase):
+        return open(output.fileno(), "wb", closefd=False)
+    return output
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what is inside, and are a clean end of the program."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def reader_is_gone(output: IO[bytes]) -> bool:
@@ -281,6 +349,15 @@ def reader_is_gone(output: IO[bytes]) -> bool:
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def for_terminal(write: LineWriter) -> LineWriter:
+    """The same lines, harmless to a terminal."""
+    return lambda record: for_terminals(write(record))
 
 
 def line_writer(

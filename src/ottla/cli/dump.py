@@ -357,9 +357,6 @@ def _mapped(path: str) -> Iterator[memoryview]:
         if os.fstat(file.fileno()).st_size == 0:
             yield memoryview(b"")
             return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as area:
-            view = memoryview(area)
-            try:
-                yield view
-            finally:
-                view.release()
+        # Not closed here: whoever was interrupted may still hold a piece of it.
+        area = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        yield memoryview(area)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import click
 
 from ottla.cli.output import Column, count, show_table
 
 _SHORT = 60
+_LINES = 2_000
+"""Lines of one table; a longer file gets several."""
 
 Cells = Callable[[dict[str, object]], Sequence[object]]
 
@@ -71,7 +73,7 @@ def dump(paths: tuple[str, ...], records: bool, verify: bool, as_json: bool) -> 
             else:
                 if number:
                     click.echo()
-                _show(path, list(decode.rows(path, records=records)))
+                _show(path, decode.rows(path, records=records))
     except decode.UnknownFileError as error:
         raise click.ClickException(str(error)) from None
     except BrokenPipeError:
@@ -80,6 +82,8 @@ def dump(paths: tuple[str, ...], records: bool, verify: bool, as_json: bool) -> 
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
     if damaged:
         raise click.ClickException(f"{count(damaged, 'file')} of {len(files)} damaged")
+    if verify and not as_json:
+        click.echo(f"all is well: {count(len(files), 'file')} checked, none damaged")
 
 
 @log.command()
@@ -127,11 +131,30 @@ def _verify(path: str, as_json: bool) -> bool:
     return not problems
 
 
-def _show(path: str, rows: list[dict[str, object]]) -> None:
-    if not rows:
-        click.echo(f"{path}  (empty)")
-        return
+def _show(path: str, rows: Iterator[dict[str, object]]) -> None:
+    """Tables of what is in a file, as many as it takes: a segment may be larger than memory."""
     title = path
+    for part in _parts(rows):
+        _show_part(title, part)
+        title = ""
+    if title:
+        click.echo(f"{path}  (empty)")
+
+
+def _parts(rows: Iterator[dict[str, object]]) -> Iterator[list[dict[str, object]]]:
+    part: list[dict[str, object]] = []
+    lines = 0
+    for row in rows:
+        part.append(row)
+        lines += 1 + len(list(_records(row)))
+        if lines >= _LINES:
+            yield part
+            part, lines = [], 0
+    if part:
+        yield part
+
+
+def _show_part(title: str, rows: list[dict[str, object]]) -> None:
     for kind in dict.fromkeys(row["kind"] for row in rows):
         if kind == "damage":
             continue
@@ -246,8 +269,8 @@ def _record_cells(record: dict[str, object]) -> Sequence[object]:
 
 def _text(record: dict[str, object], name: str) -> str | None:
     text = record[name]
-    if text is None:
-        text = record.get(f"{name}_base64")
+    if text is None and f"{name}_base64" in record:
+        text = f"base64:{record[f'{name}_base64']}"
     if text is None:
         return None
     # One line of a table, whatever is in it: control characters are escaped.

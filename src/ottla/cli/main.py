@@ -50,6 +50,9 @@ COMMANDS: Mapping[str, Entry] = {
         "Show live throughput, lag and partitions.",
     ),
     "log": Entry("ottla.cli.log:log", "Look into and repair segment files, without a broker."),
+    "metadata": Entry(
+        "ottla.cli.metadata:metadata", "Back up, bring back and rebuild a broker's metadata."
+    ),
     "completion": Entry("ottla.cli.completion:completion", "Print a shell's completion script."),
 }
 

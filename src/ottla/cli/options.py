@@ -47,7 +47,7 @@ def _resolve(context: click.Context, _option: click.Parameter, given: str | None
 
 def connect(bootstrap: str) -> None:
     """Fail at once when nobody listens, rather than when librdkafka gives up."""
-    from ottla.client.settings import check_reachable
+    from ottla.client.contact import check_reachable
 
     check_reachable(bootstrap, CONNECT_TIMEOUT)
 
@@ -87,7 +87,8 @@ def complete_topics(
 ) -> list[str]:
     """Names of topics that begin so; none when no broker answers quickly."""
     from ottla.client.admin import Admin
-    from ottla.client.settings import bootstrap_servers, check_reachable
+    from ottla.client.contact import check_reachable
+    from ottla.client.settings import bootstrap_servers
     from ottla.errors import KafkaError
 
     try:

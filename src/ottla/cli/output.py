@@ -10,6 +10,7 @@ Exit codes: 0 when what was asked for is done, 1 when it is not, 2 for a misused
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,15 @@ class Column(NamedTuple):
 
     title: str
     numeric: bool = False
+
+
+_CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+
+
+def for_terminals(line: bytes) -> bytes:
+    """A record's bytes without what a terminal would obey: control characters are spelt out, tabs
+    and line ends stay."""
+    return _CONTROLS.sub(lambda found: b"\\x%02x" % found[0][-1], line)
 
 
 def show_json(document: object) -> None:

@@ -64,6 +64,7 @@ def _walk(context: click.Context) -> Iterator[click.Context]:
 def pages() -> dict[str, str]:
     """Every generated page by its file's name."""
     from ottla.broker.reference import render_metrics, render_protocol
+    from ottla.client.reference import render as render_python
     from ottla.config.reference import render as render_config
 
     return {
@@ -71,6 +72,7 @@ def pages() -> dict[str, str]:
         "config.md": render_config(),
         "metrics.md": render_metrics(),
         "protocol-support.md": render_protocol(),
+        "python.md": render_python(),
     }
 
 

@@ -88,6 +88,7 @@ def examine(folder: str, *, truncate: bool, accept: bool) -> Outcome:
             end_offset = _end_offset(fs, folder, segments[-1])
             losses = repair(fs, folder, truncate=truncate, dry_run=True)
             if losses and accept:
+                _unmark(fs, folder)
                 losses = repair(fs, folder, truncate=truncate)
         except OSError as error:
             raise click.ClickException(f"{error.filename or folder}: {error.strerror}") from None
@@ -136,6 +137,16 @@ def _claimed(fs: FileSystem, folder: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _unmark(fs: FileSystem, folder: str) -> None:
+    """The data folder was not left as a broker closed it: the next one to open it must check the
+    logs, and give them a new leader epoch, so that consumers notice what is gone."""
+    data_folder = os.path.dirname(os.path.abspath(folder))
+    mark = os.path.join(data_folder, paths.CLEAN_SHUTDOWN)
+    if fs.exists(mark):
+        fs.remove(mark)
+        fs.sync_dir(data_folder)
 
 
 def _end_offset(fs: FileSystem, folder: str, base_offset: int) -> int:

@@ -1,4 +1,4 @@
-"""`ottla topic`: create, list, describe, alter and delete topics."""
+"""`ottla topic`: create, list, describe, alter and delete topics; `retention` explains them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ottla.cli.options import (
     settings,
 )
 from ottla.cli.output import Column, broker_errors, show_json, show_table
+from ottla.cli.retention import explain_retention
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 @click.group()
 def topic() -> None:
     """Create, list, describe, alter and delete topics."""
+
+
+topic.add_command(explain_retention)
 
 
 @topic.command()

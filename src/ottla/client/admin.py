@@ -1,4 +1,4 @@
-"""Admin: topics, their settings and the cluster.
+"""Admin: topics, their settings, groups and the cluster.
 
     with Admin("127.0.0.1:9092") as admin:
         admin.create_topic("orders", partitions=6, config={"retention.ms": "86400000"})
@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 import confluent_kafka as rd
 import confluent_kafka.admin
 
+from ottla.client.admin_groups import GroupAdmin
 from ottla.client.descriptions import (
     ClusterDescription,
     ConfigEntry,
@@ -62,7 +63,7 @@ _SOURCES = {
 }
 
 
-class Admin:
+class Admin(GroupAdmin):
     """Asks brokers and changes what they hold; may be shared by threads.
 
     bootstrap  brokers to start from, "host:port,…"; else OTTLA_BOOTSTRAP, else 127.0.0.1:9092
@@ -80,9 +81,10 @@ class Admin:
     ) -> None:
         if timeout <= 0:
             raise ValueError(f"timeout is a number of seconds above 0, not {timeout}")
-        self._timeout = timeout
+        servers = bootstrap_servers(bootstrap)
+        super().__init__(servers, timeout=timeout, client_id=client_id, config=config or {})
         own: dict[str, object] = {
-            "bootstrap.servers": bootstrap_servers(bootstrap),
+            "bootstrap.servers": servers,
             "client.id": client_id,
             # Otherwise the first request waits 50 ms for a connection it could have had at once.
             "enable.sparse.connections": False,

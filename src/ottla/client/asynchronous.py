@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
+import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
@@ -29,6 +31,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 
 from ottla.client.admin import Admin
 from ottla.client.consumer import Consumer, ConsumerOptions
+from ottla.client.errors import DamagedRecordsError, RecordDecodeError
 from ottla.client.inbox import SLICE
 from ottla.client.outbox import Sink
 from ottla.client.producer import Outgoing, ProducerOptions, Writer
@@ -287,8 +290,20 @@ class AsyncConsumer(Generic[K, V]):
         self._busy = asyncio.Lock()
         self._closed = False
 
+    @property
+    def group(self) -> str | None:
+        """The group that offsets are committed for."""
+        return self._consumer.group
+
+    @property
+    def joining(self) -> bool:
+        """Whether the group has not given us any partitions yet."""
+        return self._consumer.joining
+
     partitions = _on_thread(Consumer.partitions)
     assign = _on_thread(Consumer.assign)
+    incremental_assign = _on_thread(Consumer.incremental_assign)
+    incremental_unassign = _on_thread(Consumer.incremental_unassign)
     unassign = _on_thread(Consumer.unassign)
     subscribe = _on_thread(Consumer.subscribe)
     unsubscribe = _on_thread(Consumer.unsubscribe)
@@ -307,15 +322,22 @@ class AsyncConsumer(Generic[K, V]):
 
     async def poll(self, timeout: float | None = None) -> Record[K, V] | None:
         """The next record, waiting at most `timeout` seconds for it (None: for ever)."""
+        self._consumer._inbox.store()
         return await self._next(timeout, None)
 
     async def take(self, most: int, timeout: float | None = None) -> list[Record[K, V]]:
         """Up to `most` records: those that are there, after waiting for the first one."""
-        first = await self._next(timeout, None)
-        if first is None:
-            return []
-        taken = [first]
-        while len(taken) < most and (record := await self._next(0.0, None)) is not None:
+        self._consumer._inbox.store()
+        taken: list[Record[K, V]] = []
+        while len(taken) < most:
+            try:
+                record = await self._next(0.0 if taken else timeout, None)
+            except KafkaError:
+                if taken:
+                    break  # what was taken is given first; the error comes again
+                raise
+            if record is None:
+                break
             taken.append(record)
         return taken
 
@@ -334,7 +356,8 @@ class AsyncConsumer(Generic[K, V]):
         finished = self._consumer.end_check() if until_end else None
         given = 0
         while not self._closed and (limit is None or given < limit):
-            record = await self._next(idle, finished)
+            self._consumer._inbox.store()
+            record = await self._next(idle, finished, once_joined=True)
             if record is None:
                 return
             yield record
@@ -342,9 +365,12 @@ class AsyncConsumer(Generic[K, V]):
 
     async def close(self) -> None:
         """As `Consumer.close`."""
+        await self._close(finished=sys.exception() is None)
+
+    async def _close(self, *, finished: bool) -> None:
         if not self._closed:
             self._closed = True
-            await self._run(self._consumer.close)
+            await self._run(functools.partial(self._consumer._inbox.close, finished=finished))
             self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
@@ -356,10 +382,14 @@ class AsyncConsumer(Generic[K, V]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        await self._close(finished=kind is None)
 
     async def _next(
-        self, timeout: float | None, finished: Callable[[], bool] | None
+        self,
+        timeout: float | None,
+        finished: Callable[[], bool] | None,
+        *,
+        once_joined: bool = False,
     ) -> Record[K, V] | None:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -367,15 +397,24 @@ class AsyncConsumer(Generic[K, V]):
             if self._busy.locked():
                 async with self._busy:
                     pass
-            record = self._consumer.ready()
+            try:
+                record = self._consumer._ready()
+            except (RecordDecodeError, DamagedRecordsError) as refusal:
+                outcome = self._consumer._deal_with(refusal)
+                if inspect.isawaitable(outcome):
+                    await outcome
+                await self._run(functools.partial(self._consumer._go_past, refusal))
+                continue
             if record is not None:
                 return record
             if finished is not None and await self._run(finished):
                 return None
+            if once_joined and self._consumer._inbox.joining and timeout is not None:
+                deadline = loop.time() + timeout
             left = SLICE if deadline is None else deadline - loop.time()
             if left < 0:
                 return None
-            await self._run(functools.partial(self._consumer.fill, min(left, SLICE)))
+            await self._run(functools.partial(self._consumer._inbox.fill, min(left, SLICE)))
 
     async def _run(self, work: Callable[[], R]) -> R:
         """Run `work` on the consumer's thread, and leave only when it is over."""
@@ -427,6 +466,15 @@ class AsyncAdmin:
     delete_records = _by_thread(Admin.delete_records)
     list_offsets = _by_thread(Admin.list_offsets)
     describe_cluster = _by_thread(Admin.describe_cluster)
+    describe_log_dirs = _by_thread(Admin.describe_log_dirs)
+    list_groups = _by_thread(Admin.list_groups)
+    describe_group = _by_thread(Admin.describe_group)
+    delete_groups = _by_thread(Admin.delete_groups)
+    group_offsets = _by_thread(Admin.group_offsets)
+    group_lag = _by_thread(Admin.group_lag)
+    alter_group_offsets = _by_thread(Admin.alter_group_offsets)
+    reset_group_offsets = _by_thread(Admin.reset_group_offsets)
+    delete_group_offsets = _by_thread(Admin.delete_group_offsets)
 
     async def close(self) -> None:
         """As `Admin.close`."""

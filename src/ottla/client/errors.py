@@ -9,7 +9,7 @@ librdkafka's own name for it.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import confluent_kafka as rd
 
@@ -17,6 +17,9 @@ from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from ottla.client.records import Record
+    from ottla.model.ids import TopicPartition
 
 _BY_NUMBER = {int(code): code for code in ErrorCode}
 
@@ -80,6 +83,74 @@ class DeliveryFailedError(ClientError):
             first.code, f"{len(failures)} {verb} not delivered; the first: {first.message or first}"
         )
         self.failures = tuple(failures)
+
+
+class RecordDecodeError(KafkaError):
+    """A key or value that the deserializer refused. The consumer stays where it is: the same record
+    comes again, unless `on_error=` or a `seek` goes past it."""
+
+    def __init__(
+        self, part: Literal["key", "value"], record: Record[bytes, bytes], cause: Exception
+    ) -> None:
+        super().__init__(
+            ErrorCode.INVALID_RECORD,
+            f"the {part} of {record.topic}-{record.partition} at offset {record.offset} cannot be "
+            f"decoded: {cause or type(cause).__name__}. The consumer stays at this record; go past "
+            f"it with seek(({record.topic!r}, {record.partition}), {record.offset + 1}), or say "
+            f"what becomes of such records with Consumer(on_error=...)",
+        )
+        self.part = part
+        self.record = record  # as it is stored: key and value are bytes
+
+    @property
+    def topic(self) -> str:
+        return self.record.topic
+
+    @property
+    def partition(self) -> int:
+        return self.record.partition
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.record.offset + 1
+
+
+class Damage(NamedTuple):
+    """Bytes at `offset` that are no records."""
+
+    offset: int
+    problem: str
+    next_offset: int
+    """The first record behind them that can be read, or the end of the partition."""
+
+
+class DamagedRecordsError(KafkaError):
+    """A batch that the broker has, and that cannot be read. The consumer stays in front of it."""
+
+    def __init__(
+        self, partition: TopicPartition, offset: int, problem: str, next_offset: int | None
+    ) -> None:
+        place = f"({partition.topic!r}, {partition.partition})"
+        onward = (
+            ""
+            if next_offset is None
+            else f" To go on behind it: seek({place}, {next_offset}), or Consumer(on_error='skip')."
+        )
+        super().__init__(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"{partition} is damaged at offset {offset}: {problem}. On the broker's machine, "
+            f"`ottla log dump --verify FOLDER/{partition}` shows the damage, and `ottla log "
+            f"repair` removes it when the broker is stopped.{onward}",
+        )
+        self.topic = partition.topic
+        self.partition = partition.partition
+        self.offset = offset
+        self.problem = problem
+        self.next_offset = next_offset  # None: not known
 
 
 def translate(error: rd.KafkaError) -> ClientError:

@@ -7,7 +7,9 @@ place it has already left.
 
 `given` is the offset after the last record that the reader got, by partition. Offsets to commit
 come from it and not from librdkafka's own idea of what was consumed, which runs ahead by as much
-as is waiting here.
+as is waiting here. librdkafka is told of them (`store`) only when the reader has finished with the
+records, since what it was told it commits by itself: every few seconds, before a partition is given
+up, and when the consumer is closed.
 """
 
 from __future__ import annotations
@@ -20,8 +22,15 @@ from typing import Any, cast
 import confluent_kafka as rd
 
 from ottla.client import positions
-from ottla.client.errors import translate, translate_exception, translated
-from ottla.client.settings import LOGGER
+from ottla.client.contact import Contact
+from ottla.client.errors import (
+    Damage,
+    DamagedRecordsError,
+    translate,
+    translate_exception,
+    translated,
+)
+from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -33,16 +42,38 @@ SLICE = 0.1
 _HOPELESS = (rd.KafkaError._AUTHENTICATION, rd.KafkaError._FATAL)
 
 
-class Inbox:
-    """Messages on their way to the reader."""
+# What librdkafka calls bytes that it cannot read.
+_DAMAGED = (
+    rd.KafkaError._BAD_MSG,
+    rd.KafkaError._BAD_COMPRESSION,
+    rd.KafkaError._NOT_IMPLEMENTED,
+    rd.KafkaError._UNDERFLOW,
+    rd.KafkaError.INVALID_MSG,
+)
+# Seconds without a record after which a partition that has more is looked at; twice as many the
+# next time, up to a minute.
+_QUIET = 2.0
+_LONGEST_QUIET = 60.0
+# Seconds that a broker has to answer what is asked meanwhile.
+_ASK = 5.0
 
-    def __init__(self, config: dict[str, Any], *, stores_offsets: bool) -> None:
+Examine = Callable[[TopicPartition, int], "Damage | None"]
+
+
+class Inbox:
+    """Messages on their way to the reader. `examine` looks at a partition from outside."""
+
+    def __init__(self, config: dict[str, Any], *, stores_offsets: bool, examine: Examine) -> None:
         try:
-            self.client = rd.Consumer({**config, "error_cb": self._note}, logger=LOGGER)
+            self.client = rd.Consumer({**config, "error_cb": self._note}, logger=RdkafkaLog())
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
+        self._contact = Contact(config)
+        self._heard = False
         self._stores_offsets = stores_offsets
+        self._from_start = config["auto.offset.reset"] == "earliest"
+        self._examine = examine
         self._failure: KafkaError | None = None
         # Of the present assignment.
         self.given: dict[TopicPartition, int] = {}
@@ -50,6 +81,12 @@ class Inbox:
         self._held: dict[TopicPartition, list[rd.Message]] = {}  # of paused partitions
         self._unstored: set[TopicPartition] = set()
         self._at_end: set[TopicPartition] = set()
+        self.joining = False  # subscribed, and not told of any partitions yet
+        self._paused: set[TopicPartition] = set()
+        self._suspects: dict[TopicPartition, rd.Message] = {}  # what librdkafka could not read
+        self._damaged: dict[TopicPartition, DamagedRecordsError] = {}
+        self._quiet_since = time.monotonic()
+        self._quiet = _QUIET
 
     def pop(self) -> rd.Message | None:
         """The next record that waits here; None when none does. Raises what went wrong."""
@@ -57,9 +94,14 @@ class Inbox:
             raise RuntimeError("the consumer is closed")
         while self._ready:
             message = self._ready.popleft()
+            if self._suspects and _partition_of(message) in self._suspects:
+                continue  # whatever librdkafka made of the bytes behind the damaged ones
             error = message.error()
             if error is None:
                 return message
+            if error.code() in _DAMAGED and message.topic() is not None:
+                self._suspects[_partition_of(message)] = message
+                continue
             if error.code() == rd.KafkaError._PARTITION_EOF:
                 self._at_end.add(_partition_of(message))
             elif self._stores_offsets or message.topic() is not None:
@@ -68,12 +110,24 @@ class Inbox:
                 # librdkafka looks for the coordinator of the group it makes us name although we
                 # join none; that there is none, or not for us, does not matter.
                 LOGGER.debug("%s", error)
+        if self._damaged:
+            raise self._damaged.pop(next(iter(self._damaged)))
         if self._failure is not None:
             raise self._failure
         return None
 
     def fill(self, wait: float) -> None:
-        """Take what librdkafka has, waiting up to so many seconds when it has nothing."""
+        """Take what librdkafka has, waiting up to so many seconds when it has nothing.
+
+        Whatever asks a broker is done here, since `pop` may be called on an event loop."""
+        while self._suspects:
+            tp, message = next(iter(self._suspects.items()))
+            error = message.error()
+            assert error is not None
+            self._stop_at(tp, message.offset(), error.str())
+            del self._suspects[tp]
+        if self._damaged:
+            return
         # consume() waits until it has as many as it was asked for, so it is only ever asked for
         # what is there; poll() does the waiting.
         with translated():
@@ -83,11 +137,27 @@ class Inbox:
                 if first is not None:
                     batch = [first, *self.client.consume(_BATCH, 0)]
         self._ready.extend(batch)
+        now = time.monotonic()
+        if batch:
+            self._heard = True
+            self._quiet_since, self._quiet = now, _QUIET
+        elif not self._heard and self._contact.waited:
+            self._heard = True  # looked once; from now on librdkafka's errors are the reason to
+            self._contact.lost()
+        elif wait > 0 and now - self._quiet_since >= self._quiet:
+            self._look_for_damage()
+            self._quiet_since = time.monotonic()
+            self._quiet = min(2 * self._quiet, _LONGEST_QUIET)
 
     def next(
-        self, timeout: float | None, finished: Callable[[], bool] | None = None
+        self,
+        timeout: float | None,
+        finished: Callable[[], bool] | None = None,
+        *,
+        once_joined: bool = False,
     ) -> rd.Message | None:
-        """The next record; None when time is up or `finished` says so."""
+        """The next record; None when time is up or `finished` says so. With `once_joined` the time
+        begins when the group has given us our partitions."""
         message = self.pop()
         if message is not None:
             return message
@@ -95,6 +165,8 @@ class Inbox:
         while True:
             if finished is not None and finished():
                 return None
+            if once_joined and self.joining and timeout is not None:
+                deadline = time.monotonic() + timeout
             left = SLICE if deadline is None else deadline - time.monotonic()
             self.fill(max(0.0, min(left, SLICE)))
             message = self.pop()
@@ -107,6 +179,18 @@ class Inbox:
         self.given[tp] = offset + 1
         self._unstored.add(tp)
         self._at_end.discard(tp)
+
+    def put_back(self, message: rd.Message) -> None:
+        """The reader could not take this record, which `pop` gave last: it comes again."""
+        self._ready.appendleft(message)
+
+    def drop(self, topic: str, partition: int, offset: int) -> None:
+        """Go past a record that was put back, if it is still the next one."""
+        if self._ready:
+            first = self._ready[0]
+            if (first.topic(), first.partition(), first.offset()) == (topic, partition, offset):
+                self._ready.popleft()
+                self.give(topic, partition, offset)
 
     def store(self) -> None:
         """Tell librdkafka that everything given is processed, so that it may be committed."""
@@ -131,18 +215,70 @@ class Inbox:
             self.given.clear()
             self._unstored.clear()
             self._at_end.clear()
+            self._paused.clear()
+            self._suspects.clear()
+            self._damaged.clear()
             return
         gone = frozenset(partitions)
         self._ready = deque(m for m in self._ready if _partition_of(m) not in gone)
         for tp in gone:
             self._held.pop(tp, None)
             self.given.pop(tp, None)
+            self._suspects.pop(tp, None)
+            self._damaged.pop(tp, None)
         self._unstored -= gone
         self._at_end -= gone
+
+    def _look_for_damage(self) -> None:
+        """Nothing has come for a while: is there a partition that librdkafka cannot read on?"""
+        with translated():
+            assigned = self.client.assignment()
+        for each in assigned:
+            tp = TopicPartition(each.topic, each.partition)
+            if tp in self._paused or tp in self._at_end:
+                continue
+            offset = self._position(tp)
+            if offset is None:
+                continue
+            damage = self._examine(tp, offset)
+            if damage is not None:
+                self._stop_at(tp, offset, damage.problem, damage.next_offset)
+
+    def _position(self, tp: TopicPartition) -> int | None:
+        """The offset that librdkafka tries to read, also before the first record of a group."""
+        given = self.given.get(tp)
+        if given is not None or not self._stores_offsets:
+            return given
+        target = rd.TopicPartition(*tp)
+        with translated():
+            [answer] = self.client.committed([target], timeout=_ASK)
+            if answer.error is None and answer.offset >= 0:
+                return answer.offset
+            if not self._from_start:
+                return None
+            low, _ = self.client.get_watermark_offsets(target, timeout=_ASK)
+        return low
+
+    def _stop_at(
+        self, tp: TopicPartition, offset: int | None, problem: str, behind: int | None = None
+    ) -> None:
+        """Stay in front of damaged bytes, and say so when the reader asks next.
+
+        librdkafka may have taken garbage for an offset and gone on there, so it is put back."""
+        at = self.given.get(tp, -1 if offset is None else offset)
+        if behind is None:
+            found = self._examine(tp, at)
+            behind = None if found is None else found.next_offset
+        self._damaged[tp] = DamagedRecordsError(tp, at, problem, behind)
+        try:
+            self.client.seek(rd.TopicPartition(*tp, at))
+        except rd.KafkaException as exception:
+            LOGGER.debug("%s cannot be put back to %d: %s", tp, at, exception)
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
         """Keep what waits of these partitions aside."""
         chosen = frozenset(partitions)
+        self._paused |= chosen
         kept: deque[rd.Message] = deque()
         for message in self._ready:
             tp = _partition_of(message)
@@ -155,6 +291,7 @@ class Inbox:
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Give what was held again, before anything newer."""
         for tp in partitions:
+            self._paused.discard(tp)
             self._ready.extendleft(reversed(self._held.pop(tp, [])))
 
     def end_check(self, timeout: float) -> Callable[[], bool]:
@@ -178,11 +315,12 @@ class Inbox:
 
         return finished
 
-    def close(self) -> None:
-        """Store, leave, and let go of everything."""
+    def close(self, *, finished: bool) -> None:
+        """Leave and let go of everything; `finished`: the reader is done with what it was given."""
         if self.closed:
             return
-        self.store()
+        if finished:
+            self.store()
         self.closed = True
         self._ready.clear()
         with translated():
@@ -194,6 +332,8 @@ class Inbox:
             self._failure = translate(error)
         else:
             LOGGER.debug("%s", error)
+            if error.code() == rd.KafkaError._ALL_BROKERS_DOWN:
+                self._contact.lost()
 
 
 def _partition_of(message: rd.Message) -> TopicPartition:

@@ -22,9 +22,10 @@ from typing import Any
 
 import confluent_kafka as rd
 
+from ottla.client.contact import Contact
 from ottla.client.errors import ClientError, translate, translate_exception
 from ottla.client.records import Delivery
-from ottla.client.settings import LOGGER
+from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import ErrorCode, KafkaError
 
 Sink = Callable[["Delivery | None", "KafkaError | None"], None]
@@ -50,10 +51,12 @@ class Outbox:
 
     def __init__(self, config: dict[str, Any]) -> None:
         try:
-            self.producer = rd.Producer(config, logger=LOGGER)
+            self.producer = rd.Producer({**config, "error_cb": self._note}, logger=RdkafkaLog())
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
+        self._contact = Contact(config)
+        self._heard = False
         idempotent = bool(config.get("enable.idempotence"))
         self._settled_at = time.monotonic() + _SETTLING if idempotent else None
         self._lock = threading.Lock()
@@ -247,6 +250,12 @@ class Outbox:
         with self._lock:
             self._settled += 1
 
+    def _note(self, error: rd.KafkaError) -> None:
+        """librdkafka's events that belong to no record; it goes on trying by itself."""
+        LOGGER.debug("%s", error)
+        if error.code() == rd.KafkaError._ALL_BROKERS_DOWN:
+            self._contact.lost()
+
     def _start(self) -> None:
         with self._lock:
             if self._thread is None:
@@ -262,6 +271,10 @@ class Outbox:
                 time.sleep(_LULL)
                 if self._offered < before + _SERVE_EVERY:
                     self.producer.poll(_SHIFT)
+                if not self._heard and (self._settled or self._contact.waited):
+                    self._heard = True
+                    if not self._settled:
+                        self._contact.lost()
                 continue
             # Announce the nap before looking again: a sender that adds a record now sees it.
             self._wake.clear()

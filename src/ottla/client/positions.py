@@ -46,6 +46,13 @@ def check_position(position: Position) -> Position:
     )
 
 
+def check_offset(offset: int) -> int:
+    """An offset that can be committed."""
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise ValueError(f"an offset to commit is a number from 0 on, not {offset!r}")
+    return offset
+
+
 def look_up(
     client: rd.Consumer, asked: Mapping[TopicPartition, int], timeout: float
 ) -> dict[TopicPartition, int]:

@@ -22,18 +22,33 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from ottla.client import partitioners
 from ottla.client.errors import ClientError, DeliveryFailedError
+from ottla.client.options import Option, documented
 from ottla.client.outbox import Outbox, Sink
 from ottla.client.partitioners import DEFAULT_PARTITIONER, Partitioner
 from ottla.client.records import Delivery, Headers, header_list
 from ottla.client.serializers import Serializer, encoder
 from ottla.client.settings import (
+    STATISTICS_DOC,
+    StatisticsCallback,
     bootstrap_servers,
     check_options,
     librdkafka_config,
+    statistics,
     timestamp_ms,
 )
 from ottla.errors import ErrorCode, KafkaError
@@ -58,32 +73,48 @@ _RESERVED = {
     "delivery.timeout.ms": "use delivery_timeout=",
     "dr_cb": "use on_delivery= of send()",
     "enable.idempotence": "use idempotent=",
+    "error_cb": "errors are logged, and raised by the method that waits",
     "logger": "librdkafka's lines go to the logger 'ottla.client'",
     "message.timeout.ms": "use delivery_timeout=",
     "on_delivery": "use on_delivery= of send()",
     "partitioner": "use partitioner=",
+    "stats_cb": "use on_statistics=",
 }
 
 
 class ProducerOptions(TypedDict, total=False):
     """What a producer may be told besides brokers and serializers, all of it optional."""
 
-    partitioner: str | Partitioner
-    """A name of `ottla.client.partitioners.NAMES`, or (key, partitions) -> partition."""
-    acks: Acks
-    """Who must have a record before it counts: "all" (the default), 1 (the leader) or 0."""
-    idempotent: bool
-    """Retries make no duplicates and keep the order. The default: yes with acks="all"."""
-    compression: Compression
-    linger: float
-    """Seconds a record may wait for others to share a batch with (0.005)."""
-    delivery_timeout: float
-    """Seconds after which a record that is not stored yet has failed (120)."""
-    max_block: float
-    """Seconds that send() may wait for room in a full buffer (60)."""
-    client_id: str
-    config: Mapping[str, Any]
-    """librdkafka properties, over all of the above."""
+    partitioner: Annotated[
+        str | Partitioner,
+        Option(
+            f'"{DEFAULT_PARTITIONER}"',
+            f"Which partition a record with a key goes to: {', '.join(partitioners.NAMES)}, or a "
+            "function (key, partitions) -> partition.",
+        ),
+    ]
+    acks: Annotated[
+        Acks, Option('"all"', 'Who must have a record before it counts: "all", 1 (the leader), 0.')
+    ]
+    idempotent: Annotated[
+        bool,
+        Option('acks == "all"', "Retries make no duplicates and keep the order."),
+    ]
+    compression: Annotated[Compression, Option('"none"', "How batches are compressed.")]
+    linger: Annotated[
+        float, Option("0.005", "Seconds a record may wait for others to share a batch with.")
+    ]
+    delivery_timeout: Annotated[
+        float, Option("120.0", "Seconds after which a record that is not stored yet has failed.")
+    ]
+    max_block: Annotated[
+        float, Option("60.0", "Seconds that send() may wait for room in a full buffer.")
+    ]
+    on_statistics: Annotated[StatisticsCallback, Option("None", STATISTICS_DOC)]
+    client_id: Annotated[str, Option('"ottla"', "The name that brokers see in their logs.")]
+    config: Annotated[
+        Mapping[str, Any], Option("{}", "librdkafka's own properties, over all of the above.")
+    ]
 
 
 class DeliveryFuture(Future[Delivery]):
@@ -155,7 +186,7 @@ class Writer(Generic[K, V]):
         everyone = acks in ("all", -1)
         own: dict[str, object] = {
             "acks": "all" if everyone else acks,
-            "bootstrap.servers": bootstrap_servers(bootstrap),
+            "bootstrap.servers": bootstrap_servers(bootstrap, "Producer"),
             "client.id": options.get("client_id", "ottla"),
             "compression.type": options.get("compression", "none"),
             "delivery.timeout.ms": round(options.get("delivery_timeout", 120.0) * 1000),
@@ -169,6 +200,7 @@ class Writer(Generic[K, V]):
             # librdkafka would keep all records without a key on one partition for 10 ms at a
             # time. That makes fuller batches, but a burst then lands on a single partition.
             "sticky.partitioning.linger.ms": 0,
+            **statistics(options.get("on_statistics")),
         }
         self._outbox = Outbox(librdkafka_config(own, options.get("config"), _RESERVED))
         self._finalizer = weakref.finalize(self, Outbox.finish, self._outbox)
@@ -244,12 +276,12 @@ class Writer(Generic[K, V]):
         self._raise_unobserved()
 
 
+@documented(ProducerOptions)
 class Producer(Writer[K, V]):
     """Sends records; may be shared by threads.
 
     bootstrap   brokers to start from, "host:port,…"; else OTTLA_BOOTSTRAP, else 127.0.0.1:9092
     key, value  a Serde or a function to bytes; without one, bytes and str are taken
-    options     see `ProducerOptions`
     """
 
     @overload

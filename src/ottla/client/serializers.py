@@ -31,17 +31,6 @@ Serializer = Serde[T] | Callable[[T], bytes | None]
 Deserializer = Serde[T] | Callable[[bytes], T]
 
 
-class RecordDecodeError(ValueError):
-    """A key or value that the deserializer refused; the consumer has moved past it."""
-
-    def __init__(self, part: str, topic: str, partition: int, offset: int, cause: object) -> None:
-        super().__init__(f"the {part} of {topic}-{partition} at offset {offset}: {cause}")
-        self.part = part
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-
-
 def _encode_bytes(data: bytes) -> bytes:
     if isinstance(data, bytes):
         return data

@@ -8,16 +8,12 @@ argument to use.
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import os
-import socket
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
-
-from ottla.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from typing import Any
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
@@ -25,12 +21,60 @@ ENVIRONMENT = "OTTLA_BOOTSTRAP"
 
 LOGGER = logging.getLogger("ottla.client")
 
+# What librdkafka says of every single connection; `contact` says it once.
+_CHATTER = frozenset({"FAIL", "ERROR", "CONNFAIL"})
+
+
+class RdkafkaLog:
+    """librdkafka's lines on their way to our log."""
+
+    def log(self, level: int, message: str, *args: object) -> None:
+        if args and args[0] in _CHATTER:
+            level = logging.DEBUG
+        LOGGER.log(level, message, *args)
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def bootstrap_servers(given: str | Iterable[str] | None = None) -> str:
+StatisticsCallback = Callable[[dict[str, Any]], None]
+STATISTICS_DOC = (
+    "Called with librdkafka's statistics, a dictionary, every five seconds (or as "
+    "config={'statistics.interval.ms': ...} says), from inside a method of the client."
+)
+_STATISTICS_MS = 5_000
+
+# Where confluent-kafka has a property, and we a keyword of the same meaning.
+_KEYWORDS = {
+    "acks": "acks",
+    "auto.offset.reset": "reset",
+    "client.id": "client_id",
+    "compression.type": "compression",
+    "enable.auto.commit": "auto_commit",
+    "enable.idempotence": "idempotent",
+    "group.id": "group",
+    "partitioner": "partitioner",
+}
+
+
+def statistics(callback: StatisticsCallback | None) -> dict[str, object]:
+    """librdkafka's properties for somebody who wants its statistics."""
+    if callback is None:
+        return {}
+    return {
+        "statistics.interval.ms": _STATISTICS_MS,
+        "stats_cb": lambda text: callback(json.loads(text)),
+    }
+
+
+def bootstrap_servers(given: str | Iterable[str] | None = None, owner: str = "Admin") -> str:
     """The brokers to start from: what was given, else OTTLA_BOOTSTRAP, else 127.0.0.1:9092."""
+    if isinstance(given, Mapping):
+        raise TypeError(
+            "the brokers come first, and options are keywords; instead of a mapping of "
+            f"librdkafka's properties write ottla.{_as_call(owner, given)}"
+        )
     if given is None:
         given = os.environ.get(ENVIRONMENT) or DEFAULT_BOOTSTRAP
     names = given.split(",") if isinstance(given, str) else list(given)
@@ -38,6 +82,20 @@ def bootstrap_servers(given: str | Iterable[str] | None = None) -> str:
     if not servers:
         raise ValueError(f"bootstrap names no broker; give HOST:PORT, such as {DEFAULT_BOOTSTRAP}")
     return ",".join(servers)
+
+
+def _as_call(owner: str, given: Mapping[str, object]) -> str:
+    """What to type in place of a configuration as confluent-kafka takes it."""
+    keywords, rest = [], {}
+    for name, value in given.items():
+        if name in _KEYWORDS:
+            keywords.append(f"{_KEYWORDS[name]}={value!r}")
+        elif name != "bootstrap.servers":
+            rest[name] = value
+    if rest:
+        keywords.append(f"config={rest!r}")
+    arguments = [repr(given.get("bootstrap.servers", DEFAULT_BOOTSTRAP)), *keywords]
+    return f"{owner}({', '.join(arguments)})"
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -58,24 +116,6 @@ def parse_address(text: str) -> tuple[str, int]:
             f"{text!r} is not the address of a broker; give HOST:PORT, such as {DEFAULT_BOOTSTRAP}"
         )
     return host, port
-
-
-def check_reachable(servers: str, timeout: float) -> None:
-    """Raise at once when nothing listens at any of `servers`.
-
-    librdkafka keeps trying until the request's own deadline, which is right for a service that
-    starts before its broker and wrong for a person at a prompt.
-    """
-    reasons: list[str] = []
-    for server in servers.split(","):
-        host, port = parse_address(server)
-        try:
-            socket.create_connection((host.strip("[]"), port), timeout=timeout).close()
-        except OSError as error:
-            reasons.append(f"{server}: {error.strerror or error}")
-        else:
-            return
-    raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "; ".join(reasons))
 
 
 def librdkafka_config(

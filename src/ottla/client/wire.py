@@ -84,6 +84,8 @@ class Wire:
     def version_of(self, key: ApiKey) -> int:
         """The version to use for an API; UNSUPPORTED_VERSION when there is none."""
         spec = APIS[key]
+        if key.is_own:
+            return spec.max_version  # never advertised: whoever does not know it hangs up
         lowest, highest = self.versions.get(int(key), (1, 0))
         version = min(spec.max_version, highest)
         if version < max(spec.min_version, lowest):

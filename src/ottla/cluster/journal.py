@@ -67,7 +67,8 @@ class DamagedStore(StoreError):
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
             f"{path}: {problem}. The metadata store refuses to open it, because continuing would "
-            "silently forget committed topics or settings. Restore the folder from a backup."
+            "silently forget committed topics or settings. Restore it from a backup (`ottla "
+            "metadata import`), or rebuild it from the partitions (`ottla metadata rescue`)."
         )
         self.path = path
 
@@ -169,20 +170,65 @@ def exists(files: FileSystem, folder: str) -> bool:
 
 
 def create(files: FileSystem, folder: str, initial: Mapping[str, bytes]) -> None:
-    """A new store holding `initial`. All or nothing: `exists` is true only at the very end."""
+    """A new store holding `initial`. Raises DamagedStore when there are remains of another."""
     if files.is_dir(folder):
         for name in files.listdir(folder):
             path = os.path.join(folder, name)
             if name.startswith("journal-") and files.size(path):
                 raise DamagedStore(path, "there is a journal but no snapshot beside it")
-    _sync_names(files, folder)
     entries = {key: Entry(value, 0) for key, value in initial.items()}
+    restore(files, folder, Contents(entries, int(bool(entries))))
+
+
+def restore(files: FileSystem, folder: str, contents: Contents) -> None:
+    """A new store holding `contents`, versions included, in a folder without one. All or nothing:
+    `exists` is true only at the very end."""
+    _sync_names(files, folder)
     _create(files, folder, 0).close()
-    _write_snapshot(files, folder, 0, int(bool(entries)), entries)
+    _write_snapshot(files, folder, 0, contents.revision, contents.entries)
+
+
+def read(files: FileSystem, folder: str, attempts: int = 10) -> Contents:
+    """What is in a store, which may be in use by another process: nothing is locked or changed.
+
+    One state that was committed, as of some moment during the call: a frame that is being written
+    is not in it. Files that a rotation takes away meanwhile are looked for again.
+    """
+    while True:
+        attempts -= 1
+        try:
+            return _survey(files, folder).contents
+        except (DamagedStore, FileNotFoundError):
+            if not attempts:
+                raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What the files hold, and where the writing goes on."""
+
+    contents: Contents
+    start: int  # of the snapshot
+    live: int  # of the journal in use
+    torn: tuple[str, int] | None  # an unfinished write: its file, and how much of that is good
 
 
 def recover(files: FileSystem, folder: str) -> tuple[Journal, Contents]:
     """Read everything back, cut off an unfinished last write, and open for more."""
+    found = _survey(files, folder)
+    contents, start = found.contents, found.start
+    if found.torn is not None:
+        _cut(files, *found.torn)
+    journal = files.open(_journal_path(folder, found.live))
+    # What was just read may exist in the page cache only: a process that is killed has its writes
+    # done for it, but not its syncs. It becomes durable before anybody builds on it.
+    journal.sync()
+    files.sync_dir(folder)
+    _remove_unused(files, folder, start, contents.sequence)
+    return Journal(files, folder, journal, start, contents.sequence), contents
+
+
+def _survey(files: FileSystem, folder: str) -> _Survey:
     snapshots: list[int] = []
     journals: list[int] = []
     for name in files.listdir(folder):
@@ -194,9 +240,11 @@ def recover(files: FileSystem, folder: str) -> tuple[Journal, Contents]:
     if not current or current[0] != start:
         raise DamagedStore(_journal_path(folder, start), "the file is missing")
     live = start
+    torn: tuple[str, int] | None = None
     for index, number in enumerate(current):
         path = _journal_path(folder, number)
-        size = files.size(path)
+        data = files.read_bytes(path)
+        size = len(data)
         if size == 0 and number < contents.sequence:
             continue  # a rotation that failed at its first step; the older journal stayed in use
         if number != contents.sequence:
@@ -204,20 +252,14 @@ def recover(files: FileSystem, folder: str) -> tuple[Journal, Contents]:
                 path, f"it begins after frame {number}, but the last known is {contents.sequence}"
             )
         live = number
-        good = _replay(path, files.read_bytes(path), contents)
+        good = _replay(path, data, contents)
         if good < size:
             if any(files.size(_journal_path(folder, later)) for later in current[index + 1 :]):
                 raise DamagedStore(
                     path, f"the frame at byte {good} is damaged, and a later file exists"
                 )
-            _cut(files, path, good)
-    journal = files.open(_journal_path(folder, live))
-    # What was just read may exist in the page cache only: a process that is killed has its writes
-    # done for it, but not its syncs. It becomes durable before anybody builds on it.
-    journal.sync()
-    files.sync_dir(folder)
-    _remove_unused(files, folder, start, contents.sequence)
-    return Journal(files, folder, journal, start, contents.sequence), contents
+            torn = path, good
+    return _Survey(contents, start, live, torn)
 
 
 # --- frames ---------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from ottla.cluster import layout
 from ottla.cluster.store import (
@@ -43,7 +44,7 @@ from ottla.cluster.store import (
 )
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker, Endpoint
-from ottla.model.ids import TopicId, topic_id_text
+from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
 
@@ -53,6 +54,7 @@ PRODUCER_ID_BLOCK = 1_000
 """Ids taken from the store at once; Kafka's number. What is left of a block at a stop is lost."""
 
 Entropy = Callable[[int], bytes]
+K = TypeVar("K")
 
 
 class Fenced(StoreError):
@@ -390,6 +392,39 @@ class Registry:
 
         await self._change(ops, fence)
 
+    async def raise_leader_epochs(self, above: Mapping[TopicPartition, int]) -> None:
+        """Give partitions a leader epoch that is new: above their present one and above the given.
+
+        In as few commits as their size allows, since all partitions of a broker may be concerned;
+        those whose topic is gone are passed over.
+        """
+        touched: dict[tuple[TopicId, int], dict[int, int]] = {}
+        for (name, index), epoch in above.items():
+            topic = self.image.topics.get(name)
+            if topic is not None:
+                number, slot = divmod(index, layout.CHUNK)
+                touched.setdefault((topic.id, number), {})[slot] = epoch
+
+        def ops(chunks: Iterable[tuple[TopicId, int]]) -> list[Op]:
+            changes = []
+            for topic_id, number in chunks:
+                states = list(self._chunks.get(topic_id, {}).get(number, ()))
+                for slot, epoch in touched[topic_id, number].items():
+                    if slot < len(states):
+                        states[slot] = states[slot].next_epoch(epoch)
+                if states:
+                    key = layout.partitions_key(topic_id, number)
+                    changes.append(self._put(key, layout.encode_partitions(states)))
+            return changes
+
+        sizes = {}
+        for chunk in touched:
+            key = layout.partitions_key(*chunk)
+            # Epochs have grown a little by the time they are written.
+            sizes[chunk] = len(key) + 2 * len(self._entries[key].value)
+        for group in _commits(sizes):
+            await self._change(partial(ops, group), None)
+
     # --- compare and set --------------------------------------------------------------------------
 
     def _topic(self, topic_id: TopicId) -> Topic:
@@ -455,6 +490,19 @@ def _differences(
     if len(old) + added != len(new):
         changed += ((key, None) for key in old if key not in new)
     return changed
+
+
+def _commits(sizes: Mapping[K, int]) -> list[list[K]]:
+    """Keys of the given sizes in groups that fit into one commit each."""
+    groups: list[list[K]] = []
+    room = 0
+    for key, size in sizes.items():
+        if not groups or size > room:
+            groups.append([])
+            room = MAX_COMMIT_BYTES
+        groups[-1].append(key)
+        room -= size
+    return groups
 
 
 def _groups(topics: Sequence[Topic]) -> list[dict[str, list[Op]]]:

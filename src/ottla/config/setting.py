@@ -101,8 +101,8 @@ class Setting:
     importance: Importance = "medium"
     update: Update = "read-only"
     effect: Effect = "used"
-    internal: bool = False  # Kafka accepts it, and lists it only once it is given
-    foreign: bool = False  # not in Kafka's list for this resource, though something there reads it
+    internal: bool = False  # accepted, and listed only once it is given
+    foreign: bool = False  # not in Kafka's list for this resource: read by a plug-in there, or ours
     as_set: bool = False  # a LIST whose order means nothing: the attribute is a frozenset
     fallbacks: tuple[Fallback, ...] = ()  # asked in turn while the value is null
     synonym: str = ""  # for a topic setting: the broker setting that gives its default

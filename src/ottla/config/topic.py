@@ -186,6 +186,22 @@ class TopicConfig(Settings):
         doc="In-sync replicas that must have a batch before acks=all is answered; with fewer the "
         "produce is refused.",
     )
+    ottla_retention_hold_bytes: int = long(
+        default=10_737_418_240,
+        rule=at_least(0),
+        internal=True,
+        foreign=True,
+        doc="Size up to which a partition may grow for the sake of ottla.retention.hold.groups; "
+        "above it the oldest segments go, read or not. Not a setting of Kafka's.",
+    )
+    ottla_retention_hold_groups: tuple[str, ...] = names(
+        default=(),
+        rule=distinct(),
+        internal=True,
+        foreign=True,
+        doc="Groups whose unread records retention by size and time leaves alone, up to "
+        "ottla.retention.hold.bytes; none: no group holds anything. Not a setting of Kafka's.",
+    )
     preallocate: bool = boolean(
         default=False,
         synonym="log.preallocate",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ottla.cluster.registry import ImageChange
@@ -29,11 +29,14 @@ from ottla.model.image import ClusterImage
 from ottla.records.batch import InvalidBatch
 from ottla.replication.partition import Partition
 from ottla.runtime.clock import Clock
+from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
+from ottla.storage.faults import OutOfDescriptors
 
 logger = logging.getLogger(__name__)
 
+SHORTAGE_SECONDS = 0.5  # to wait for a free descriptor
 LONG_LOAD_SECONDS = 1.0
 
 
@@ -63,6 +66,7 @@ class Host:
         partitions: Partitions,
         clock: Clock,
         workers: Workers,
+        tasks: Tasks | None = None,
         settings: HostSettings,
         make_shard: Callable[[int, ClusterImage], Shard],
         on_loaded: Callable[[float], None] = lambda seconds: None,
@@ -72,6 +76,7 @@ class Host:
         self.partitions = partitions
         self.clock = clock
         self.workers = workers
+        self.tasks = tasks or Tasks()
         self.settings = settings
         self.make_shard = make_shard
         self.on_loaded = on_loaded
@@ -104,6 +109,10 @@ class Host:
         """Run a command on every shard, after loading if need be; nobody waits for the outcome."""
         for slot in tuple(self._slots.values()):
             slot.notify(command)
+
+    def slot(self, index: int) -> Slot | None:
+        """One partition of the topic, if it is led here."""
+        return self._slots.get(index)
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(tuple(self._slots.values()))
@@ -149,7 +158,7 @@ class Host:
         slot = self._slots.pop(index, None)
         if slot is not None:
             slot.close()
-            self._slots[index] = Slot(self, index, slot.partition)
+            self._slots[index] = Slot(self, index, slot.partition, slot.missed)
 
     async def wait_loaded(self) -> None:
         """Returns when nothing is being loaded."""
@@ -170,7 +179,9 @@ class Host:
 class Slot:
     """One partition: its shard, and what is needed to run it."""
 
-    def __init__(self, host: Host, index: int, partition: Partition) -> None:
+    def __init__(
+        self, host: Host, index: int, partition: Partition, missed: Iterable[Any] = ()
+    ) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self.index = index
@@ -183,8 +194,10 @@ class Slot:
         self._timer_due = 0
         self._working: dict[Any, asyncio.Task[None]] = {}
         self._answers: list[Answer] = []  # to be given in the next turn
-        self._missed: list[Any] = []  # what has happened since the loading began
-        self.loading: asyncio.Task[None] | None = self._loop.create_task(self._load())
+        self.missed: list[Any] = list(missed)  # what has happened since the loading began
+        self.loading: asyncio.Task[None] | None = host.tasks.start(
+            f"loading {partition.id}", self._load()
+        )
 
     # ------------------------------------------------------------------ loading
 
@@ -199,6 +212,9 @@ class Slot:
                 workers=self._host.workers,
             )
         except asyncio.CancelledError:
+            return
+        except OutOfDescriptors:
+            self._loop.call_later(SHORTAGE_SECONDS, self._host.reload, self.index)
             return
         except (KafkaError, InvalidBatch) as error:
             logger.error("%s cannot be loaded: %s", self.partition.id, error)
@@ -224,7 +240,7 @@ class Slot:
         now = self._host.now()
         first = self.shard.loaded(now)
         self.active = True
-        missed, self._missed = self._missed, []
+        missed, self.missed = self.missed, []
         for command in (*first, *missed):
             self.run_quietly(command)
         self._arm(now)
@@ -282,7 +298,7 @@ class Slot:
         if self.active:
             self.run_quietly(command)
         else:
-            self._missed.append(command)
+            self.missed.append(command)
 
     def run_quietly(self, command: Any) -> None:
         """Run a command whose reply nobody waits for."""
@@ -362,7 +378,13 @@ class Slot:
         if not self.active:
             return
         now = self._host.now()
-        for command in self.shard.due(now):
+        try:
+            due = self.shard.due(now)
+        except Exception as error:
+            # The timer would not be set again: no session of this shard would ever time out.
+            self._host.tasks.died(f"looking for time-outs in {self.partition.id}", error)
+            return
+        for command in due:
             self.run_quietly(command)
         if self.active:
             self._arm(self._host.now())
@@ -370,7 +392,9 @@ class Slot:
     def _begin(self, work: Sequence[Work]) -> None:
         for it in work:
             if it.key not in self._working:
-                self._working[it.key] = self._loop.create_task(self._do(it))
+                self._working[it.key] = self._host.tasks.start(
+                    f"work for {self.partition.id}", self._do(it)
+                )
 
     async def _do(self, work: Work) -> None:
         outcome, error = None, None

@@ -1,10 +1,10 @@
 """The way of a shard's records into its log, and of answers out once they are safe.
 
 A command that comes alone is written and replayed at once. Commands that come in a crowd are
-written together: the first few of a loop's turn go at once, as they gain little by waiting; what
-others bring in the same turn is replayed at once, since the next command must see it, and
-*gathered*. It becomes one batch when the turn ends, or sooner when it has become much, and only
-then are they answered, and with them whoever has asked in between.
+written together: the first few of a loop's turn on each partition go at once, as they gain little
+by waiting; what others bring in the same turn is replayed at once, since the next command must see
+it, and *gathered*. It becomes one batch when the turn ends, or sooner when it has become much, and
+only then are they answered, and with them whoever has asked in between.
 
 When that write fails the state in memory is ahead of the log. The writer is `broken` then, the
 shard must be thrown away, and everybody who waits is told. So that a log that takes nothing does
@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.coordinator.shard import Now, Record, Result, Shard, Written
 from ottla.errors import ErrorCode, KafkaError
-from ottla.records.builder import build_batch
+from ottla.records.builder import build_batch, build_single
 from ottla.records.compression import Compression
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
+from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import AppendInfo
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FEW = 3
-"""So many writes of a turn are not delayed."""
+FEW = 2
+"""So many writes of a turn to one partition are not delayed."""
 CROWD = 32
 """So many answers wait for one write at most: the first of them waits for the last command."""
 BATCH_OVERHEAD = 128
@@ -56,25 +57,18 @@ class Turn:
     """A turn of the loop, from the first write in it to its end; of all writers together."""
 
     def __init__(self) -> None:
-        self._writes = 0
-        self._gathering: list[Writer] = []
+        self._writers: list[Writer] = []
 
-    def crowded(self) -> bool:
-        """Whether somebody who wants to write is not one of the first."""
-        if not self._writes:
+    def enter(self, writer: Writer) -> None:
+        """The writer's first write of this turn: it is told when the turn has ended."""
+        if not self._writers:
             asyncio.get_running_loop().call_soon(self._end)
-        self._writes += 1
-        return self._writes > FEW
-
-    def wait_for_end(self, writer: Writer) -> None:
-        """Its `write` is called then."""
-        self._gathering.append(writer)
+        self._writers.append(writer)
 
     def _end(self) -> None:
-        self._writes = 0
-        gathering, self._gathering = self._gathering, []
-        for writer in gathering:
-            writer.write()
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            writer.end_turn()
 
 
 class Writer:
@@ -95,6 +89,7 @@ class Writer:
         self._on_broken = on_broken
         self.broken = False
         """The state in memory is not that of the log: nothing must run on it any more."""
+        self._writes = 0  # in this turn
         self._gathers = False  # once a write has gone well, until one fails
         # replayed, not yet written
         self._gathered: list[RecordItem] = []
@@ -108,9 +103,11 @@ class Writer:
 
     def record(self, result: Result, now: Now) -> None:
         """Have the records replayed, and written now or at the turn's end. Raises KafkaError."""
-        limit = self._partition.log.config.max_message_bytes - BATCH_OVERHEAD
-        crowded = self._turn.crowded()
-        if self._gathers and (crowded or self._gathered):
+        if not self._writes:
+            self._turn.enter(self)
+        self._writes += 1
+        if self._gathers and (self._writes > FEW or self._gathered):
+            limit = self._limit()
             size = sum(map(_size, result.records))
             if self._gathered_bytes + size > limit:
                 self._write_gathered()
@@ -120,6 +117,7 @@ class Writer:
         if result.atomic:
             self._append(result.records, now)
             return
+        limit = self._limit()
         chunk: list[Record] = []
         size = 0
         for record in result.records:
@@ -131,19 +129,36 @@ class Writer:
             size += length
         self._append(chunk, now)
 
+    def _limit(self) -> int:
+        """What the records of one batch may take."""
+        return self._partition.log.config.max_message_bytes - BATCH_OVERHEAD
+
     def _append(self, records: Sequence[Record], now: Now) -> None:
+        if len(records) == 1 and self._settings.compression is Compression.NONE:
+            [(key, value)] = records
+            if value is not None:
+                self._gathers = False
+                batch, header = build_single(now.wall_ms, key, value)
+                info = self._partition.append(memoryview(batch), now.wall_ms, header=header)
+                self._gathers = True
+                self._replay(records, info.base_offset)
+                return
         self._replay(records, self._append_batch(_stamped(records, now)))
 
     def _gather(self, records: Sequence[Record], size: int, now: Now) -> None:
         gathered = self._gathered
         if not gathered:
-            self._turn.wait_for_end(self)
             self._gathered_at = self._partition.log.log_end_offset
         self._replay(records, self._gathered_at + len(gathered))
         gathered += _stamped(records, now)
         self._gathered_bytes += size
         if len(self._owed) >= CROWD:
             self._write_gathered()
+
+    def end_turn(self) -> None:
+        self._writes = 0
+        if self._gathered:
+            self.write()
 
     def _write_gathered(self) -> None:
         """Nothing is gathered any more. Raises KafkaError."""
@@ -306,5 +321,7 @@ _TRANSLATED = {
 
 def as_coordinator(error: KafkaError) -> KafkaError:
     """What a failed append means to a client of the coordinator: it did not produce anything."""
+    if isinstance(error, OutOfDescriptors):  # the log is here, and works again in a moment
+        return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
     code = _TRANSLATED.get(error.code)
     return error if code is None else KafkaError(code, error.message)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import struct
 from collections.abc import Callable, Coroutine
-from struct import Struct
+from time import perf_counter
 from typing import Any
 
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.repeats import Repeat, remember
 from ottla.dispatch.table import Handler, Table
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.connection import Connection, Hangup, Part, Reply
@@ -29,16 +30,17 @@ from ottla.runtime.waiters import Deferred
 
 logger = logging.getLogger(__name__)
 
-_HEADER_V0 = Struct(">ii")
-_HEADER_V1 = Struct(">iiB")
+_unpack_head = struct.Struct(">Iih").unpack_from  # API and version in one, correlation id, size
+_HEADER_V0 = struct.Struct(">ii")
+_HEADER_V1 = struct.Struct(">iiB")
 
 
 class Route:
     """Everything fixed about one (API, version): found once, used for every request."""
 
     __slots__ = (
-        "decode", "encode", "errors", "function", "handler", "header_v1", "latency", "requests",
-        "response_type", "version",
+        "decode", "encode", "errors", "flexible", "function", "handler", "header_v1", "latency",
+        "repeats", "requests", "response_type", "version",
     )  # fmt: skip
 
     def __init__(self, handler: Handler, version: int, services: Services) -> None:
@@ -49,7 +51,9 @@ class Route:
         self.response_type = spec.response
         self.decode = codec(spec.request, version).decode
         self.encode = codec(spec.response, version).encode
-        self.header_v1 = version >= spec.flexible_from and spec.key != ApiKey.API_VERSIONS
+        self.repeats = spec.key == ApiKey.PRODUCE
+        self.flexible = version >= spec.flexible_from
+        self.header_v1 = self.flexible and spec.key != ApiKey.API_VERSIONS
         metrics = services.metrics
         self.requests: Counter = metrics.counter(
             "ottla_requests_total", "Requests received.", api=spec.name
@@ -68,35 +72,62 @@ class Dispatcher:
     def __init__(self, table: Table, services: Services) -> None:
         self._table = table
         self._services = services
-        self._routes: dict[tuple[int, int], Route] = {}
+        self._routes: dict[int, Route] = {}  # by the API and version that a frame begins with
         self._tasks: set[asyncio.Task[None]] = set()
 
     def answer(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:
-        started = time.perf_counter()
+        started = perf_counter()
+        repeat: Repeat | None = connection.remembered
+        if repeat is not None and repeat.matches(frame):
+            route = repeat.route
+            request = Request(route.version, repeat.client_id, connection, repeat.body)
+            reply = self._call(route, request, repeat.correlation_id, started)
+            repeat.let_go()
+            return reply
         try:
-            key, version, correlation_id, client_id, position = parse_request_header(frame)
-        except DecodeError as error:
-            raise Hangup(f"not a request header: {error}") from None
+            # The head of nearly every request: of a known route, with a client id, without tags.
+            kind, correlation_id, size = _unpack_head(frame)
+            route = self._routes[kind]
+            version = route.version
+            position = 10 + size
+            if size < 0 or position > len(frame) or (route.flexible and frame[position]):
+                raise LookupError
+            client_id: str | None = frame[10:position].tobytes().decode()
+            position += route.flexible
+        except (LookupError, struct.error, UnicodeDecodeError):
+            try:
+                key, version, correlation_id, client_id, position = parse_request_header(frame)
+            except DecodeError as error:
+                raise Hangup(f"not a request header: {error}") from None
+            route = self._routes.get(key << 16 | version) or self._route(key, version)
         if client_id is not None:
             connection.client = client_id
-        route = self._routes.get((key, version))
-        if route is None:
-            route = self._route(key, version)
         try:
             body, _ = route.decode(frame, position)
         except DecodeError as error:
             raise Hangup(f"malformed {route.handler.spec.name} v{version}: {error}") from None
-        route.requests.value += 1
         request = Request(version, client_id, connection, body)
+        if not route.repeats:
+            return self._call(route, request, correlation_id, started)
+        connection.remembered = repeat = remember(route, client_id, body, frame)
+        reply = self._call(route, request, correlation_id, started)
+        if repeat is not None:
+            repeat.let_go()
+        return reply
+
+    def _call(
+        self, route: Route, request: Request[Any], correlation_id: int, started: float
+    ) -> Reply | Deferred[Reply]:
+        route.requests.value += 1
         try:
             result = route.function(request, self._services)
         except Exception as error:
             result = self._failed(route, request, error)
         if type(result) is route.response_type:
-            route.latency.record(time.perf_counter() - started)
+            route.latency.record(perf_counter() - started)
             return self._encode(route, correlation_id, result)
         if result is None:
-            route.latency.record(time.perf_counter() - started)
+            route.latency.record(perf_counter() - started)
             return None
         return self._later(route, request, correlation_id, result, started)
 
@@ -162,7 +193,7 @@ class Dispatcher:
         started: float,
         reply: Deferred[Reply],
     ) -> None:
-        route.latency.record(time.perf_counter() - started)
+        route.latency.record(perf_counter() - started)
         try:
             reply.resolve(
                 None if response is None else self._encode(route, correlation_id, response)
@@ -221,7 +252,7 @@ class Dispatcher:
             # Read and answered in the oldest form, whose request is empty: the handler sees the
             # version that was asked for and refuses it in words every client understands.
             return Route(handler, 0, self._services)
-        route = self._routes[key, version] = Route(handler, version, self._services)
+        route = self._routes[key << 16 | version] = Route(handler, version, self._services)
         return route
 
     async def close(self) -> None:

@@ -21,6 +21,7 @@ from ottla.handlers import (
     offsets,
     produce,
     quorum,
+    retention,
     topics,
     transactions,
 )
@@ -59,4 +60,5 @@ HANDLERS: tuple[Callable[..., Any], ...] = (
     consumer_groups.consumer_group_describe,
     configs.list_config_resources,
     metadata.describe_topic_partitions,
+    retention.explain_retention,
 )

@@ -2,7 +2,8 @@
 
 Versions   0-4. A version outside the range is answered in the form of version 0 with
            UNSUPPORTED_VERSION and the real range, so that any client can fall back.
-Behaviour  Answered from the table of handlers, so nothing is advertised that is not served.
+Behaviour  Answered from the table of handlers, so nothing is advertised that is not served. APIs
+           of our own (keys from 10000 on) are served and not advertised.
 Odd        The response header is always the old one, whatever the version: a client that has not
            yet learned what we speak must be able to read it.
            A client software name or version with other characters than letters, digits, `-` and
@@ -56,5 +57,6 @@ def api_versions(request: Request[ApiVersionsRequest], services: Services) -> Ap
                 max_version=handler.versions[-1],
             )
             for handler in services.table
+            if not handler.key.is_own
         ]
     )

@@ -2,8 +2,12 @@
 
 Versions   4-18. From 7 on incremental sessions (KIP-227), from 13 on topics are named by id.
 Behaviour  Answers at once when `min_bytes` are there, when a partition has an error, or when the
-           client will not wait; else when enough was appended or `max_wait_ms` has passed. Data
-           is never read into memory here: the answer holds file regions.
+           client will not wait; else when enough was appended or `max_wait_ms` has passed. Enough
+           is the smaller of `min_bytes` and `max_bytes`, and what a partition could give counts up
+           to its `partition_max_bytes`. A reader that is not in the last segment is never kept
+           waiting: more of its segment will not come. Data is never read into memory here: the
+           answer holds file regions. Where finding it would wait for the disk, a thread reads
+           what is needed first.
            `max_bytes` bounds the whole, `partition_max_bytes` each part; the first batch of the
            first partition with data is sent whole even when it is larger than both.
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
@@ -17,8 +21,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
@@ -42,10 +47,12 @@ from ottla.replication.fetch_sessions import (
     Wanted,
 )
 from ottla.replication.partition import Partition
+from ottla.runtime.files import ColdRead
 from ottla.runtime.waiters import Deferred, Waiter
 
 BY_ID = 13
 READ_COMMITTED = 1
+WARM_UPS = 3
 
 Item = tuple[Key, Wanted]
 
@@ -57,6 +64,7 @@ class Plan:
     items: OrderedDict[Key, Wanted]
     by_id: bool
     committed: bool
+    min_bytes: int
     max_bytes: int
     session: Session | None = None
     incremental: bool = False
@@ -69,6 +77,7 @@ class Reading:
     parts: list[tuple[Key, PartitionData]]
     size: int
     at_once: bool  # there is an error or a divergence: do not wait
+    cold: list[Callable[[], None]]  # to be run in a thread before one can read on
 
 
 def _failed(request: Request[FetchRequest], error: KafkaError) -> FetchResponse:
@@ -84,23 +93,80 @@ def fetch(
         plan = _plan(request, services)
     except KafkaError as error:
         return _failed(request, error)
-    reading = _read(plan, services)
-    missing = body.min_bytes - reading.size
-    if missing <= 0 or body.max_wait_ms <= 0 or reading.at_once or not plan.items:
+    reading = _read(plan, services, cached_only=True)
+    if not reading.cold and (
+        body.max_wait_ms <= 0 or not plan.items or _suffices(plan, reading, services)
+    ):
         return _respond(plan, reading)
-    return _wait(plan, services, missing, body.max_wait_ms / 1000)
+    return Waiting(request, plan, services).begin(reading)
 
 
-def _wait(plan: Plan, services: Services, missing: int, seconds: float) -> Deferred[FetchResponse]:
-    result: Deferred[FetchResponse] = Deferred()
+def _suffices(plan: Plan, reading: Reading, services: Services) -> bool:
+    """Whether there is no reason to wait for more."""
+    if reading.at_once or reading.size >= plan.min_bytes:
+        return True
+    for key, wanted in plan.items.items():
+        partition = _find(key, services)
+        if partition.log.is_behind(wanted.offset, _upper(partition, plan.committed)):
+            return True
+    return False
 
-    def ready() -> None:
-        result.resolve(_respond(plan, _read(plan, services)))
 
-    signals = [partition.readable for partition in _partitions(plan, services)]
-    waiter = Waiter(asyncio.get_running_loop(), signals, missing, seconds, ready)
-    result.on_abandon = waiter.cancel
-    return result
+class Waiting:
+    """A fetch that cannot be answered at once: it waits for appends, or for the disk."""
+
+    __slots__ = (
+        "_deadline", "_loop", "_owner", "_plan", "_result", "_services", "_warmed",
+    )  # fmt: skip
+
+    def __init__(self, request: Request[FetchRequest], plan: Plan, services: Services) -> None:
+        self._owner = request.connection
+        self._plan = plan
+        self._services = services
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + request.body.max_wait_ms / 1000
+        self._warmed = 0
+        self._result: Deferred[FetchResponse] = Deferred()
+
+    def begin(self, reading: Reading) -> Deferred[FetchResponse]:
+        self._consider(reading)
+        return self._result
+
+    def _look(self) -> None:
+        # What was read a moment ago is in memory; on a machine that is so short of it that it is
+        # not, waiting here is the smaller evil.
+        cached_only = self._warmed < WARM_UPS
+        self._consider(_read(self._plan, self._services, cached_only=cached_only))
+
+    def _consider(self, reading: Reading) -> None:
+        plan, loop = self._plan, self._loop
+        if reading.cold:
+            self._warmed += 1
+            warming = self._services.workers.look_ups.run(self._owner, partial(_warm, reading.cold))
+            self._result.on_abandon = warming.cancel
+            warming.add_done_callback(self._on_warm)
+        elif loop.time() >= self._deadline or _suffices(plan, reading, self._services):
+            self._result.resolve(_respond(plan, reading))
+        else:
+            # So much is missing; but of what is appended to a partition, no more counts than it
+            # may give: one looks again.
+            signals = [partition.readable for partition in _partitions(plan, self._services)]
+            missing, left = plan.min_bytes - reading.size, self._deadline - loop.time()
+            waiter = Waiter(loop, signals, missing, left, self._look)
+            self._result.on_abandon = waiter.cancel
+
+    def _on_warm(self, warming: asyncio.Future[None]) -> None:
+        if not warming.cancelled():
+            warming.exception()  # whatever it is, the next look will run into it
+            self._look()
+
+
+def _warm(reads: list[Callable[[], None]]) -> None:
+    for read in reads:
+        try:
+            read()
+        except (OSError, KafkaError):
+            continue
 
 
 # ---------------------------------------------------------------------- what is asked for
@@ -111,11 +177,13 @@ def _plan(request: Request[FetchRequest], services: Services) -> Plan:
     if body.replica_id >= 0 or (body.replica_state and body.replica_state.replica_id >= 0):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "this broker has no followers")
     by_id = request.api_version >= BY_ID
+    max_bytes = min(body.max_bytes, services.config.fetch_max_bytes)
     plan = Plan(
         items=OrderedDict(),
         by_id=by_id,
         committed=body.isolation_level == READ_COMMITTED,
-        max_bytes=min(body.max_bytes, services.config.fetch_max_bytes),
+        min_bytes=min(body.min_bytes, max_bytes),
+        max_bytes=max_bytes,
     )
     now = services.clock.monotonic()
     sessions = services.fetch_sessions
@@ -181,15 +249,21 @@ def _partitions(plan: Plan, services: Services) -> Iterator[Partition]:
 # ---------------------------------------------------------------------- what is there
 
 
-def _read(plan: Plan, services: Services) -> Reading:
-    reading = Reading([], 0, False)
+def _read(plan: Plan, services: Services, *, cached_only: bool) -> Reading:
+    reading = Reading([], 0, False, [])
     left = plan.max_bytes
     min_one = True
     for key, wanted in plan.items.items():
         try:
+            partition = _find(key, services)
             part = _read_partition(
-                key[1], _find(key, services), wanted, plan.committed, left, min_one
+                key[1], partition, wanted, plan.committed, left, min_one, cached_only
             )
+        except ColdRead:
+            upper = _upper(partition, plan.committed)
+            offset = min(wanted.offset, partition.high_watermark)
+            reading.cold.append(partition.log.warm_up(offset, upper, aborted=plan.committed))
+            continue
         except KafkaError as error:
             reading.at_once = True
             part = PartitionData(
@@ -217,8 +291,18 @@ def _size(part: PartitionData) -> int:
     return 0 if part.records is None else len(part.records)
 
 
+def _upper(partition: Partition, committed: bool) -> int:
+    return partition.last_stable_offset() if committed else partition.high_watermark
+
+
 def _read_partition(
-    index: int, partition: Partition, wanted: Wanted, committed: bool, left: int, min_one: bool
+    index: int,
+    partition: Partition,
+    wanted: Wanted,
+    committed: bool,
+    left: int,
+    min_one: bool,
+    cached_only: bool,
 ) -> PartitionData:
     if wanted.leader_epoch != NO_LEADER_EPOCH:
         partition.check_epoch(wanted.leader_epoch)
@@ -241,13 +325,17 @@ def _read_partition(
             part.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
             return part
     upper = stable if committed else high_watermark
-    result = partition.read(offset, min(wanted.max_bytes, left), upper, min_one)
+    result = partition.read(
+        offset, min(wanted.max_bytes, left), upper, min_one, cached_only=cached_only
+    )
     if result.region is not None:
         part.records = result.region
     if committed:
+        log = partition.log
+        end = log.end_of(result, cached_only=cached_only)
         part.aborted_transactions = [
             AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
-            for txn in partition.log.aborted_transactions(offset, partition.log.end_of(result))
+            for txn in log.aborted_transactions(offset, end, cached_only=cached_only)
         ]
     return part
 

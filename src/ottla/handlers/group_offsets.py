@@ -14,7 +14,8 @@ See        KIP-98, KIP-211, KIP-447, KIP-496, KIP-516, KIP-709, KIP-848
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.coordinator.group.commands import (
@@ -49,7 +50,7 @@ NOTHING = -1
 def _commit_failed(
     request: Request[wire.OffsetCommitRequest], error: KafkaError
 ) -> wire.OffsetCommitResponse:
-    return _committed(request, lambda topic, partition: error.code)
+    return _committed(request, itertools.repeat(error.code))
 
 
 @handles(ApiKey.OFFSET_COMMIT, versions=range(2, 11), failure=_commit_failed)
@@ -57,20 +58,20 @@ def offset_commit(
     request: Request[wire.OffsetCommitRequest], services: Services
 ) -> wire.OffsetCommitResponse | Deferred[wire.OffsetCommitResponse]:
     body = request.body
-    codes: dict[tuple[int, int], ErrorCode] = {}  # by position of topic and partition
+    refused: dict[int, ErrorCode] = {}  # by position among all partitions of the request
     commits: list[PartitionCommit] = []
-    places: list[tuple[int, int]] = []
-    for t, it in enumerate(body.topics):
+    for it in body.topics:
         topic = _find(request, services, it.name, it.topic_id)
-        for p, partition in enumerate(it.partitions):
-            if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
-                codes[t, p] = _unknown(request, topic)
+        count = 0 if topic is None else len(topic.partitions)
+        for partition in it.partitions:
+            index = partition.partition_index
+            if topic is None or not 0 <= index < count:
+                refused[len(refused) + len(commits)] = _unknown(request, topic)
                 continue
-            places.append((t, p))
             commits.append(
                 PartitionCommit(
                     topic.name,
-                    partition.partition_index,
+                    index,
                     partition.committed_offset,
                     partition.committed_leader_epoch,
                     partition.committed_metadata,
@@ -79,8 +80,12 @@ def offset_commit(
             )
 
     def done(outcomes: Sequence[ErrorCode]) -> wire.OffsetCommitResponse:
-        codes.update(zip(places, outcomes, strict=True))
-        return _committed(request, lambda t, p: codes[t, p])
+        codes: Iterable[ErrorCode] = outcomes
+        if refused:
+            given = iter(outcomes)
+            every = range(len(refused) + len(outcomes))
+            codes = [refused[at] if at in refused else next(given) for at in every]
+        return _committed(request, codes)
 
     if not commits:
         return done(())
@@ -100,8 +105,10 @@ def offset_commit(
 
 
 def _committed(
-    request: Request[wire.OffsetCommitRequest], code: Callable[[int, int], ErrorCode]
+    request: Request[wire.OffsetCommitRequest], codes: Iterable[ErrorCode]
 ) -> wire.OffsetCommitResponse:
+    """The answer; a code for each partition of the request, in their order."""
+    code = iter(codes)
     return wire.OffsetCommitResponse(
         topics=[
             wire.OffsetCommitResponseTopic(
@@ -109,12 +116,12 @@ def _committed(
                 topic_id=topic.topic_id,
                 partitions=[
                     wire.OffsetCommitResponsePartition(
-                        partition_index=partition.partition_index, error_code=code(t, p)
+                        partition_index=partition.partition_index, error_code=next(code)
                     )
-                    for p, partition in enumerate(topic.partitions)
+                    for partition in topic.partitions
                 ],
             )
-            for t, topic in enumerate(request.body.topics)
+            for topic in request.body.topics
         ]
     )
 

@@ -1,7 +1,8 @@
 """DescribeLogDirs (35): the data folders, and what lies in them.
 
 Versions   1-4; from 4 on with the size and the free space of the volume.
-Behaviour  Topics null asks for everything. A failed folder is listed with KAFKA_STORAGE_ERROR.
+Behaviour  Topics null asks for everything. A failed folder is listed with KAFKA_STORAGE_ERROR, as
+           is one whose volume cannot be asked for its size.
 Odd        The lag is how far the high watermark is ahead of the log: 0 on a leader.
 Not done   Future replicas (moving a log between folders).
 See        KIP-113, KIP-827
@@ -9,6 +10,7 @@ See        KIP-113, KIP-827
 
 from __future__ import annotations
 
+import logging
 import os
 
 from ottla.dispatch.context import Request, Services
@@ -23,9 +25,11 @@ from ottla.protocol.messages.replicas import (
     DescribeLogDirsTopic,
 )
 
+logger = logging.getLogger(__name__)
+
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS, versions=range(1, 5))
-def describe_log_dirs(
+async def describe_log_dirs(
     request: Request[DescribeLogDirsRequest], services: Services
 ) -> DescribeLogDirsResponse:
     wanted = (
@@ -34,13 +38,15 @@ def describe_log_dirs(
         else {(topic.topic, index) for topic in request.body.topics for index in topic.partitions}
     )
     logs = services.logs
-    results = [
-        DescribeLogDirsResult(
-            error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=os.path.abspath(folder), topics=[]
-        )
-        for folder in logs.offline_folders
-    ]
+    results = [_failed(folder) for folder in logs.offline_folders]
     for folder in logs.folders:
+        try:
+            # In a thread: a file system over a network may take its time.
+            volume = await services.workers.run_in_thread(os.statvfs, folder)
+        except OSError as error:
+            logger.warning("cannot tell how large the volume of %s is: %s", folder, error.strerror)
+            results.append(_failed(folder))
+            continue
         topics: dict[str, DescribeLogDirsTopic] = {}
         for log in logs.logs_in(folder):
             name, index = log.partition
@@ -55,7 +61,6 @@ def describe_log_dirs(
                     is_future_key=False,
                 )
             )
-        volume = os.statvfs(folder)
         results.append(
             DescribeLogDirsResult(
                 log_dir=os.path.abspath(folder),
@@ -65,3 +70,9 @@ def describe_log_dirs(
             )
         )
     return DescribeLogDirsResponse(results=results)
+
+
+def _failed(folder: str) -> DescribeLogDirsResult:
+    return DescribeLogDirsResult(
+        error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=os.path.abspath(folder), topics=[]
+    )

@@ -5,6 +5,8 @@ Behaviour  ListOffsets takes a timestamp, or one of the named positions: -1 the 
            stable offset for read_committed), -2 the start, -3 the record with the largest
            timestamp, -4 the start of what is on local disk (the same as -2: there are no tiers),
            -5 and -6 the ends of what is tiered or waiting for it (none: offset -1).
+           By time, and -3, is looked up in threads, one partition after the other, the
+           connections taking turns; as in Kafka the connection's next request waits meanwhile.
            DeleteRecords moves the log start; -1 means everything that can be read.
 Odd        A named position that is newer than the request's version, or unknown, fails that
            partition with UNSUPPORTED_VERSION. A partition listed twice in ListOffsets fails with
@@ -14,7 +16,10 @@ See        KIP-79, KIP-107, KIP-207, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-10
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from dataclasses import dataclass
+from functools import partial
 
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
@@ -38,6 +43,8 @@ from ottla.protocol.messages.offsets import (
     OffsetForLeaderTopicResult,
 )
 from ottla.replication.partition import Partition
+from ottla.runtime.waiters import Deferred
+from ottla.storage.reads import NeedsLongLookUp, TimeLookUp, TimestampOffset
 
 LATEST = -1
 EARLIEST = -2
@@ -60,14 +67,30 @@ READ_COMMITTED = 1
 KNOWS_EPOCHS = 4
 
 
+# How often a partition is looked at anew because records were taken away meanwhile.
+LOOKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A partition that has to be searched for a record."""
+
+    topic: str
+    part: ListOffsetsPartition
+    answer: ListOffsetsPartitionResponse
+
+
 @handles(ApiKey.LIST_OFFSETS, versions=range(1, 12))
-def list_offsets(request: Request[ListOffsetsRequest], services: Services) -> ListOffsetsResponse:
+def list_offsets(
+    request: Request[ListOffsetsRequest], services: Services
+) -> ListOffsetsResponse | Deferred[ListOffsetsResponse]:
     body = request.body
     times = Counter(
         (topic.name, part.partition_index) for topic in body.topics for part in topic.partitions
     )
     committed = body.isolation_level == READ_COMMITTED
     topics = []
+    pending: list[Pending] = []
     for topic in body.topics:
         answers = []
         for part in topic.partitions:
@@ -81,42 +104,107 @@ def list_offsets(request: Request[ListOffsetsRequest], services: Services) -> Li
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
                 partition = services.replicas.by_name(topic.name, part.partition_index)
                 partition.check_epoch(part.current_leader_epoch)
-                _look_up(partition, part, committed, answer)
+                if part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP:
+                    if not partition.log.look_up_time(_moment(part)).is_vain:
+                        pending.append(Pending(topic.name, part, answer))
+                else:
+                    _name_position(partition, part, committed, answer)
             except KafkaError as error:
                 answer.error_code = error.code
-            if request.api_version < KNOWS_EPOCHS:
-                answer.leader_epoch = NO_LEADER_EPOCH
             answers.append(answer)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-    return ListOffsetsResponse(topics=topics)
+    response = ListOffsetsResponse(topics=topics)
+    if not pending:
+        return _without_epochs(response) if request.api_version < KNOWS_EPOCHS else response
+    result: Deferred[ListOffsetsResponse] = Deferred(exclusive=True)
+
+    async def look_up_all() -> ListOffsetsResponse:
+        for each in pending:
+            try:
+                await _look_up(each, committed, request.connection, services)
+            except KafkaError as error:
+                each.answer.error_code = error.code
+        return _without_epochs(response) if request.api_version < KNOWS_EPOCHS else response
+
+    def done(task: asyncio.Task[ListOffsetsResponse]) -> None:
+        if not task.cancelled():
+            error = task.exception()
+            if error is None:
+                result.resolve(task.result())
+            else:
+                result.fail(error)
+
+    task = asyncio.get_running_loop().create_task(look_up_all())
+    result.on_abandon = task.cancel
+    task.add_done_callback(done)
+    return result
 
 
-def _look_up(
+def _moment(part: ListOffsetsPartition) -> int | None:
+    return None if part.timestamp == MAX_TIMESTAMP else part.timestamp
+
+
+def _without_epochs(response: ListOffsetsResponse) -> ListOffsetsResponse:
+    for topic in response.topics:
+        for answer in topic.partitions:
+            answer.leader_epoch = NO_LEADER_EPOCH
+    return response
+
+
+async def _look_up(pending: Pending, committed: bool, owner: object, services: Services) -> None:
+    """Search one partition. When it was truncated, deleted or made anew meanwhile, once more."""
+    topic, part, answer = pending.topic, pending.part, pending.answer
+    for _ in range(LOOKS):
+        partition = services.replicas.by_name(topic, part.partition_index)
+        partition.check_epoch(part.current_leader_epoch)
+        look_up = partition.log.look_up_time(_moment(part))
+        found: TimestampOffset | None = None
+        failure: Exception | None = None
+        try:
+            found = await _run(look_up, owner, services)
+        except (OSError, KafkaError) as error:
+            failure = error
+        if services.replicas.by_name(topic, part.partition_index) is not partition:
+            continue
+        if not look_up.is_current:
+            continue
+        if isinstance(failure, OSError):
+            raise partition.log.storage_failed(failure, "reading")
+        if failure is not None:
+            raise failure
+        upper = partition.last_stable_offset() if committed else partition.high_watermark
+        if found is not None and found.offset < partition.log_start_offset and part.timestamp >= 0:
+            continue  # deleted meanwhile, though its file is still there
+        if found is not None and found.offset < upper:
+            answer.offset = found.offset
+            answer.timestamp = found.timestamp
+            answer.leader_epoch = found.leader_epoch
+        return
+    raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+async def _run(look_up: TimeLookUp, owner: object, services: Services) -> TimestampOffset | None:
+    workers = services.workers
+    try:
+        return await workers.look_ups.run(owner, partial(look_up.run, short=True))
+    except NeedsLongLookUp:
+        return await workers.long_look_ups.run(owner, partial(look_up.run, short=False))
+
+
+def _name_position(
     partition: Partition,
     part: ListOffsetsPartition,
     committed: bool,
     answer: ListOffsetsPartitionResponse,
 ) -> None:
-    upper = partition.last_stable_offset() if committed else partition.high_watermark
-    log = partition.log
     if part.timestamp == LATEST:
-        answer.offset = upper
+        answer.offset = partition.last_stable_offset() if committed else partition.high_watermark
         answer.leader_epoch = partition.leader_epoch
     elif part.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        answer.offset = log.log_start_offset
+        answer.offset = partition.log_start_offset
         answer.leader_epoch = partition.start_epoch()
     elif part.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         answer.leader_epoch = NO_LEADER_EPOCH
-    else:
-        found = (
-            log.max_timestamp()
-            if part.timestamp == MAX_TIMESTAMP
-            else log.offset_for_timestamp(part.timestamp)
-        )
-        if found is not None and found.offset < upper:
-            answer.offset = found.offset
-            answer.timestamp = found.timestamp
-            answer.leader_epoch = found.leader_epoch
 
 
 @handles(ApiKey.DELETE_RECORDS, versions=range(3))

@@ -40,7 +40,7 @@ from ottla.protocol.messages.produce import (
 from ottla.records import walker
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
-from ottla.storage.log import AppendInfo
+from ottla.runtime.workers import NoChild
 from ottla.storage.validate import IN_A_THREAD, RecordsRejected, TakesLong, prepare
 
 BY_ID = 13
@@ -108,8 +108,14 @@ def produce(
                 if partition.id.topic in INTERNAL_TOPICS and request.client_id != ADMINISTRATOR:
                     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
                 info = partition.append(records, now_ms)
-                answer = _appended(data.index, info)
-                if not partition.committed(info):
+                base_offset, last_offset, append_time_ms, start, _, _ = info
+                answer = PartitionProduceResponse(
+                    index=data.index,
+                    base_offset=base_offset,
+                    log_append_time_ms=append_time_ms,
+                    log_start_offset=start,
+                )
+                if partition.high_watermark <= last_offset:
                     waiting.append((answer, partition.wait_committed(info)))
             except TakesLong:
                 answer = PartitionProduceResponse(index=data.index, base_offset=-1)
@@ -140,7 +146,8 @@ def _refusal(body: ProduceRequest) -> KafkaError | None:
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     for topic in body.topic_data:
         for data in topic.partition_data:
-            if data.records and _attributes(data.records) & TRANSACTIONAL:
+            records = data.records
+            if records and _attributes(records) & TRANSACTIONAL:
                 return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return None
 
@@ -148,15 +155,6 @@ def _refusal(body: ProduceRequest) -> KafkaError | None:
 def _attributes(records: memoryview) -> int:
     """The low byte of the first batch's attributes; 0 for what is too short to have them."""
     return records[ATTRIBUTES_BYTE] if len(records) > ATTRIBUTES_BYTE else 0
-
-
-def _appended(index: int, info: AppendInfo) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=index,
-        base_offset=info.base_offset,
-        log_append_time_ms=info.append_time_ms,
-        log_start_offset=info.log_start_offset,
-    )
 
 
 def _refused(data: PartitionProduceData, error: KafkaError) -> PartitionProduceResponse:
@@ -222,7 +220,12 @@ async def _append_slowly(
         try:
             buffer = memoryview(bytearray(await _prepared(records, partition, services)))
             info = partition.append(buffer, services.clock.now_ms(), prepared=True)
-        except KafkaError as error:
+        except (KafkaError, NoChild) as problem:
+            error = (
+                problem
+                if isinstance(problem, KafkaError)
+                else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
+            )
             failed = error.code
             _mark_failed(answer, error)
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ottla.model.ids import TopicId
 
@@ -20,6 +20,14 @@ class PartitionState:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     elr: tuple[int, ...] = ()
+
+    def next_epoch(self, above: int = -1) -> PartitionState:
+        """The same leader, under an epoch of its own that is also above the given one."""
+        return replace(
+            self,
+            leader_epoch=max(self.leader_epoch, above) + 1,
+            partition_epoch=self.partition_epoch + 1,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,27 @@ everybody whose requests fit the shared scratch buffer is served as before; and 
 makes no progress while others wait is hung up on, the largest first. So five hundred clients that
 each announce 50 MB and send half of it cost `limit` bytes and one another their connections,
 and nobody else anything.
+
+What is lent is mapped, not allocated: it takes memory as bytes arrive in it, and gives it back to
+the system when it is let go, which the C library's heap does only at its end.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Protocol
 
-# Buffers up to this size are left to malloc; larger ones are rounded up to it and kept for reuse,
-# because fresh pages cost more than the bytes that go into them.
+from ottla.net.frame import Buffer
+
+# Buffers up to this size are left to malloc; larger ones are mapped.
+SMALL = 1 << 14
+# They are rounded up to this size and kept for reuse, because fresh pages cost more than the bytes
+# that go into them; but not when so many sweeps have passed without anybody using one.
 GRAIN = 1 << 16
 POOL_LIMIT = 32 << 20
+POOL_SWEEPS = 5
 
 # A borrower that received less than this in a second while others wait is not making progress.
 PROGRESS_BYTES = 1 << 16
@@ -54,8 +63,9 @@ class ReceiveMemory:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.lent = 0
-        self._pool: dict[int, list[bytearray]] = {}
+        self._pool: dict[int, list[mmap]] = {}
         self._pooled = 0
+        self._unused_sweeps = 0
         self._waiting: deque[Borrower] = deque()
         self._seen: dict[Borrower, int] = {}  # what each had received a second ago
 
@@ -63,28 +73,31 @@ class ReceiveMemory:
     def short(self) -> bool:
         return self.lent >= self.limit
 
-    def acquire(self, size: int, instead_of: int = 0) -> bytearray | None:
-        if size > GRAIN:
+    def acquire(self, size: int, instead_of: int = 0) -> Buffer | None:
+        if size > SMALL:
             size = -(-size // GRAIN) * GRAIN
         # One frame larger than everything is still let through when nobody else holds anything.
         others = self.lent - instead_of
         if others and others + size > self.limit:
             return None
         self.lent += size
+        if size <= SMALL:
+            return bytearray(size)
+        self._unused_sweeps = 0
         stock = self._pool.get(size)
         if stock:
             self._pooled -= size
             return stock.pop()
-        return bytearray(size)
+        return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
-    def overdraw(self, size: int) -> bytearray:
+    def overdraw(self, size: int) -> Buffer:
         self.lent += size
         return bytearray(size)
 
-    def release(self, buffer: bytearray) -> None:
+    def release(self, buffer: Buffer) -> None:
         size = len(buffer)
         self.lent -= size
-        if size > GRAIN and size % GRAIN == 0 and self._pooled + size <= POOL_LIMIT:
+        if isinstance(buffer, mmap) and self._pooled + size <= POOL_LIMIT:
             self._pool.setdefault(size, []).append(buffer)
             self._pooled += size
         if self._waiting and not self.short:
@@ -99,12 +112,16 @@ class ReceiveMemory:
             self._waiting.remove(borrower)
 
     def relieve(self, borrowers: Iterable[Borrower]) -> None:
-        """Called every second: while somebody waits, make room.
+        """Called every second: while somebody waits, make room. What nobody uses goes back.
 
         Borrowers that stood still since the last call go first, the largest before the others.
         One that waits for us cannot be blamed for standing still; but when all that hold memory
         wait for more of it, the one that wants most in the end has to go.
         """
+        self._unused_sweeps += 1
+        if self._unused_sweeps >= POOL_SWEEPS and self._pool:
+            self._pool.clear()
+            self._pooled = 0
         if not self._waiting:
             self._seen.clear()
             return

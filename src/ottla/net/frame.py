@@ -6,25 +6,36 @@ Where the bytes are kept is what makes this fast and what keeps it bounded:
   form whole frames (nearly always) owns no memory at all, so ten thousand idle connections cost
   ten thousand small objects.
 - A frame that is not complete at the end of a turn moves to a buffer of the connection's own,
-  taken from `FrameMemory`, which is limited over all connections together. The buffer grows as
-  bytes really arrive: a length prefix alone buys nothing.
+  taken from `FrameMemory`, which is limited over all connections together. The buffer grows with
+  what has arrived: a length prefix alone buys a page.
 
 One turn: `target()` says where to receive, `received(n)` takes note, `next_frame()` is called
 until it returns None, `settle()` ends the turn. The memoryview of a frame is valid until then.
+Nearly every turn of a small request is shorter: `only_frame(n)` instead of `received(n)` gives the
+one frame that came, and then the turn is over.
 """
 
 from __future__ import annotations
 
+from mmap import mmap
 from struct import Struct
 from typing import Protocol
 
 _LENGTH = Struct(">i")
 _LENGTH_SIZE = 4
+_unpack_length = _LENGTH.unpack_from
 
-# A connection's own buffer starts at what its frame needs, up to this much, and doubles from there.
-FIRST_GRANT = 1 << 20
+# A connection's own buffer has what its frame needs, but not more than a multiple of what has
+# arrived: eight times up to this much, so that requests of a megabyte are seldom copied again, then
+# twice. Who has sent nearly nothing gets the first grant.
+FIRST_GRANT = 1 << 12
+FAST_GROWTH = 8
+FAST_LIMIT = 4 << 20
 # While memory is short no more than this is received at once from a connection without a buffer.
 SHORT_READ = 1 << 14
+
+
+Buffer = bytearray | mmap
 
 
 class FrameError(ValueError):
@@ -34,14 +45,14 @@ class FrameError(ValueError):
 class FrameMemory(Protocol):
     """Where partial frames get their buffers from; may say no for now."""
 
-    def acquire(self, size: int, instead_of: int = 0) -> bytearray | None:
+    def acquire(self, size: int, instead_of: int = 0) -> Buffer | None:
         """A buffer of at least `size` bytes, or None while too much is lent out.
 
         `instead_of` bytes are held by the same reader and come back right after.
         """
         ...
 
-    def overdraw(self, size: int) -> bytearray:
+    def overdraw(self, size: int) -> Buffer:
         """A buffer whatever is lent out: bytes that were received must be somewhere."""
         ...
 
@@ -50,7 +61,7 @@ class FrameMemory(Protocol):
         """Nothing more can be lent: receive little at a time."""
         ...
 
-    def release(self, buffer: bytearray) -> None: ...
+    def release(self, buffer: Buffer) -> None: ...
 
 
 class FrameReader:
@@ -64,7 +75,7 @@ class FrameReader:
         self._limit = limit
         self._memory = memory
         # the frame being put together: bytes [start:end] of view; `need` is its whole size if known
-        self._own: bytearray | None = None
+        self._own: Buffer | None = None
         self._view = scratch
         self._start = 0
         self._end = 0
@@ -99,13 +110,25 @@ class FrameReader:
         else:
             self._end += count
 
+    def only_frame(self, count: int) -> memoryview | None:
+        """The frame, if the `count` bytes received are one frame and nothing else.
+
+        Then there is nothing to take note of and nothing to settle. If not (or if bytes were held
+        from before), None: go on with `received`.
+        """
+        if self._own is None and count >= _LENGTH_SIZE:
+            (length,) = _unpack_length(self._scratch)
+            if length == count - _LENGTH_SIZE and length <= self._limit:
+                return self._scratch[_LENGTH_SIZE:count]
+        return None
+
     def next_frame(self) -> memoryview | None:
         start = self._start
         available = self._end - start
         if available < _LENGTH_SIZE:
             self._need = _LENGTH_SIZE
             return None
-        (length,) = _LENGTH.unpack_from(self._view, start)
+        (length,) = _unpack_length(self._view, start)
         if length < 0 or length > self._limit:
             raise FrameError(
                 f"a frame of {length} bytes was announced; between 0 and {self._limit} are accepted"
@@ -131,8 +154,7 @@ class FrameReader:
                 self.drop()
             return True
         if own is None:
-            grant = min(max(self._need, left), max(FIRST_GRANT, left))
-            buffer = self._memory.acquire(grant)
+            buffer = self._memory.acquire(self._grant(left))
             if buffer is None:
                 buffer = self._memory.overdraw(left)
         elif max(self._need, left) <= len(own) or left < len(own):
@@ -141,7 +163,7 @@ class FrameReader:
                 self._start, self._end = 0, left
             return True
         else:
-            larger = self._memory.acquire(min(self._need, 2 * len(own)), instead_of=len(own))
+            larger = self._memory.acquire(self._grant(left), instead_of=len(own))
             if larger is None:
                 return False
             buffer = larger
@@ -152,6 +174,11 @@ class FrameReader:
         self._own, self._view = buffer, view
         self._start, self._end = 0, left
         return left < len(buffer) or self._need <= left
+
+    def _grant(self, left: int) -> int:
+        """How much memory the `left` bytes that have arrived are worth."""
+        worth = max(FIRST_GRANT, 2 * left, min(FAST_GROWTH * left, FAST_LIMIT))
+        return max(left, min(self._need, worth))
 
     def drop(self) -> None:
         """Give the own buffer back; whatever was in it is gone."""

@@ -47,6 +47,8 @@ class Limits:
     frame_bytes: int = 104_857_600
     receive_memory: int = 256 << 20
     max_connections: int = 2**31 - 1
+    descriptors: int = 2**31 - 1
+    """Connections that the limit on open files leaves room for."""
     max_connections_per_ip: int = 2**31 - 1
     per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     idle_seconds: float = 600.0
@@ -143,7 +145,18 @@ class Listeners:
 
     def _accept(self, client: socket.socket, ip: str, port: int, name: str) -> None:
         limits = self.limits
-        full = len(self.connections) >= limits.max_connections
+        count = len(self.connections)
+        if count >= limits.descriptors:
+            self.complaints.warning(
+                "descriptors",
+                "refused %s: %d connections are open, and the limit on open files leaves room for "
+                "no more, since logs need some; raise it (ulimit -n)",
+                ip,
+                count,
+            )
+            client.close()
+            return
+        full = count >= limits.max_connections
         allowed = limits.per_ip_overrides.get(ip, limits.max_connections_per_ip)
         if full or self._per_ip[ip] >= allowed:
             self.complaints.warning(

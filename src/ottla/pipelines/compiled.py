@@ -1,13 +1,13 @@
 """Loops as machine code: compiled with numba once, loaded without it from then on.
 
-    LIBRARY = Library("ottla.pipelines.source.kernel", {"outline": (BYTES, TABLE, WRITTEN_LONGS)})
+    LIBRARY = Library("ottla.pipelines.sink.loops", {"sort_by_lane": (LONGS, WRITTEN_LONGS)})
     loops = LIBRARY.load()
-    status = loops["outline"](data, table, found)
+    status = loops["sort_by_lane"](lanes, order)
 
-A worker of Spark is a new process, and in one that reads a few rows the import of numba and of what
-it keeps on disk is most of the work: 0.3 s. What it makes of a loop over arrays of numbers needs
-nothing of it at run time, so the object code is kept by itself, a file of some kilobytes for each
-module, and linked by LLVM (llvmlite, which numba brings) in a tenth of that time.
+A worker of Spark is a new process, and in one that writes a few rows the import of numba and of
+what it keeps on disk is most of the work: 0.3 s. What it makes of a loop over arrays of numbers
+needs nothing of it at run time, so the object code is kept by itself, a file of some kilobytes for
+each module, and linked by LLVM (llvmlite, which numba brings) in a tenth of that time.
 
 The module has the loops under their names in what its `to_compile()` returns, plain functions of
 arrays and numbers that give back a number. They must not raise, allocate, or call into Python: what
@@ -259,8 +259,7 @@ def _entry(function: Callable[..., int], parameters: Parameters) -> Any:
     for parameter in parameters:
         if isinstance(parameter, Array):
             scope[parameter.kind] = getattr(numba, parameter.kind)
-            shape = ", ".join([f"frame[{at + 1}]", *map(str, parameter.rest)])
-            given.append(f"carray(pointer(frame[{at}]), ({shape},), {parameter.kind})")
+            given.append(f"carray(pointer(frame[{at}]), (frame[{at + 1}],), {parameter.kind})")
         else:
             given.append(f"frame[{at}]")
         at += parameter.slots

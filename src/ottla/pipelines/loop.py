@@ -1,7 +1,7 @@
 """How a compiled loop (see `compiled`) is called.
 
 A loop takes one argument, the address of its frame: a row of 64-bit numbers with what each
-parameter is, in their order. A number is itself, an array its address and how many rows it has.
+parameter is, in their order. A number is itself, an array its address and its length.
 
 Nothing in machine code checks anything, so the frame checks what is put into it: type, shape and
 order in memory of each array, and whether it may be written. A loop runs without the interpreter's
@@ -21,18 +21,12 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A parameter: an array of `kind`, in rows of `width` if that is given, perhaps written to."""
+    """A parameter: an array of `kind`, perhaps written to."""
 
     slots: ClassVar[int] = 2
 
     kind: str
-    width: int | None = None
     written: bool = False
-
-    @property
-    def rest(self) -> tuple[int, ...]:
-        """The shape but for its first dimension."""
-        return () if self.width is None else (self.width,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,6 @@ class Long:
 BYTES: Final = Array("uint8")
 LONGS: Final = Array("int64")
 WRITTEN_BYTES: Final = Array("uint8", written=True)
-WRITTEN_INTS: Final = Array("int32", written=True)
 WRITTEN_LONGS: Final = Array("int64", written=True)
 LONG: Final = Long()
 
@@ -68,19 +61,16 @@ class _Slot(NamedTuple):
     number: int
     at: int
     kind: Any
-    rest: tuple[int, ...]
     written: bool
 
     def check(self, array: Any) -> None:
         if (
             array.dtype != self.kind
-            or array.ndim != 1 + len(self.rest)
-            or array.shape[1:] != self.rest
+            or array.ndim != 1
             or not array.flags.c_contiguous
             or (self.written and not array.flags.writeable)
         ):
-            kind = f"{'a writable' if self.written else 'an'} array of {self.kind}"
-            wanted = f"{kind}, shape (n, *{self.rest})"
+            wanted = f"{'a writable' if self.written else 'an'} array of {self.kind} in one row"
             raise TypeError(f"argument {self.number} has to be {wanted}, and is {array!r}")
 
 
@@ -134,9 +124,9 @@ class Loop:
         for number, each in enumerate(parameters):
             if isinstance(each, Array):
                 kind = np.dtype(each.kind)
-                slots.append(_Slot(number, self.size, kind, each.rest, each.written))
+                slots.append(_Slot(number, self.size, kind, each.written))
             else:
-                slots.append(_Slot(number, self.size, None, (), False))
+                slots.append(_Slot(number, self.size, None, False))
             self.size += each.slots
         self.slots = tuple(slots)
 

@@ -101,9 +101,8 @@ def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 def _compiled() -> tuple[Library, ...]:
     from ottla.pipelines.sink import loops
-    from ottla.pipelines.source import kernel
 
-    return kernel.LIBRARY, loops.LIBRARY
+    return (loops.LIBRARY,)
 
 
 def main() -> int:

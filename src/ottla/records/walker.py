@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ottla.records.plain_cleaning import KeyOffsets
 
 __all__ = [
+    "COLUMN_LOOPS",
     "NATIVE",
     "ROW",
     "WHY_PLAIN",
@@ -61,7 +62,7 @@ __all__ = [
     "summarize",
 ]
 
-_INTERFACE: Final = 2  # of `_native`, as its sources beside this module have it
+_INTERFACE: Final = 3  # of `_native`, as its sources beside this module have it
 
 
 def _load() -> tuple[ModuleType | None, str]:
@@ -79,6 +80,9 @@ def _load() -> tuple[ModuleType | None, str]:
 
 _native, WHY_PLAIN = _load()
 NATIVE: Final = _native is not None
+
+COLUMN_LOOPS: Final = None if _native is None else (_native.outline, _native.fill_columns)
+"""From the bytes of a fetch to Arrow's columns, for Spark's source (`pipelines.source.kernel`)."""
 
 if not TYPE_CHECKING:
     KeyOffsets = plain_cleaning.KeyOffsets if _native is None else _native.KeyOffsets

@@ -6,7 +6,9 @@ Offsets, in their order:
 
 `append` moves the log end. The high watermark follows when every in-sync replica has the records,
 which for a partition with one replica is at once, unless the topic asks for fsync before
-acknowledgement (`flush.messages`): then it follows the fsync, and so do answers and readers.
+acknowledgement (`flush.messages`): then it follows the fsync, and so do answers and readers. After
+a restart nobody knows whether the records behind the recovery point were synced, so under such a
+setting they are synced before they are shown, or acknowledged to a producer who sends them again.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Protocol
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.model.topic import PartitionState
+from ottla.records.batch import BatchHeader
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.log import AppendInfo, Log, ReadResult
 
@@ -25,8 +28,9 @@ from ottla.storage.log import AppendInfo, Log, ReadResult
 class Durability(Protocol):
     """Whoever runs fsync for all logs."""
 
-    def wait_flushed(self, log: Log, offset: int) -> asyncio.Future[None]:
-        """Done when everything below `offset` is on the disk; an error when it cannot be."""
+    def wait_flushed(self, log: Log, offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
+        """Done when everything below `offset` is on the disk; an error when it cannot be. Without
+        `urgent`, after everybody else's."""
         ...
 
 
@@ -56,39 +60,68 @@ class Partition:
         self.state = state
         self.leader_epoch = state.leader_epoch
         # changes with every append
-        self.high_watermark = log.high_watermark = log.log_end_offset
         self._flushing = False
         self._waiting: deque[tuple[int, Deferred[None]]] = deque()
+        end = log.log_end_offset
+        self.high_watermark = log.high_watermark = end
+        if log.unflushed_messages and log.flush_due:
+            shown = max(log.recovery_point, log.log_start_offset)
+            self.high_watermark = log.high_watermark = shown
+            durability.wait_flushed(log, end, urgent=False).add_done_callback(
+                lambda flush: self._flushed(flush, end)
+            )
 
     def lead(self, state: PartitionState) -> None:
         """Become (or stay) leader under `state`.
 
         The log notes a new epoch with the first record under it, not now: a broker that starts
-        with thousands of partitions would write as many files. Until then the epoch is ours.
+        with thousands of partitions would write as many files. Until then the epoch begins at the
+        log's end, and `epoch_end_offset` answers so.
         """
         self.state = state
         self.leader_epoch = state.leader_epoch
 
     # ------------------------------------------------------------------ writing
 
-    def append(self, records: memoryview, now_ms: int, prepared: bool = False) -> AppendInfo:
+    def append(
+        self,
+        records: memoryview,
+        now_ms: int,
+        prepared: bool = False,
+        header: BatchHeader | None = None,
+    ) -> AppendInfo:
         """Validate, write, and make readable what may be read. Raises KafkaError, or TakesLong.
 
-        `prepared` batches have been through `storage.validate.prepare`.
+        `prepared` batches have been through `storage.validate.prepare`; those with a `header` were
+        built by the caller.
         """
         log = self.log
-        info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, prepared=prepared)
+        info = log.append(
+            records,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            prepared=prepared,
+            header=header,
+        )
         if not info.duplicate:
             if self._flushing or log.flush_due:
                 self._flush()
             else:
                 self.high_watermark = log.high_watermark = log.log_end_offset
                 self.readable.notify(info.bytes)
+        elif self._unflushed(info):
+            self._flush()
         return info
 
     def committed(self, info: AppendInfo) -> bool:
         """Whether the append may be acknowledged now; else `wait_committed`."""
-        return self.high_watermark > info.last_offset
+        if self.high_watermark <= info.last_offset:
+            return False
+        return not (info.duplicate and self._unflushed(info))
+
+    def _unflushed(self, info: AppendInfo) -> bool:
+        """Whether a batch that was in the log already must be synced before it is acknowledged."""
+        return self.log.flush_due and info.last_offset >= self.log.recovery_point
 
     def wait_committed(self, info: AppendInfo) -> Deferred[None]:
         waiting: Deferred[None] = Deferred()
@@ -107,20 +140,34 @@ class Partition:
 
     def _on_flushed(self, flush: asyncio.Future[None], end: int) -> None:
         self._flushing = False
-        error = None if flush.cancelled() else flush.exception()
-        if flush.cancelled() or error is not None:
-            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error) if error else None)
+        if self._flushed(flush, end) and self.log.log_end_offset > end:
+            self._flush()
+
+    def _flushed(self, flush: asyncio.Future[None], end: int) -> bool:
+        """A flush of everything below `end` is over: show it, acknowledge it. Says whether it
+        succeeded."""
+        log = self.log
+        error: BaseException | None = None
+        if flush.cancelled() or log.failure is not None:
+            error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure)
+        else:
+            error = flush.exception()
+        if error is not None:
+            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             while self._waiting:
                 self._waiting.popleft()[1].fail(failure)
-            return
-        gained = self.log.bytes_from(self.high_watermark, end)
-        self.high_watermark = self.log.high_watermark = max(self.high_watermark, end)
-        waiting = self._waiting
-        while waiting and waiting[0][0] < end:
-            waiting.popleft()[1].resolve(None)
+            return False
+        gained = log.bytes_from(self.high_watermark, end)
+        self.high_watermark = log.high_watermark = max(self.high_watermark, end)
+        # Not in order: who sends a batch again waits for an earlier offset than others before him.
+        waiting, self._waiting = self._waiting, deque()
+        for last_offset, deferred in waiting:
+            if last_offset < end:
+                deferred.resolve(None)
+            else:
+                self._waiting.append((last_offset, deferred))
         self.readable.notify(gained)
-        if self.log.log_end_offset > end:
-            self._flush()
+        return True
 
     # ------------------------------------------------------------------ reading
 
@@ -131,17 +178,29 @@ class Partition:
     def last_stable_offset(self) -> int:
         return self.log.last_stable_offset(self.high_watermark)
 
-    def read(self, offset: int, max_bytes: int, upper: int, min_one: bool) -> ReadResult:
-        """Batches from `offset` up to `upper` (a high watermark or last stable offset)."""
+    def read(
+        self, offset: int, max_bytes: int, upper: int, min_one: bool, *, cached_only: bool = False
+    ) -> ReadResult:
+        """Batches from `offset` up to `upper` (a high watermark or last stable offset); with
+        `cached_only` ColdRead rather than waiting for the disk."""
         if offset > self.high_watermark and offset <= self.log.log_end_offset:
             # Between the mark and the end there is nothing to see yet, but it is no error.
             offset = self.high_watermark
-        return self.log.read(offset, max_bytes, upper=upper, min_one=min_one)
+        return self.log.read(
+            offset, max_bytes, upper=upper, min_one=min_one, cached_only=cached_only
+        )
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch up to the given one, and where it ends; (-1, -1) if unknown."""
+        end = self.log.log_end_offset
         if epoch == self.leader_epoch:
-            return epoch, self.log.log_end_offset
+            return epoch, end
+        if 0 <= epoch < self.leader_epoch:
+            noted = self.log.latest_epoch
+            if noted is None:
+                return epoch, end  # as before every entry: nothing was written under any epoch
+            if noted <= epoch:
+                return noted, end  # ours, not noted yet, begins at the end
         return self.log.epoch_end_offset(epoch)
 
     def start_epoch(self) -> int:

@@ -23,11 +23,14 @@ from ottla.model.image import ClusterImage
 from ottla.model.topic import Topic
 from ottla.replication.partition import Durability, Partition
 from ottla.storage.directory import LogDirectories
+from ottla.storage.faults import OutOfDescriptors
 
 logger = logging.getLogger(__name__)
 
 # Making files takes a fifth of the loop's time at the most.
 MAKE_PAUSE = 4
+# How long to wait for a free descriptor.
+SHORTAGE_PAUSE = 0.5
 
 
 class Replicas:
@@ -74,6 +77,10 @@ class Replicas:
     def offline(self, topic: str, index: int) -> str | None:
         """Why a partition of ours cannot be served, if so."""
         return self._logs.offline_partitions.get(TopicPartition(topic, index))
+
+    def config_of(self, topic: Topic) -> TopicConfig:
+        """The settings in force for a topic."""
+        return self._config_of(topic)
 
     def _make_or_raise(self, topic: Topic | None, index: int, by_id: bool) -> Partition:
         if topic is not None and self._waiting:
@@ -145,6 +152,10 @@ class Replicas:
         """The partition over its log, which is created if there is none. None: it is offline."""
         try:
             log = self._logs.create(tp, topic.id, self._config_of(topic), is_new=is_new)
+        except OutOfDescriptors:
+            self._waiting[tp] = is_new
+            self._make_later(SHORTAGE_PAUSE)
+            return None
         except KafkaError as error:
             self._logs.offline_partitions[tp] = error.message or str(error)
             logger.error("%s cannot be opened: %s", tp, error.message or error)
@@ -168,8 +179,11 @@ class Replicas:
                 self._make(topic, tp, is_new=is_new)
             break
         if self._waiting:
-            pause = MAKE_PAUSE * (loop.time() - started)
-            self._maker = loop.call_later(max(pause, 0.0005), self._make_next)
+            self._make_later(max(MAKE_PAUSE * (loop.time() - started), 0.0005))
+
+    def _make_later(self, pause: float) -> None:
+        if self._maker is None:
+            self._maker = asyncio.get_running_loop().call_later(pause, self._make_next)
 
     def stop_making(self) -> None:
         """The broker ends: what has no files yet gets them at the next start."""

@@ -21,6 +21,21 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 
+class ColdRead(Exception):
+    """The bytes are not in the page cache: reading them would wait for the disk."""
+
+
+class Readable(Protocol):
+    """What looks things up in a file needs of it."""
+
+    @property
+    def path(self) -> str: ...
+
+    def pread(self, size: int, position: int) -> bytes | bytearray:
+        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+
 class File(Protocol):
     """An open file. Appends go to the end; reads and patches name their position."""
 
@@ -32,6 +47,10 @@ class File(Protocol):
 
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray:
+        """The same, or ColdRead when that would wait for the disk."""
         ...
 
     def pread_into(self, buffer: WriteableBuffer, position: int) -> int:
@@ -76,6 +95,16 @@ class FileRegion:
 
     def __repr__(self) -> str:
         return f"FileRegion({self.file.path!r}, {self.position}, {self.length})"
+
+
+class CachedReads:
+    """A file as `Readable`, of which only what is in the page cache is read; else ColdRead."""
+
+    __slots__ = ("path", "pread")
+
+    def __init__(self, file: File) -> None:
+        self.path = file.path
+        self.pread = file.pread_cached
 
 
 class Lock(Protocol):
@@ -146,6 +175,22 @@ class OsFile:
             parts.append(data)
             got += len(data)
         return b"".join(parts)
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray:
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(self._fd, (buffer,), position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            raise ColdRead(self.path) from None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return self.pread(size, position)  # a file system that cannot say
+        if count < size:
+            if position + count < self.size():
+                raise ColdRead(self.path)
+            del buffer[count:]
+        return buffer
 
     def pread_into(self, buffer: WriteableBuffer, position: int) -> int:
         view = memoryview(buffer)

@@ -9,7 +9,8 @@ The collector's full passes walk every object the process ever made. What exists
 has started lives until it ends, so it is frozen out of those passes.
 
 A connection is a descriptor, and so is a segment that is being read. The usual soft limit of 1,024
-is for programs that use select(2); the hard limit is what an administrator really allows.
+is for programs that use select(2); the hard limit is what an administrator really allows. It is
+divided: connections never take what files need, so that strangers cannot stop a log from rolling.
 """
 
 from __future__ import annotations
@@ -17,10 +18,16 @@ from __future__ import annotations
 import ctypes
 import gc
 import resource
+from dataclasses import dataclass
 
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
 _M_MMAP_THRESHOLD = -3
+
+# Sockets that listen, locks, the journal, indexes and checkpoints while they are read or written,
+# pipes to child processes, what a response on its way out still holds.
+OTHER_FILES = 64
+UNLIMITED = 1 << 30
 
 KEEP_BYTES = 64 << 20
 TOP_PAD_BYTES = 4 << 20
@@ -47,6 +54,28 @@ def settle_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """How the process's descriptors are divided."""
+
+    limit: int
+    segments: int
+    """Segment files held open."""
+    connections: int
+
+
+def divide_descriptors(limit: int, most_segments: int) -> Descriptors:
+    """An eighth for segment files, `most_segments` at the most; some for everything else."""
+    segments = max(1, min(most_segments, limit // 8))
+    return Descriptors(limit, segments, max(1, limit - segments - OTHER_FILES))
+
+
+def file_limit() -> int:
+    """How many descriptors this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_file_limit() -> int:

@@ -27,7 +27,7 @@ class Deferred(Generic[T]):
         # An exclusive result holds back the connection's next request until it is there.
         self.exclusive = exclusive
         # What to do when nobody wants the value any more: stop waiting for it.
-        self.on_abandon: Callable[[], None] | None = None
+        self.on_abandon: Callable[[], object] | None = None
         self._value: T | None = None
         self._error: BaseException | None = None
         self._callback: Callable[[Deferred[T]], None] | None = None

@@ -1,6 +1,6 @@
 """Work that must not stop the event loop.
 
-Three places, by what the work holds:
+Places, by what the work holds:
 
 - `run_in_thread` for calls that wait in the kernel and let go of the interpreter: fsync, unlink of
   large files, making pages resident.
@@ -10,6 +10,9 @@ Three places, by what the work holds:
   records of a large batch where there is no native code for that. A thread would take the
   interpreter from the loop in slices of milliseconds; a child process at low priority takes only
   the processor time that nobody else wants.
+- `look_ups` for what a request has to find in files that may not be in memory, or inside of record
+  batches; `long_look_ups` for the few that need much memory or time, one at a time. Both are shared
+  fairly between connections.
 
 A child is this interpreter running `serve` below, fed pickled calls over a pipe. It is not made by
 `multiprocessing`: forking a process with threads and an event loop is unsafe, and spawning would
@@ -38,16 +41,24 @@ from concurrent.futures import ThreadPoolExecutor
 from types import GeneratorType
 from typing import IO, ParamSpec, TypeVar, cast
 
+from ottla.runtime.fair import FairThreads
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _LENGTH = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
+_START_ATTEMPTS = 20
+_START_PAUSE = 0.1
 _CHILD_PROGRAM = "from ottla.runtime.workers import serve; serve()"
 
 
 class ChildDied(RuntimeError):
     """A child process ended without an answer, twice: killed, or crashed by native code."""
+
+
+class NoChild(RuntimeError):
+    """No child process could be started: there was no descriptor, process or memory for it."""
 
 
 class Workers:
@@ -69,6 +80,8 @@ class Workers:
         # One thread per child waits for its answer; kept apart so that fsyncs never queue behind.
         self._waiting = ThreadPoolExecutor(children, thread_name_prefix="ottla-child")
         self._slots = asyncio.Semaphore(children)
+        self.look_ups = FairThreads(2, "ottla-look-up")
+        self.long_look_ups = FairThreads(1, "ottla-long-look-up")
         self._idle: list[_Child] = []
         self._reaper: asyncio.TimerHandle | None = None
         self._closed = False
@@ -113,7 +126,7 @@ class Workers:
         call = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
         async with self._slots:
             for attempt in (1, 2):
-                child = self._take()
+                child = await self._take(function)
                 try:
                     answer = await asyncio.get_running_loop().run_in_executor(
                         self._waiting, child.call, call
@@ -145,7 +158,7 @@ class Workers:
         call = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
         loop = asyncio.get_running_loop()
         async with self._slots:
-            child = self._take()
+            child = await self._take(function)
             try:
                 answer = await loop.run_in_executor(self._waiting, child.call, call)
                 succeeded, value = pickle.loads(answer)
@@ -169,15 +182,26 @@ class Workers:
         if self._reaper is not None:
             self._reaper.cancel()
         self._reap()
+        self.look_ups.close()
+        self.long_look_ups.close()
         self._threads.shutdown(wait=True)
         self._native.shutdown(wait=True)
         self._waiting.shutdown(wait=False)
 
-    def _take(self) -> _Child:
+    async def _take(self, function: object) -> _Child:
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None
-        return self._idle.pop() if self._idle else _Child(self._niceness)
+        for _ in range(_START_ATTEMPTS):
+            if self._idle:
+                return self._idle.pop()
+            try:
+                return _Child(self._niceness)
+            except OSError as error:
+                reason = error
+            await asyncio.sleep(_START_PAUSE)
+        name = getattr(function, "__qualname__", repr(function))
+        raise NoChild(f"{name}: no child process could be started: {reason}") from reason
 
     def _give_back(self, child: _Child) -> None:
         self._idle.append(child)

@@ -44,13 +44,16 @@ def read_lines(fs: FileSystem, path: str) -> list[tuple[int, str]]:
     A missing or empty file has none: Kafka creates them empty.
     """
     try:
-        lines = fs.read_bytes(path).decode("utf-8").splitlines()
+        text = fs.read_bytes(path).decode("utf-8")
     except FileNotFoundError:
         return []
     except UnicodeDecodeError as error:
         raise CheckpointError(path, 1, f"not text: {error}") from None
+    lines = text.splitlines()
     if not lines:
         return []
+    if not text.endswith("\n"):
+        raise CheckpointError(path, len(lines), f"the line is cut off: {lines[-1]!r}")
     version = _number(path, 1, lines[0])
     if version != _VERSION:
         raise CheckpointError(path, 1, f"version {version}, only version {_VERSION} is known")

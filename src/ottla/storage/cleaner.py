@@ -18,14 +18,14 @@ import asyncio
 import errno
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.config.setting import MAX_DOUBLE
 from ottla.errors import KafkaError
 from ottla.runtime.files import OsFileSystem
-from ottla.runtime.workers import ChildDied, Workers
+from ottla.runtime.workers import ChildDied, NoChild, Workers
 from ottla.storage import paths
 from ottla.storage.cleaned_files import remove_leftovers
 from ottla.storage.cleaning import CleanedSegment, CleanSummary, clean
@@ -289,15 +289,21 @@ class Cleaner:
     async def _clean(self, workers: Workers, log: Log, found: Cleanable) -> None:
         settings = self._settings
         began = self._clock.monotonic()
-        plan = log.compaction.plan(found, settings.share, self._clock.now_ms())
+        try:
+            plan = log.compaction.plan(found, settings.share, self._clock.now_ms())
+        except OSError as error:
+            log.storage_failed(error, "planning a compaction")
+            return
         try:
             summary = await self._clean_by(plan, workers, log, settings)
         except asyncio.CancelledError:
-            log.withdraw_replacement()
+            self._withdraw(log)
             raise
         except _GivenUp:
             self._given_up += 1
             logger.info("compaction of %s was given up: the log has changed", log.partition)
+        except NoChild as error:
+            self._postpone(log, error)
         except ChildDied as error:
             self._note_death(log, error)
         except OSError as error:
@@ -308,7 +314,7 @@ class Cleaner:
         else:
             self._note(log, summary, self._clock.monotonic() - began)
             return
-        log.withdraw_replacement()
+        self._withdraw(log)
         await self._tidy(workers, log)
 
     async def _clean_by(
@@ -332,6 +338,11 @@ class Cleaner:
         log.compaction.cleaned_to = summary.end_offset
         await self._directories.write_checkpoint(paths.CLEANER_CHECKPOINT)
         return summary
+
+    def _withdraw(self, log: Log) -> None:
+        """Nothing of a cleaning that has ended is to be put in place."""
+        with suppress(KafkaError):
+            self._directories.discard(log.compaction.withdraw(), 0)
 
     async def _tidy(self, workers: Workers, log: Log) -> None:
         """Remove what an earlier cleaning of the log has left."""
@@ -367,10 +378,10 @@ class Cleaner:
 
     async def _swap(self, workers: Workers, log: Log, plan: Plan, cleaned: CleanedSegment) -> None:
         """Put a new segment in place, each step durable before the next."""
-        if not log.begin_replacing(plan, cleaned):
+        if not log.compaction.begin(plan, cleaned):
             raise _GivenUp
         await workers.run_in_thread(self._fs.sync_dir, log.folder)
-        files = log.finish_replacing()
+        files = log.compaction.finish()
         if files is None:
             raise _GivenUp
         await workers.run_in_thread(self._fs.sync_dir, log.folder)
@@ -419,15 +430,18 @@ class Cleaner:
         if log.failure is not None or removed:
             self._given_up += 1
         elif error.errno in _PASSING:
-            logger.warning(
-                "compacting %s is postponed for %d s: %s; free some space, or raise the limit",
-                log.partition,
-                _POSTPONE_SECONDS,
-                error,
-            )
-            self._postponed[log.partition] = self._clock.monotonic() + _POSTPONE_SECONDS
+            self._postpone(log, error)
         else:
             log.storage_failed(error, "compacting")
+
+    def _postpone(self, log: Log, error: Exception) -> None:
+        logger.warning(
+            "compacting %s is postponed for %d s: %s; free some space, or raise the limit",
+            log.partition,
+            _POSTPONE_SECONDS,
+            error,
+        )
+        self._postponed[log.partition] = self._clock.monotonic() + _POSTPONE_SECONDS
 
     def _mark_uncleanable(self, log: Log, reason: str) -> None:
         logger.error(

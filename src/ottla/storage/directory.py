@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition, topic_id_text
+from ottla.runtime.tasks import Tasks
 from ottla.storage import paths
 from ottla.storage.cleaner import Cleaner, CleanerSettings
-from ottla.storage.faults import describe
+from ottla.storage.faults import describe, is_shortage, short_of_descriptors
 from ottla.storage.flush import GroupCommit
 from ottla.storage.folder import DataFolder, StorageUnavailable
 from ottla.storage.load import Surroundings, open_log
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ottla.runtime.files import FileSystem
     from ottla.runtime.workers import Workers
     from ottla.storage.checkpoints import MetaProperties
+    from ottla.storage.retention import Positions
 
 __all__ = [
     "LogDirectories",
@@ -102,6 +104,7 @@ class LogDirectories:
         settings: StorageSettings | None = None,
         dice: random.Random | None = None,
         on_offline: OfflineListener | None = None,
+        tasks: Tasks | None = None,
     ) -> None:
         self.settings = settings or StorageSettings()
         self.logs: dict[TopicPartition, Log] = {}
@@ -111,7 +114,12 @@ class LogDirectories:
         self.checkpointed: dict[str, dict[TopicPartition, int]] = {}
         """What the folders' checkpoints said at start about the partitions here, by checkpoint:
         those that are not used up in opening the logs."""
-        self.group_commit = GroupCommit(fs, workers, clock)
+        tasks = tasks or Tasks()
+        self.group_commit = GroupCommit(fs, workers, clock, tasks)
+        self.positions: Positions | None = None
+        """Where groups have got to; without it a topic that waits for one takes it to be behind."""
+        self._stale: set[tuple[str, str]] = set()
+        """Checkpoints (folder, name) that are behind, because there was no descriptor for them."""
 
         self._fs = fs
         self._clock = clock
@@ -123,7 +131,7 @@ class LogDirectories:
         self._around = Surroundings(
             self._files, self, clock, self._dice, self.settings.producer_id_expiration_ms
         )
-        self._schedule = Schedule(self, fs, clock, workers)
+        self._schedule = Schedule(self, fs, clock, workers, tasks)
         self.cleaner = Cleaner(self, fs, clock, self.settings.cleaner)
 
     # --- starting and stopping ----------------------------------------------------------------
@@ -137,6 +145,9 @@ class LogDirectories:
                 self._release_locks()
                 raise
             except OSError as error:
+                if is_shortage(error):
+                    self._release_locks()
+                    raise StorageUnavailable(describe(error, "opening", folder.path)) from None
                 self._folder_failed(folder, describe(error, "opening", folder.path))
         self._require_one()
 
@@ -152,7 +163,10 @@ class LogDirectories:
             try:
                 folder.claim(self._fs, node_id, cluster_id, self._dice)
             except OSError as error:
-                self._folder_failed(folder, describe(error, "writing meta.properties", folder.path))
+                reason = describe(error, "writing meta.properties", folder.path)
+                if is_shortage(error):
+                    raise StorageUnavailable(reason) from None
+                self._folder_failed(folder, reason)
         self._require_one()
 
     async def load(
@@ -184,11 +198,14 @@ class LogDirectories:
         loaded: list[tuple[DataFolder, Loaded]] = []
         for folder, result in zip(folders, results, strict=True):
             if isinstance(result, OSError):
+                if is_shortage(result):
+                    raise StorageUnavailable(describe(result, "loading", folder.path))
                 self._folder_failed(folder, describe(result, "loading", folder.path))
                 continue
             if isinstance(result, BaseException):
                 raise result
             loaded.append((folder, result))
+            folder.clean = result.clean
             for partition, reason in result.offline.items():
                 self.offline_partitions[partition] = reason
                 folder.partitions.add(partition)
@@ -254,8 +271,10 @@ class LogDirectories:
         """
         await self.cleaner.stop()
         await self._schedule.stop()
+        unclean: set[TopicPartition] = set()
         for log in list(self.logs.values()):  # one that fails takes others out with its folder
-            log.close()
+            if not log.close():
+                unclean.add(log.partition)
             if log.is_pristine:
                 continue  # a power cut may take an empty folder: the next start makes it again
             if log.unflushed_messages > 0:
@@ -263,16 +282,19 @@ class LogDirectories:
             else:
                 self.group_commit.request(log)
         await self.group_commit.wait_idle()
+        unclean |= {it.partition for it in self.logs.values() if it.unflushed_messages > 0}
         await self.write_checkpoints()
         mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         for folder in list(self._online()):
             if folder.partitions & self.offline_partitions.keys():
                 continue  # a damaged log was refused by the scan; the next start must scan again
+            if folder.partitions & unclean or any(path == folder.path for path, _ in self._stale):
+                continue  # something was not written for want of a descriptor
             path = f"{folder.path}/{paths.CLEAN_SHUTDOWN}"
             try:
                 await self._workers.run_in_thread(self._fs.write_atomic, path, mark.encode())
             except OSError as error:
-                self._folder_failed(folder, describe(error, "closing", folder.path))
+                self._file_failed(folder, error, "closing", folder.path)
         for log in self.logs.values():
             log.close_files()
         self._release_locks()
@@ -339,6 +361,8 @@ class LogDirectories:
         try:
             log = open_log(self._around, path, partition, config, clean=True)
         except OSError as error:
+            if is_shortage(error):
+                raise short_of_descriptors(error, f"creating {partition}", path) from None
             reason = describe(error, f"creating {partition}", path)
             self._folder_failed(folder, reason)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from None
@@ -407,6 +431,15 @@ class LogDirectories:
             if folder.failure is not None
         }
 
+    def may_be_cut(self, partition: TopicPartition) -> bool:
+        """Whether the log may have lost its end since it was last served: its folder was not closed
+        cleanly, or it is in none and may have been in one that was not (a power cut may take the
+        name of a young folder with all that is in it)."""
+        for folder in self._folders.values():
+            if partition in folder.partitions:
+                return not folder.clean
+        return not all(folder.clean for folder in self._folders.values())
+
     def folder_of(self, partition: TopicPartition) -> str | None:
         """The data folder that holds a partition."""
         for path, folder in self._folders.items():
@@ -441,12 +474,14 @@ class LogDirectories:
         for folder in list(self._online()):
             checkpoint = folder.checkpoint(self._fs, name)
             async with checkpoint.lock:
+                self._stale.add((folder.path, name))
                 entries = self._entries(name, folder)
                 try:
                     await self._workers.run_to_end(checkpoint.write, entries)
                 except OSError as error:
-                    reason = describe(error, "writing checkpoints", checkpoint.path)
-                    self._folder_failed(folder, reason)
+                    self._file_failed(folder, error, "writing checkpoints", checkpoint.path)
+                else:
+                    self._stale.discard((folder.path, name))
 
     def _entries(self, name: str, folder: DataFolder) -> list[tuple[TopicPartition, int, str]]:
         """What a checkpoint is to say now: partition, offset, and the id of its topic."""
@@ -472,6 +507,9 @@ class LogDirectories:
     def discard(self, files: Sequence[str], delay_ms: int) -> None:
         self._schedule.remove_later(files, delay_ms)
 
+    def retention_changed(self, log: Log) -> None:
+        self._schedule.retain_soon(log)
+
     # --- inside -------------------------------------------------------------------------------
 
     def _online(self) -> Iterable[DataFolder]:
@@ -479,6 +517,12 @@ class LogDirectories:
 
     def _folder_of(self, log: Log) -> DataFolder:
         return self._folders[log.folder.rpartition("/")[0]]
+
+    def _file_failed(self, folder: DataFolder, error: OSError, doing: str, path: str) -> None:
+        if is_shortage(error):
+            short_of_descriptors(error, doing, path)
+        else:
+            self._folder_failed(folder, describe(error, doing, path))
 
     def _folder_failed(self, folder: DataFolder, reason: str) -> None:
         if folder.failure is not None:

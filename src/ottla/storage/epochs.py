@@ -32,12 +32,13 @@ class LeaderEpochs:
     """The epochs of one log. The file is written when an entry comes or goes, which is rare: an
     append under the known epoch costs one comparison."""
 
-    __slots__ = ("_entries", "_fs", "_path")
+    __slots__ = ("_entries", "_fs", "_path", "_unwritten")
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
         self._entries: list[EpochStart] = []
+        self._unwritten = False
         for number, line in read_lines(fs, path):
             self._put(self._parse(number, line))
 
@@ -71,7 +72,7 @@ class LeaderEpochs:
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"epoch {epoch} at offset {start_offset}")
-        if self._put(EpochStart(epoch, start_offset)):
+        if self._put(EpochStart(epoch, start_offset)) or self._unwritten:
             self._write()
 
     def _put(self, entry: EpochStart) -> bool:
@@ -144,4 +145,6 @@ class LeaderEpochs:
         self._write()
 
     def _write(self) -> None:
+        self._unwritten = True  # until it has worked: it may fail for want of a descriptor
         write_lines(self._fs, self._path, (f"{epoch} {start}" for epoch, start in self._entries))
+        self._unwritten = False

@@ -1,9 +1,20 @@
-"""What an operator is told when a disk fails: which file, what happened, what to do."""
+"""What an operator is told when a disk fails: which file, what happened, what to do.
+
+That no descriptor was free is not a disk's fault, though every file operation may say so: nothing
+is lost, the folder stays online, and what could not be done is done later (`is_shortage`).
+"""
 
 from __future__ import annotations
 
 import errno
+import logging
 
+from ottla.errors import ErrorCode, KafkaError
+from ottla.runtime.clock import SystemClock
+from ottla.runtime.logs import RateLimit
+
+_complaints = RateLimit(logging.getLogger(__name__), SystemClock())
+_SHORTAGES = (errno.EMFILE, errno.ENFILE)
 _RESTART = "then restart the broker"
 _ADVICE = {
     errno.ENOSPC: f"the disk is full: free some space, {_RESTART}",
@@ -12,12 +23,31 @@ _ADVICE = {
     errno.EIO: f"the disk reported an error: check or replace it, {_RESTART}",
     errno.EACCES: f"permission is denied: give the broker's user access, {_RESTART}",
     errno.EPERM: f"permission is denied: give the broker's user access, {_RESTART}",
-    errno.EMFILE: f"too many open files: raise the limit (ulimit -n), {_RESTART}",
-    errno.ENFILE: f"too many open files: raise the system's limit (fs.file-max), {_RESTART}",
+    errno.EMFILE: "it will be tried again; raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "it will be tried again; raise the system's limit on open files (fs.file-max)",
     errno.EISDIR: f"a folder lies where a file should be: move it away, {_RESTART}",
     errno.ENOTDIR: f"a file lies where a folder should be: move it away, {_RESTART}",
     errno.ENOENT: f"a file or folder was removed from outside: put it back, {_RESTART}",
 }
+
+
+class OutOfDescriptors(KafkaError):
+    """Not done for want of a descriptor, and worth another try: KAFKA_STORAGE_ERROR, which clients
+    repeat, though no disk has failed."""
+
+    __slots__ = ()
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Whether an error says nothing about the disk, but that no descriptor was free."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
+
+
+def short_of_descriptors(error: OSError, doing: str, where: str) -> OutOfDescriptors:
+    """Say so in the log, now and then; what to tell the client."""
+    reason = describe(error, doing, where)
+    _complaints.warning(doing, "%s", reason)
+    return OutOfDescriptors(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
 
 def describe(error: OSError, doing: str, where: str) -> str:

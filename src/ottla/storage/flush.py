@@ -6,7 +6,8 @@ waiting produce requests cost one fdatasync, not a hundred. Different logs flush
 
 A flush that fails is never repeated. The kernel may have dropped the dirty pages and call the next
 fsync a success without having written anything, so the data folder is taken offline instead and
-every waiter gets KAFKA_STORAGE_ERROR.
+every waiter gets KAFKA_STORAGE_ERROR. One that lacked a descriptor to begin with has failed at
+nothing: it is tried again for a while, and may be asked for anew after that.
 """
 
 from __future__ import annotations
@@ -17,11 +18,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.runtime.tasks import Tasks
+from ottla.storage.faults import OutOfDescriptors, is_shortage
 
 if TYPE_CHECKING:
     from ottla.runtime.clock import Clock
     from ottla.runtime.files import File, FileSystem
     from ottla.runtime.workers import Workers
+
+
+RETRY_SECONDS = 0.5
+"""How long to wait for a free descriptor before trying again."""
+RETRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,10 @@ class Flushable(Protocol):
         """The job is done: move the recovery point."""
         ...
 
+    def undo_flush(self, job: FlushJob) -> None:
+        """The job could not be run to its end: the next one has to do all of it."""
+        ...
+
     def storage_failed(self, error: OSError, doing: str) -> KafkaError:
         """Take the data folder offline; returns what a client is to be told."""
         ...
@@ -90,21 +102,30 @@ class _Lane:
 class GroupCommit:
     """All flushes of the broker. Its methods are called on the event loop."""
 
-    def __init__(self, fs: FileSystem, workers: Workers, clock: Clock) -> None:
+    def __init__(
+        self, fs: FileSystem, workers: Workers, clock: Clock, tasks: Tasks | None = None
+    ) -> None:
         self._fs = fs
         self._workers = workers
         self._clock = clock
+        self._watched = tasks or Tasks()
         self._lanes: dict[Flushable, _Lane] = {}
         # Flushes that nobody waits for go one by one: two thousand new partitions must not stand
         # in the threads' queue before a producer's record.
-        self._background: dict[Flushable, None] = {}
+        self._background: dict[Flushable, _Lane] = {}
         self._background_runs = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.flushes = 0
         """How many flushes have been run."""
 
-    def wait_flushed(self, log: Flushable, offset: int) -> asyncio.Future[None]:
-        """Done when everything below `offset` is durable: pass the last offset plus one."""
+    def wait_flushed(
+        self, log: Flushable, offset: int, *, urgent: bool = True
+    ) -> asyncio.Future[None]:
+        """Done when everything below `offset` is durable: pass the last offset plus one.
+
+        Without `urgent` it takes its turn behind the flushes that nobody waits for, until somebody
+        wants this log's at once.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if log.recovery_point >= offset:
             future.set_result(None)
@@ -112,21 +133,14 @@ class GroupCommit:
             future.set_exception(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure))
             future.exception()
         else:
-            self._lane(log).waiting.append((offset, future))
+            lane = self._lane(log) if urgent else self._later(log)
+            lane.waiting.append((offset, future))
         return future
 
     def request(self, log: Flushable) -> None:
         """Flush a log when there is time: a segment was rolled, or `flush.ms` is over."""
-        if log.failure is not None:
-            return
-        lane = self._lanes.get(log)
-        if lane is not None:
-            lane.again = True
-            return
-        self._background[log] = None
-        if not self._background_runs:
-            self._background_runs = True
-            self._spawn(self._serve_background())
+        if log.failure is None:
+            self._later(log)
 
     async def wait_idle(self) -> None:
         """Wait until every flush asked for so far has ended."""
@@ -139,25 +153,38 @@ class GroupCommit:
         if lane is not None:
             lane.again = True
             return lane
-        self._background.pop(log, None)
-        lane = self._lanes[log] = _Lane()
+        lane = self._lanes[log] = self._background.pop(log, _Lane())
         self._spawn(self._serve(log, lane))
         return lane
 
+    def _later(self, log: Flushable) -> _Lane:
+        """The log's lane, with a flush to come when it is its turn."""
+        lane = self._lanes.get(log)
+        if lane is not None:
+            lane.again = True
+            return lane
+        lane = self._background.get(log)
+        if lane is None:
+            lane = self._background[log] = _Lane()
+        if not self._background_runs:
+            self._background_runs = True
+            self._spawn(self._serve_background())
+        return lane
+
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._watched.start("flushing the logs", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _serve_background(self) -> None:
         while self._background:
             log = next(iter(self._background))
-            del self._background[log]
-            lane = self._lanes[log] = _Lane()
+            lane = self._lanes[log] = self._background.pop(log)
             await self._serve(log, lane)
         self._background_runs = False
 
     async def _serve(self, log: Flushable, lane: _Lane) -> None:
+        retries = RETRIES
         while True:
             lane.again = False
             failure: KafkaError | None = None
@@ -167,6 +194,11 @@ class GroupCommit:
                 failure = error
             except OSError as error:
                 failure = log.storage_failed(error, "flushing")
+                if isinstance(failure, OutOfDescriptors) and retries:
+                    retries -= 1
+                    await asyncio.sleep(RETRY_SECONDS)
+                    if log.failure is None:
+                        continue
             lane.waiting = _settle(log, lane.waiting, failure)
             if not lane.again or failure is not None:
                 # Nothing can have come since the last await: the lane is left in one step. Who
@@ -181,7 +213,12 @@ class GroupCommit:
         if job is None:
             return
         self.flushes += 1
-        await self._workers.run_in_thread(job.run, self._fs)
+        try:
+            await self._workers.run_in_thread(job.run, self._fs)
+        except OSError as error:
+            if is_shortage(error):
+                log.undo_flush(job)
+            raise
         log.finish_flush(job, self._clock.now_ms())
 
 

@@ -31,12 +31,14 @@ class StorageUnavailable(Exception):
 
 @dataclass(slots=True)
 class DataFolder:
-    """A folder of `log.dirs`. `failure` says why it is offline, if it is."""
+    """A folder of `log.dirs`. `failure` says why it is offline, if it is; `clean`, once its logs
+    are loaded, whether the last broker to use it stopped cleanly."""
 
     path: str
     lock: Lock | None = None
     meta: MetaProperties | None = None
     failure: str | None = None
+    clean: bool = True
     partitions: set[TopicPartition] = field(default_factory=set)
     kept_entries: dict[str, dict[TopicPartition, Entry]] = field(default_factory=dict)
     """What the checkpoints say about partitions here that cannot be used, by checkpoint. It is

@@ -21,9 +21,13 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from ottla.model.ids import NO_TIMESTAMP
+from ottla.runtime.files import CachedReads
+from ottla.storage.faults import is_shortage
 
 if TYPE_CHECKING:
-    from ottla.runtime.files import File, FileSystem
+    from collections.abc import Callable
+
+    from ottla.runtime.files import File, FileSystem, Readable
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
@@ -72,28 +76,33 @@ class OffsetIndex:
         self._positions.append(position)
         self.entries += 1
         if self.entries - self._written >= _WRITE_GROUP:
-            self.write_out()
+            _unless_short(self.write_out)
 
-    def lookup(self, offset: int) -> int:
-        """The position of the last indexed batch that ends at or before `offset`; 0 if none."""
+    def lookup(self, offset: int, *, cached_only: bool = False) -> int:
+        """The position of the last indexed batch that ends at or before `offset`; 0 if none.
+
+        With `cached_only`, here and below: ColdRead rather than waiting for the disk.
+        """
         if self.entries == 0:
             return 0
         target = offset - self.base_offset
         if self._relative is not None:
             slot = bisect_right(self._relative, target) - 1
             return self._positions[slot] if slot >= 0 else 0
-        with _Opened(self._fs, self.path) as file:
+        with _Opened(self._fs, self.path) as opened:
+            file: Readable = CachedReads(opened) if cached_only else opened
             count = _count_up_to(file, self.entries, OFFSET_ENTRY, _INT, 0, target)
             return _entry(file, OFFSET_ENTRY, count - 1)[1] if count else 0
 
-    def lookup_position(self, position: int) -> int | None:
+    def lookup_position(self, position: int, *, cached_only: bool = False) -> int | None:
         """The offset of the first entry at or after `position`: beyond everything before it."""
         if self._relative is not None:
             slot = bisect_left(self._positions, position)
             return self.base_offset + self._relative[slot] if slot < self.entries else None
         if self.entries == 0:
             return None
-        with _Opened(self._fs, self.path) as file:
+        with _Opened(self._fs, self.path) as opened:
+            file: Readable = CachedReads(opened) if cached_only else opened
             count = _count_up_to(file, self.entries, OFFSET_ENTRY, _INT, 4, position - 1)
             if count == self.entries:
                 return None
@@ -203,7 +212,7 @@ class TimeIndex:
         self._last = (timestamp, offset)
         self.entries += 1
         if self.entries - self._written >= _WRITE_GROUP:
-            self.write_out()
+            _unless_short(self.write_out)
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
         """The last entry whose timestamp is at or before the given one; else (-1, base offset)."""
@@ -323,6 +332,16 @@ class _Opened:
         self._file.close()
 
 
+def _unless_short(write_out: Callable[[], None]) -> None:
+    """Write a group of entries; without a free descriptor they go with the next group. The batch
+    they are about is in the log, so this is no reason to refuse it."""
+    try:
+        write_out()
+    except OSError as error:
+        if not is_shortage(error):
+            raise
+
+
 def big_endian(numbers: array[int]) -> array[int]:
     """Swap in place between this machine's order and the files'."""
     if sys.byteorder == "little":
@@ -349,7 +368,7 @@ def _cut(fs: FileSystem, path: str, size: int) -> None:
 
 
 def _count_up_to(
-    file: File, entries: int, entry: struct.Struct, key: struct.Struct, at: int, target: int
+    file: Readable, entries: int, entry: struct.Struct, key: struct.Struct, at: int, target: int
 ) -> int:
     """How many entries of a sorted file have a key, `at` bytes into the entry, up to `target`."""
     low, high = 0, entries
@@ -371,6 +390,6 @@ def _count_up_to(
     return start + low
 
 
-def _entry(file: File, entry: struct.Struct, slot: int) -> tuple[int, int]:
+def _entry(file: Readable, entry: struct.Struct, slot: int) -> tuple[int, int]:
     first, second = entry.unpack(file.pread(entry.size, slot * entry.size))
     return int(first), int(second)

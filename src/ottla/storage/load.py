@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
+from ottla.records.batch import HEADER_SIZE, read_header
 from ottla.storage import paths
 from ottla.storage.checkpoints import CheckpointError, read_partition_metadata
 from ottla.storage.deferred import DeferredSync
@@ -256,6 +257,19 @@ def read_epochs(fs: FileSystem, folder: str, said: list[str]) -> LeaderEpochs | 
         return None
 
 
+def _written_under_epochs(fs: FileSystem, found: Survey) -> bool:
+    """Whether the newest segment with records begins with a batch that names a leader epoch. (Those
+    of brokers before Kafka 0.11 name none, and have no file either.)"""
+    newest = next((each for each in reversed(found.segments) if each.size >= HEADER_SIZE), None)
+    if newest is None:
+        return False
+    file = fs.open(f"{found.folder}/{paths.log_name(newest.base_offset)}")
+    try:
+        return read_header(file.pread(HEADER_SIZE, 0)).leader_epoch >= 0
+    finally:
+        file.close()
+
+
 def read_topic_id(fs: FileSystem, folder: str, said: list[str]) -> TopicId:
     """The topic id a folder says it belongs to; all zeros when it does not say."""
     try:
@@ -322,16 +336,21 @@ def prepare(
     recovery_point, log_start_offset = remembered.about(topic_id, folder, said)
     small_files = DeferredSync(fs)
     epochs = read_epochs(small_files, folder, said)
+    found_anew = epochs is None
     if epochs is None:
         epochs = LeaderEpochs(small_files, f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT}")
-        clean, scan_from = False, 0
-    else:
-        scan_from = recovery_point
+    elif not epochs.entries and _written_under_epochs(fs, found):
+        # A power cut can leave a file that was replaced shortly before without its content.
+        said.append(
+            f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT} is missing or empty although the log has "
+            f"records; the epochs are taken from these instead"
+        )
+        found_anew = True
     task = plan(
         found,
         partition,
         clean=clean,
-        recovery_point=scan_from,
+        recovery_point=recovery_point,
         log_start_offset=log_start_offset,
         latest_epoch=-1 if epochs.latest is None else epochs.latest,
         index_interval=config.index_interval_bytes,
@@ -339,6 +358,8 @@ def prepare(
         producer_expiration_ms=producer_expiration_ms,
         compacted="compact" in config.cleanup_policy,
     )
+    if found_anew:
+        task = scanning_all(task)
     for base_offset, faults in found.index_faults.items():
         # After an unclean stop the indexes of unflushed segments are expected to be unfinished.
         if clean or task.covers_flushed(base_offset):

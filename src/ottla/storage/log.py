@@ -14,14 +14,15 @@ is in memory and rebuilt from the `.log` files after a crash: indexes, producer 
 Every method is synchronous, runs on the event loop's thread and never waits for the platter: fsync
 is `flush.GroupCommit`'s, from the jobs that `begin_flush` makes. An OSError in any file takes the
 whole data folder offline, as in Kafka, and becomes KafkaError(KAFKA_STORAGE_ERROR); after that the
-log answers with nothing else.
+log answers with nothing else. Only the want of a descriptor is no such fault: what was asked for is
+then refused with the same code and has changed nothing that trying again would not mend.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from ottla.errors import ErrorCode, KafkaError
@@ -34,10 +35,10 @@ from ottla.runtime.files import FileRegion
 from ottla.storage import reads, retention
 from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.compaction import Compaction
-from ottla.storage.faults import describe
+from ottla.storage.faults import describe, is_shortage, short_of_descriptors
 from ottla.storage.flush import FlushJob
 from ottla.storage.producers import Origin
-from ottla.storage.reads import TimestampOffset
+from ottla.storage.reads import TimeLookUp
 from ottla.storage.replay import reload_producers
 from ottla.storage.validate import judge, judge_replicated
 
@@ -46,11 +47,10 @@ if TYPE_CHECKING:
     from ottla.model.ids import TopicPartition
     from ottla.records.batch import BatchHeader
     from ottla.runtime.clock import Clock
-    from ottla.storage.cleaning import CleanedSegment
-    from ottla.storage.compaction import Plan
     from ottla.storage.deferred import DeferredSync
     from ottla.storage.epochs import LeaderEpochs
     from ottla.storage.producers import ProducerState, ProducerStates
+    from ottla.storage.retention import Hold, Positions
     from ottla.storage.segment import Segment
     from ottla.storage.segments import Segments
     from ottla.storage.snapshots import ProducerSnapshots
@@ -97,14 +97,22 @@ class LogHost(Protocol):
         """Remove these (already renamed) files later, off the event loop."""
         ...
 
+    def retention_changed(self, log: Log) -> None:
+        """Settings that retention goes by have changed: look at the log soon."""
+        ...
+
 
 _NOTHING = ReadResult(None)
 
 
 def _guarded(
-    doing: str,
+    doing: str, *, by_halves: bool = False
 ) -> Callable[[Callable[Concatenate[Log, P], R]], Callable[Concatenate[Log, P], R]]:
-    """A method that an offline log refuses, and whose OSError takes the folder offline."""
+    """A method that an offline log refuses, and whose OSError takes the folder offline.
+
+    What stops `by_halves` for want of a descriptor cannot be tried again: the log, though not the
+    folder, is offline until the next start.
+    """
 
     def decorate(method: Callable[Concatenate[Log, P], R]) -> Callable[Concatenate[Log, P], R]:
         @functools.wraps(method)
@@ -114,6 +122,8 @@ def _guarded(
             try:
                 return method(self, *args, **kwargs)
             except OSError as error:
+                if by_halves and is_shortage(error):
+                    self.take_offline(describe(error, doing, self.folder))
                 raise self.storage_failed(error, doing) from None
 
         return guarded
@@ -165,9 +175,11 @@ class Log:
         self._epoch = -1 if epochs.latest is None else epochs.latest
         self._names_changed = False
         self._is_new = False
+        self._lowest_end = log_end_offset
+        """The lowest the log's end has been since the last flush began."""
         self._closed = False
         self._take_config(segments.config)
-        self.compaction = Compaction(self, segments, producers)
+        self.compaction = Compaction(self, segments, producers, snapshots)
 
     def __repr__(self) -> str:
         return (
@@ -201,14 +213,18 @@ class Log:
 
     @config.setter
     def config(self, config: TopicConfig) -> None:
+        changed = retention.concerns(self._config, config)
         self._segments.config = config
         self._segments.active.set_index_interval(config.index_interval_bytes)
         self._take_config(config)
+        if changed:
+            self._host.retention_changed(self)
 
     def _take_config(self, config: TopicConfig) -> None:
         self._config = config
         self._segment_bytes = config.internal_segment_bytes or config.segment_bytes
         self._segment_ms = config.segment_ms
+        self._largest_batch = min(config.max_message_bytes, config.segment_bytes)
         if "compact" in config.cleanup_policy:
             # What is in the active segment cannot be compacted.
             self._segment_ms = min(config.segment_ms, config.max_compaction_lag_ms)
@@ -224,25 +240,30 @@ class Log:
         now_ms: int,
         origin: Origin = Origin.CLIENT,
         prepared: bool = False,
+        header: BatchHeader | None = None,
     ) -> AppendInfo:
         """Append one batch as the leader: judge it, give it its offset, write it.
 
         `records` is the (writable) receive buffer and is patched in place. `prepared` says that
         `validate.prepare` has been applied, after a `TakesLong` that came before anything was done.
+        Whoever has built the batch knows its `header`, and with that there is nothing to judge but
+        its size.
         before: log_end_offset = n; after: records at n…, log_end_offset = last offset + 1.
         """
         if self.failure is not None:
             raise self.offline_error()
-        header, records = judge(
-            records,
-            self._config,
-            now_ms,
-            partition=self.partition,
-            origin=origin,
-            prepared=prepared,
-        )
+        if header is None or self._stamps or records.nbytes > self._largest_batch:
+            header, records = judge(
+                records,
+                self._config,
+                now_ms,
+                partition=self.partition,
+                origin=origin,
+                prepared=prepared,
+            )
+        _, _, _, _, _, _, delta, _, max_timestamp, producer_id, _, _, _ = header
         marker = None
-        if header.producer_id >= 0:
+        if producer_id >= 0:
             if header.is_control:
                 marker = read_end_marker(records, header)
                 if marker is not None:
@@ -255,9 +276,8 @@ class Log:
                         known.base_offset, known.last_offset, stamp, self.log_start_offset, True, 0
                     )
         base_offset = self.log_end_offset
-        last_offset = base_offset + header.last_offset_delta
+        last_offset = base_offset + delta
         size = records.nbytes
-        max_timestamp = header.max_timestamp
         try:
             segments = self._segments
             segment = segments.active
@@ -267,6 +287,8 @@ class Log:
                 segment = self.roll()
             if leader_epoch != self._epoch:
                 self.assign_epoch(leader_epoch, base_offset)
+            if marker is not None:
+                segment.txn_index.load()  # which may fail: better before the batch is written
             set_offset_and_epoch(records, 0, base_offset, leader_epoch)
             segment.append(records)
             # Written: from here on the batch is in the log, whatever else may fail.
@@ -279,14 +301,9 @@ class Log:
                 self._names_changed = True
         except OSError as error:
             raise self.storage_failed(error, "appending") from None
-        return AppendInfo(
-            base_offset,
-            last_offset,
-            max_timestamp if self._stamps else NO_TIMESTAMP,
-            self.log_start_offset,
-            False,
-            size,
-        )
+        stamp = max_timestamp if self._stamps else NO_TIMESTAMP
+        made = (base_offset, last_offset, stamp, self.log_start_offset, False, size)
+        return tuple.__new__(AppendInfo, made)  # half the time of calling the class
 
     @_guarded("appending")
     def append_replicated(self, records: memoryview) -> AppendInfo:
@@ -321,10 +338,12 @@ class Log:
             segment = self.roll(header.base_offset)
         if header.leader_epoch > self._epoch:
             self.assign_epoch(header.leader_epoch, header.base_offset)
+        marker = read_end_marker(batch, header) if header.is_control else None
+        if marker is not None:
+            segment.txn_index.load()
         segment.append(batch)
         self.log_end_offset = last + 1
         self._segments.size += size
-        marker = read_end_marker(batch, header) if header.is_control else None
         completed = self._producers.update(header, header.base_offset, marker)
         segment.note(size, header.base_offset, last, newest)
         if completed is not None and completed.aborted:
@@ -333,11 +352,22 @@ class Log:
 
     # --- reading ------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, *, upper: int, min_one: bool = True) -> ReadResult:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        upper: int,
+        min_one: bool = True,
+        cached_only: bool = False,
+    ) -> ReadResult:
         """Batches from the one that holds `offset`: at most `max_bytes`, nothing from `upper` on.
 
         The last batch may be cut, as in Kafka: clients skip it. The first one is whole: larger
         than `max_bytes` with `min_one`, and not there at all without.
+
+        With `cached_only` it raises ColdRead when finding them would wait for the disk; then
+        `warm_up` is to be run in a thread. The batches themselves are not read here.
         """
         if self.failure is not None:
             raise self.offline_error()
@@ -352,11 +382,11 @@ class Log:
         try:
             segment = self._segments.active
             if offset >= segment.base_offset:
-                place = segment.locate(offset)
+                place = segment.locate(offset, cached_only=cached_only)
                 if place is None:
                     return _NOTHING
             else:
-                found = reads.locate(self._segments, offset)
+                found = reads.locate(self._segments, offset, cached_only=cached_only)
                 if found is None:
                     return _NOTHING
                 segment, place = found
@@ -365,7 +395,7 @@ class Log:
             if upper < self.log_end_offset:
                 end = self._segments.end_of(segment)
                 if end is None or upper < end:
-                    above = segment.locate(upper)
+                    above = segment.locate(upper, cached_only=cached_only)
                     if above is not None:
                         limit = above[0]
             if size > max_bytes:
@@ -379,6 +409,13 @@ class Log:
         except OSError as error:
             raise self.storage_failed(error, "reading") from None
 
+    def is_behind(self, offset: int, upper: int) -> bool:
+        """Whether a reader at `offset` is in an older segment than `upper` is."""
+        segments = self._segments
+        return offset < segments.active.base_offset and (
+            segments.slot_of(offset) < segments.slot_of(upper)
+        )
+
     @_guarded("reading")
     def bytes_from(self, offset: int, upper: int) -> int:
         """How many bytes a reader at `offset` could get below `upper`."""
@@ -386,14 +423,15 @@ class Log:
         return reads.bytes_between(self._segments, offset, upper) if offset < upper else 0
 
     @_guarded("reading")
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after a moment; None when all are earlier."""
-        return reads.offset_for_timestamp(self._segments, timestamp_ms, self.log_start_offset)
+    def look_up_time(self, timestamp_ms: int | None) -> TimeLookUp:
+        """A search, to be run in a thread, for the first record at or after a moment; with None
+        for the record with the latest timestamp, the first of them if several share it."""
+        return TimeLookUp(self._segments, timestamp_ms, self.log_start_offset)
 
-    @_guarded("reading")
-    def max_timestamp(self) -> TimestampOffset | None:
-        """The record with the latest timestamp: the first of them, if several share it."""
-        return reads.latest_record(self._segments)
+    def warm_up(self, offset: int, upper: int, *, aborted: bool = False) -> Callable[[], None]:
+        """What reads, in a thread, the bytes that `read` needs to find `offset` and `upper`, and
+        those of `end_of` and `aborted_transactions` if these will be asked as well."""
+        return reads.warm_up(self._segments, offset, upper, aborted=aborted)
 
     # --- transactions and producers -----------------------------------------------------------
 
@@ -403,23 +441,28 @@ class Log:
         return max(stable, min(self.log_start_offset, high_watermark))
 
     @_guarded("reading")
-    def aborted_transactions(self, first: int, upper: int) -> list[AbortedTxn]:
+    def aborted_transactions(
+        self, first: int, upper: int, *, cached_only: bool = False
+    ) -> list[AbortedTxn]:
         """The aborted transactions with records from `first` up to, not including, `upper`."""
         aborted: list[AbortedTxn] = []
         for segment in self._segments.from_slot(self._segments.slot_of(first)):
-            found, complete = segment.txn_index.collect_aborted(first, upper)
+            found, complete = segment.txn_index.collect_aborted(
+                first, upper, cached_only=cached_only
+            )
             aborted += found
             if complete:
                 break
         return aborted
 
     @_guarded("reading")
-    def end_of(self, result: ReadResult) -> int:
+    def end_of(self, result: ReadResult, *, cached_only: bool = False) -> int:
         """An offset that nothing in a read region reaches: the bound for `aborted_transactions`."""
         if result.region is None or result.segment is None:
             return self.log_start_offset
         end = result.region.position + result.region.length
-        above = result.segment.offset_index.lookup_position(end)
+        index = result.segment.offset_index
+        above = index.lookup_position(end, cached_only=cached_only)
         if above is None:
             above = self._segments.end_of(result.segment)
         return self.log_end_offset if above is None else above
@@ -469,11 +512,18 @@ class Log:
         active = self._segments.active
         if active.size == 0 and active.base_offset == base:
             return active
-        active.seal()
+        active.complete()
         segment = self._segments.add(base)
+        active.seal()
         self._names_changed = True
         self._producers.end_offset = base
-        self._take_snapshot()
+        try:
+            self._take_snapshot()
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            # The one before it serves as well: a restart has more to replay.
+            short_of_descriptors(error, "writing a producer snapshot", self.folder)
         self._host.flush_wanted(self)
         return segment
 
@@ -496,32 +546,74 @@ class Log:
             )
         if offset > self.log_start_offset:
             self.log_start_offset = offset
-            self._epochs.truncate_from_start(offset)
             self._producers.advance_start(offset)
+            self._epochs.truncate_from_start(offset)
 
     def _limit(self) -> int:
         """Nothing at or above the high watermark may be deleted."""
         return self.log_end_offset if self.high_watermark < 0 else self.high_watermark
 
+    @_guarded("rolling")
+    def roll_old(self, now_ms: int) -> bool:
+        """Roll the active segment if its time is over and nobody writes to it; says whether."""
+        if not retention.rolls(self._segments.active, now_ms, self._segment_ms):
+            return False
+        self.roll()
+        return True
+
     @_guarded("deleting old segments")
-    def delete_old(self, now_ms: int) -> list[str]:
-        """Apply retention; returns what was deleted and why, one line for each rule that did.
+    def delete_old(self, now_ms: int, positions: Positions | None = None) -> list[str]:
+        """Apply retention; returns what was deleted and why, one line for each rule that did, and
+        one for each group that the topic waited for in vain.
 
         The segments' files are renamed to `.deleted` at once and removed after
         `file.delete.delay.ms`. Without `delete` in cleanup.policy only segments below the log
         start offset go.
         """
+        if not self._segments.size and len(self._segments) == 1:
+            return []
+        holds = retention.holds_of(self._config, self.partition, positions)
+        due: dict[retention.Rule, int] = {}
+        for fate in self._fates(holds):
+            if fate.due_ms is None or fate.due_ms > now_ms:
+                break
+            due[fate.rule] = due.get(fate.rule, 0) + 1
         said: list[str] = []
-        for count, why in retention.rules(
-            self._segments, self.log_start_offset, self.log_end_offset, self._limit(), now_ms
-        ):
-            if count:
-                freed = self._delete_oldest(count)
-                said.append(
-                    f"deleted {count} segments ({freed} bytes) of {self.partition} because of "
-                    f"{why}; the log starts at {self.log_start_offset} now"
+        for rule, count in due.items():
+            before = self.log_start_offset
+            freed = self._delete_oldest(count)
+            said.append(
+                f"deleted {count} segments ({freed} bytes) of {self.partition} because of "
+                f"{retention.reason(rule, self._config, before)}; the log starts at "
+                f"{self.log_start_offset} now"
+            )
+            if rule is not retention.Rule.START:
+                said += retention.in_vain(
+                    holds, self.partition, self._config, before, self.log_start_offset
                 )
         return said
+
+    @_guarded("reading")
+    def explain_retention(self, positions: Positions | None = None) -> retention.Explanation:
+        """What becomes of each segment. Looks at all of their files, unless `rolled_segments` have
+        been made to `remember_age`, in a thread."""
+        holds = retention.holds_of(self._config, self.partition, positions)
+        return retention.explain(
+            self._segments, self._fates(holds), holds, self.log_end_offset, self._segment_ms
+        )
+
+    def rolled_segments(self) -> list[Segment]:
+        """All segments but the active one, oldest first."""
+        return self._segments.from_slot(0)[:-1]
+
+    def _fates(self, holds: Sequence[Hold]) -> Iterator[retention.Fate]:
+        return retention.fates(
+            self._segments,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            limit=self._limit(),
+            holds=holds,
+        )
 
     def _delete_oldest(self, count: int) -> int:
         before = self.size
@@ -539,7 +631,7 @@ class Log:
         self._names_changed = True
         self._host.discard(files, self._config.file_delete_delay_ms)
 
-    @_guarded("truncating")
+    @_guarded("truncating", by_halves=True)
     def truncate_to(self, offset: int) -> bool:
         """Drop every record at or above `offset`; says whether there was one.
 
@@ -557,6 +649,7 @@ class Log:
         self._discard(self.compaction.truncated_to(offset))
         self._discard(self._segments.truncate_to(offset))
         self.log_end_offset = offset
+        self._lowest_end = min(self._lowest_end, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
         self._epochs.truncate_from_end(offset)
@@ -574,44 +667,18 @@ class Log:
             logger.warning("%s; an older snapshot was used", problem)
         return True
 
-    @_guarded("truncating")
+    @_guarded("truncating", by_halves=True)
     def restart_at(self, offset: int) -> None:
         """Drop every record; the log goes on at `offset`. For a replica too far behind."""
-        self._discard(self.compaction.truncated_to(offset))
-        self.compaction.cleaned_to = None
+        self._discard(self.compaction.truncated_to(0))
         self._discard(self._segments.remove(0, len(self._segments)))
         self._segments.add(offset)
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
+        self._lowest_end = min(self._lowest_end, offset)
         self._epochs.clear()
         self._note_epoch()
         self._snapshots.clear()
         self._producers.reset(offset)
-
-    # --- compaction ---------------------------------------------------------------------------
-
-    @_guarded("replacing segments by a compacted one")
-    def begin_replacing(self, plan: Plan, cleaned: CleanedSegment) -> bool:
-        """Announce a compacted segment (`.swap`), unless the log has changed too much meanwhile.
-        When the folder has been synced, `finish_replacing` is to follow."""
-        return self.compaction.begin(plan, cleaned)
-
-    @_guarded("replacing segments by a compacted one")
-    def finish_replacing(self) -> list[str] | None:
-        """Put the announced segment in place. Returns the files of the old ones, to be removed when
-        the folder has been synced again; None when something else came between."""
-        files = self.compaction.finish()
-        if files is not None:
-            self._names_changed = True
-            self._snapshots.remove_strays(self._segments.bases)
-        return files
-
-    def withdraw_replacement(self) -> None:
-        """Take an announced segment back."""
-        if self.failure is None:
-            try:
-                self._discard(self.compaction.withdraw())
-            except OSError as error:
-                self.storage_failed(error, "withdrawing a compacted segment")
 
     # --- durability ---------------------------------------------------------------------------
 
@@ -639,12 +706,20 @@ class Log:
             folders.append(self.folder.rpartition("/")[0])
         small.clear()
         self._names_changed = self._is_new = False
+        self._lowest_end = end
         return FlushJob(end, tuple(files), tuple(named), tuple(folders))
 
     def finish_flush(self, job: FlushJob, now_ms: int) -> None:
-        """The job has run. A truncation meanwhile keeps what it made of the recovery point."""
-        self.recovery_point = max(self.recovery_point, min(job.end_offset, self.log_end_offset))
+        """The job has run. What a truncation took meanwhile was not synced, nor was what has been
+        appended in its place."""
+        self.recovery_point = max(self.recovery_point, min(job.end_offset, self._lowest_end))
         self.last_flush_ms = now_ms
+
+    def undo_flush(self, job: FlushJob) -> None:
+        """The job has not been run, or not all of it: the next one begins from the start."""
+        self._small_files.unsynced.update(job.paths)
+        self._names_changed = self._names_changed or self.folder in job.folders
+        self._is_new = self._is_new or self.folder.rpartition("/")[0] in job.folders
 
     def mark_new(self) -> None:
         """The folder has just been made: the next flush syncs its name in the data folder too."""
@@ -656,13 +731,14 @@ class Log:
         write_partition_metadata(self._small_files, self.folder, topic_id)
         self.topic_id = topic_id
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Write indexes and a producer snapshot as a clean shutdown leaves them; no fsync here.
 
-        The caller flushes afterwards with one more `begin_flush`, then calls `close_files`.
+        The caller flushes afterwards with one more `begin_flush`, then calls `close_files`. Says
+        whether all is written: if not, the log must be recovered at the next start.
         """
         if self._closed or self.failure is not None:
-            return
+            return self.failure is None
         self._closed = True
         active = self._segments.active
         try:
@@ -673,6 +749,8 @@ class Log:
                 self._take_snapshot()
         except OSError as error:
             self.storage_failed(error, "closing")
+            return False
+        return True
 
     def close_files(self) -> None:
         """Let go of every descriptor. A region still being sent keeps its own."""
@@ -688,6 +766,8 @@ class Log:
 
     def storage_failed(self, error: OSError, doing: str) -> KafkaError:
         """A file operation failed: take the data folder offline. What to tell the client."""
+        if is_shortage(error) and self.failure is None:
+            return short_of_descriptors(error, doing, self.folder)
         if self.failure is None:
             self.failure = describe(error, doing, self.folder)
             self._host.folder_failed(self, error, doing)

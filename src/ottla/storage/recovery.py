@@ -116,9 +116,18 @@ def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
     be interrupted and run again at any point.
     """
     files = OpenFiles(fs, 4)
+    try:
+        return _recover(fs, task, files)
+    finally:
+        files.close()  # not when the collector comes by: thousands of logs are opened in a row
+
+
+def _recover(fs: FileSystem, task: RecoveryTask, files: OpenFiles) -> Recovered:
     opened = [_open(files, task.folder, segment) for segment in task.segments]
-    first = next((slot for slot, found in enumerate(task.segments) if found.scan), None)
-    if first is None:
+    try:
+        first = next((slot for slot, found in enumerate(task.segments) if found.scan), None)
+        if first is not None:
+            return _Recovery(fs, task, opened, first).run()
         end_offset = _end_of(opened[-1])
         if end_offset is None:
             # Stopped cleanly, yet the last segment does not end where a batch ends: look closely.
@@ -127,7 +136,10 @@ def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
         snapshots = ProducerSnapshots(fs, task.folder)
         said = _load_states(task, states, snapshots, opened, end_offset)
         return Recovered(task.segments, end_offset, states, said=tuple(said))
-    return _Recovery(fs, task, opened, first).run()
+    finally:
+        # At once: thousands of logs are opened before the garbage collector comes by.
+        for segment in opened:
+            segment.close_file()
 
 
 class _Recovery:

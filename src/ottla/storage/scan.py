@@ -16,7 +16,7 @@ from ottla.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchH
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ottla.runtime.files import File
+    from ottla.runtime.files import Readable
 
 _BLOCK = 8192
 _MIN_LENGTH = HEADER_SIZE - LOG_OVERHEAD
@@ -24,7 +24,7 @@ _PLACE = struct.Struct(">qi11xi")
 """Base offset, length, and, behind epoch, magic, CRC and attributes, the last offset delta."""
 
 
-def walk(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def walk(file: Readable, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch from `position` (where one begins) to `end`."""
     make = BatchHeader._make
     unpack = HEADER.unpack_from
@@ -45,7 +45,7 @@ def walk(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader
             position += size
 
 
-def find(file: File, offset: int, position: int, end: int) -> tuple[int, int] | None:
+def find(file: Readable, offset: int, position: int, end: int) -> tuple[int, int] | None:
     """Position and size of the first whole batch, from `position` on, that ends at or after
     `offset`; None when there is none before `end`."""
     unpack = _PLACE.unpack_from
@@ -66,7 +66,7 @@ def find(file: File, offset: int, position: int, end: int) -> tuple[int, int] | 
     return None
 
 
-def corrupt(file: File, position: int) -> KafkaError:
+def corrupt(file: Readable, position: int) -> KafkaError:
     """A read came across bytes that are no batch: what Kafka answers with CORRUPT_MESSAGE."""
     return KafkaError(
         ErrorCode.CORRUPT_MESSAGE, f"{file.path} holds no record batch at position {position}"

@@ -1,10 +1,13 @@
-"""What happens to logs by itself: retention, flush.ms, producer expiry, checkpoints, removal.
+"""What happens to logs by itself: retention, rolling, flush.ms, expiry, checkpoints, removal.
 
 Each kind of work is one task that sleeps, works, and sleeps again. Work over all logs is done in
 slices, so that a broker with thousands of partitions answers requests in between; what waits for
-the disk is done in a thread. An error ends neither the task nor the others: a failed disk has taken
-its folder offline already, and anything else is a bug that is logged with its traceback, once per
-round.
+the disk is done in a thread. An error in what is repeated ends neither the task nor the others: a
+failed disk has taken its folder offline already, and anything else is a bug that is logged with its
+traceback, once per round. A task that dies nevertheless ends the broker (`runtime.tasks`).
+
+Retention looks at every log each `log.retention.check.interval.ms`, and at once at those whose
+settings have changed.
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ from typing import TYPE_CHECKING
 from ottla.config.setting import MAX_LONG
 from ottla.errors import KafkaError
 from ottla.storage import paths
+from ottla.storage.faults import is_shortage
 
 if TYPE_CHECKING:
+    from ottla.model.ids import TopicPartition
     from ottla.runtime.clock import Clock
     from ottla.runtime.files import FileSystem
+    from ottla.runtime.tasks import Tasks
     from ottla.runtime.workers import Workers
     from ottla.storage.directory import LogDirectories
     from ottla.storage.log import Log
@@ -29,29 +35,42 @@ logger = logging.getLogger(__name__)
 
 _SLICE = 100
 """Logs worked on before others get their turn."""
+_WORK_PAUSE = 4
+"""After a log that had segments to delete or roll, others get this multiple of the time it took."""
 _FLUSH_TICK = 1.0
 _SHORTEST_TICK = 0.05
 _REWRITE_PAUSE = 4
 """Rest after writing the checkpoints because of a deletion, in multiples of the time it took."""
+_REMOVE_AGAIN_MS = 10_000
 
 
 class Schedule:
     """The background work of a broker's logs."""
 
     def __init__(
-        self, directories: LogDirectories, fs: FileSystem, clock: Clock, workers: Workers
+        self,
+        directories: LogDirectories,
+        fs: FileSystem,
+        clock: Clock,
+        workers: Workers,
+        tasks: Tasks,
     ) -> None:
         self._directories = directories
         self._fs = fs
         self._clock = clock
         self._workers = workers
+        self._watched = tasks
         self._tasks: set[asyncio.Task[None]] = set()
         self._removals: dict[int, asyncio.TimerHandle] = {}
         self._rewriting = False
         self._rewrite_again = False
+        self._changed: dict[TopicPartition, Log] = {}  # retention is to look at them now
+        self._following = False  # a task does that
+        self._started = False
         self._stopped = False
 
     def start(self) -> None:
+        self._started = True
         settings = self._directories.settings
         delay = settings.initial_task_delay_ms
         self._repeat(self._retention, settings.retention_check_interval_ms, delay)
@@ -80,17 +99,49 @@ class Schedule:
     # --- the work -----------------------------------------------------------------------------
 
     async def apply_retention(self) -> int:
-        """Delete what retention lets go, in every log."""
+        """Delete what retention lets go, in every log, and roll what has been open for too long;
+        how many rules deleted something."""
         count = 0
         async for log in self._each():
-            try:
-                said = log.delete_old(self._clock.now_ms())
-            except KafkaError:
-                continue
-            for line in said:
-                logger.info("%s", line)
-            count += len(said)
+            count += await self._retain(log)
         return count
+
+    def retain_soon(self, log: Log) -> None:
+        """The settings of a log have changed: apply retention to it now, off the caller's path.
+
+        Before `start` there is no need to: the first round is to come."""
+        if not self._started or self._stopped:
+            return
+        self._changed[log.partition] = log
+        if not self._following:
+            self._following = True
+            self._spawn(self._retain_changed())
+
+    async def _retain_changed(self) -> None:
+        try:
+            while self._changed:
+                log = self._changed.pop(next(iter(self._changed)))
+                if log.failure is None:
+                    await self._retain(log)
+                await asyncio.sleep(0)
+        except Exception:
+            logger.exception("retention after a change of settings failed")
+        finally:
+            self._following = False
+
+    async def _retain(self, log: Log) -> int:
+        began = self._clock.monotonic()
+        now_ms = self._clock.now_ms()
+        try:
+            said = log.delete_old(now_ms, self._directories.positions)
+            rolled = log.roll_old(now_ms)
+        except KafkaError:
+            return 0
+        for line in said:
+            logger.info("%s", line)
+        if said or rolled:
+            await asyncio.sleep(_WORK_PAUSE * (self._clock.monotonic() - began))
+        return len(said)
 
     async def expire_producers(self) -> int:
         """Forget producers that have been silent for too long, in every log."""
@@ -157,7 +208,10 @@ class Schedule:
             try:
                 await self._workers.run_to_end(_remove_one, self._fs, name)
             except OSError as error:
-                logger.warning("%s could not be removed: %s", name, error.strerror or error)
+                if is_shortage(error):
+                    self.remove_later([name], _REMOVE_AGAIN_MS)
+                else:
+                    logger.warning("%s could not be removed: %s", name, error.strerror or error)
 
     # --- repetition ---------------------------------------------------------------------------
 
@@ -187,7 +241,7 @@ class Schedule:
         self._spawn(repeat())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._watched.start("background work on the logs", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -17,18 +17,22 @@ import errno
 from array import array
 from bisect import bisect_left
 from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.model.ids import NO_TIMESTAMP
+from ottla.runtime.files import CachedReads
 from ottla.storage import paths
 from ottla.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, ensure_exists
+from ottla.storage.retention import Age
 from ottla.storage.scan import find, walk
 from ottla.storage.txn_index import TransactionIndex
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from ottla.runtime.files import File, FileSystem
+    from ottla.runtime.files import File, FileSystem, Readable
 
 _TAIL = 1024
 """Batches of the active segment whose place is remembered: 12 bytes each."""
@@ -68,6 +72,20 @@ class OpenFiles:
             self._ring.append(segment)
         return file
 
+    def close(self) -> None:
+        """Close all of them."""
+        while self._ring:
+            segment = self._ring.popleft()
+            segment.pooled = False
+            segment.close_file()
+
+    def close_again(self, segment: Segment) -> None:
+        """Close what was opened for one look, by whoever passed by all segments."""
+        if self._ring and self._ring[-1] is segment:
+            self._ring.pop()
+            segment.pooled = False
+        segment.close_file()
+
     def _shrink_to(self, count: int) -> None:
         while len(self._ring) > count:
             candidate = self._ring.popleft()
@@ -77,6 +95,52 @@ class OpenFiles:
             else:
                 candidate.pooled = False
                 candidate.close_file()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """A segment as a thread may see it: facts of one moment, and the names of its files.
+
+    Nothing here changes while the segment grows. When it is truncated or removed a thread may read
+    other bytes than were meant, or miss a file: whoever uses a view compares `Segments.generation`
+    before he believes what was found.
+    """
+
+    fs: FileSystem
+    folder: str
+    base_offset: int
+    size: int
+    latest: tuple[int, int] | None
+    start: int | None
+    index_entries: int
+    time_entries: int
+
+    def open(self) -> File:
+        return self.fs.open(f"{self.folder}/{paths.log_name(self.base_offset)}")
+
+    def offset_index(self) -> OffsetIndex:
+        path = f"{self.folder}/{paths.index_name(self.base_offset)}"
+        return OffsetIndex(self.fs, path, self.base_offset, entries=self.index_entries)
+
+    def time_index(self) -> TimeIndex:
+        path = f"{self.folder}/{paths.timeindex_name(self.base_offset)}"
+        return TimeIndex(self.fs, path, self.base_offset, entries=self.time_entries)
+
+    def read_index(self) -> None:
+        """Read all of the offset index's file, if it is looked up there."""
+        if self.start is None and self.index_entries:
+            self.fs.read_bytes(f"{self.folder}/{paths.index_name(self.base_offset)}")
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        """As `Segment.locate`."""
+        if self.size == 0:
+            return None
+        start = self.offset_index().lookup(offset) if self.start is None else self.start
+        file = self.open()
+        try:
+            return find(file, offset, start, self.size)
+        finally:
+            file.close()
 
 
 class Segment:
@@ -93,6 +157,7 @@ class Segment:
         "_tail_offsets",
         "_tail_positions",
         "_unindexed",
+        "_written",
         "base_offset",
         "created_ms",
         "index_full",
@@ -144,6 +209,7 @@ class Segment:
         self._first_timestamp: int | None = None
         self.max_timestamp = _UNKNOWN if size else NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
+        self._written = (-1, 0)  # the size at which the file's time was looked up, and that time
 
         self._tail_floor = 0
         self._tail_offsets = array("q")
@@ -291,15 +357,25 @@ class Segment:
         first = self._first_timestamp
         if first is None:
             first = NO_TIMESTAMP
+            was_open = self.is_open
             for _, header in walk(self.file, 0, self.size):
                 first = header.max_timestamp
                 break
+            if not was_open:
+                self._files.close_again(self)
             self._first_timestamp = first if self.size else None
         return first
 
+    def complete(self) -> None:
+        """Write everything that a rolled segment has on disk; it may still be appended to, and
+        this may fail and be repeated. `seal` then needs no descriptor."""
+        self.finish_indexes()
+        for index in (self.time_index, self.offset_index):
+            ensure_exists(self._files.fs, index.path)
+
     def seal(self) -> None:
         """Stop taking appends: complete the indexes and let go of the memory."""
-        self.finish_indexes()
+        self.complete()
         self.offset_index.seal()
         self.time_index.seal()
         self._tail_floor = 0
@@ -314,6 +390,7 @@ class Segment:
         changed = bool(self.time_index.pending or self.offset_index.pending)
         self.time_index.write_out()
         self.offset_index.write_out()
+        self.txn_index.write_out()
         if self.size:
             for index in (self.time_index, self.offset_index):
                 ensure_exists(self._files.fs, index.path)
@@ -321,8 +398,10 @@ class Segment:
 
     # --- looking up ---------------------------------------------------------------------------
 
-    def locate(self, offset: int) -> tuple[int, int] | None:
-        """Position and size of the first batch that ends at or after `offset`."""
+    def locate(self, offset: int, *, cached_only: bool = False) -> tuple[int, int] | None:
+        """Position and size of the first batch that ends at or after `offset`.
+
+        With `cached_only`: ColdRead rather than waiting for the disk."""
         offsets = self._tail_offsets
         if offsets and offset >= self._tail_floor:
             slot = bisect_left(offsets, offset)
@@ -335,18 +414,72 @@ class Segment:
             return position, (positions[slot] if slot < count else self.size) - position
         if self.size == 0:
             return None
-        return find(self.file, offset, self.offset_index.lookup(offset), self.size)
+        start = self.offset_index.lookup(offset, cached_only=cached_only)
+        file: Readable = CachedReads(self.file) if cached_only else self.file
+        return find(file, offset, start, self.size)
+
+    def view(self, start: int) -> SegmentView:
+        """What a thread may look at. `start` is where it begins in a segment whose index is in
+        memory; in others the index on disk tells."""
+        return SegmentView(
+            fs=self._files.fs,
+            folder=self._folder,
+            base_offset=self.base_offset,
+            size=self.size,
+            latest=None if self.max_timestamp == _UNKNOWN else self.latest(),
+            start=start if self.offset_index.in_memory else None,
+            index_entries=self.offset_index.entries,
+            time_entries=self.time_index.entries,
+        )
+
+    def learn_latest(self, latest: tuple[int, int]) -> None:
+        """A thread has read what `latest` would have read."""
+        if self.max_timestamp == _UNKNOWN:
+            self.max_timestamp, self.max_timestamp_offset = latest
 
     def latest(self) -> tuple[int, int]:
         """The latest timestamp and the last offset of its batch; (-1, base offset) if none."""
         if self.max_timestamp == _UNKNOWN:
-            self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+            # In this order: a thread may be at it (`remember_age`), and the first says both are.
+            timestamp, self.max_timestamp_offset = self.time_index.last()
+            self.max_timestamp = timestamp
         return self.max_timestamp, self.max_timestamp_offset
 
     def largest_timestamp(self) -> int:
         """What age is counted from: the latest timestamp, else when the file was last written."""
         timestamp, _ = self.latest()
         return timestamp if timestamp >= 0 else self._files.fs.mtime_ms(self.path)
+
+    def age(self, after_max_ms: int) -> Age:
+        """What retention counts the age from; `retention` says how that is chosen."""
+        newest, _ = self.latest()
+        try:
+            written = self.written_ms()
+        except FileNotFoundError:
+            if newest < 0:
+                raise
+            written = newest  # whoever deletes the segment will say that its file is gone
+        believed = 0 <= newest <= written + after_max_ms
+        return Age(newest if believed else written, newest)
+
+    def written_ms(self) -> int:
+        """When the file was last written; looked up again when its size has changed."""
+        size, moment = self._written
+        if size != self.size:
+            moment = self._files.fs.mtime_ms(self.path)
+            self._written = (self.size, moment)
+        return moment
+
+    def remember_age(self) -> None:
+        """Look up what `age` needs, from any thread. Whatever fails will fail again in `age`."""
+        with suppress(OSError):
+            self.age(0)
+
+    def rolls_at(self, segment_ms: int) -> int:
+        """The first moment at which a record of that moment would belong into a new segment."""
+        first = self.first_timestamp()
+        since = first if first >= 0 else self.created_ms
+        return since + segment_ms - self.jitter_ms + 1
 
     # --- ending -------------------------------------------------------------------------------
 
@@ -364,6 +497,7 @@ class Segment:
         if self.size == 0:
             self.created_ms = now_ms
             self._first_timestamp = None
+        self._written = (-1, 0)
         self._unindexed = 0
         self._tail_offsets = array("q")
         self._tail_positions = array("i")

@@ -37,6 +37,7 @@ class Segments:
         "bases",
         "config",
         "folder",
+        "generation",
         "size",
     )
 
@@ -58,6 +59,8 @@ class Segments:
         self.bases = [segment.base_offset for segment in segments]
         self.size = sum(segment.size for segment in segments)
         """Bytes of all `.log` files."""
+        self.generation = 0
+        """Raised whenever records are taken away: what a thread has found since is not believed."""
         self.active = segments[-1]
         self._activate()
 
@@ -103,9 +106,14 @@ class Segments:
     def remove(self, first: int, stop: int) -> list[str]:
         """Take segments out and rename their files out of the way; returns the new names.
 
-        When that is all of them, `add` must follow."""
+        Retention takes from the start and truncation from the end, each inwards, so that a crash in
+        between leaves no gap. When that is all of them, `add` must follow."""
         renamed: list[str] = []
-        for segment in self._list[first:stop]:
+        self.generation += 1
+        removed = self._list[first:stop]
+        if stop == len(self._list):
+            removed.reverse()
+        for segment in removed:
             self.size -= segment.size
             segment.close_file()
             for path in segment.file_paths():

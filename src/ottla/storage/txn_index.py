@@ -16,6 +16,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.storage.faults import is_shortage
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -46,28 +48,45 @@ class AbortedTxn(NamedTuple):
 class TransactionIndex:
     """The index of one segment, in the file at `path`. Making one touches no file."""
 
-    __slots__ = ("_data", "_fs", "path")
+    __slots__ = ("_data", "_fs", "_unwritten", "path")
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self.path = path
         self._data: bytearray | None = None
+        self._unwritten = 0
+        """Bytes at the end that the file does not have yet: there was no descriptor for it."""
 
     def exists(self) -> bool:
         """Whether there is a file."""
         return self._fs.exists(self.path)
 
-    def _load(self) -> bytearray:
+    def _load(self, *, cached_only: bool = False) -> bytearray:
         data = self._data
         if data is None:
             try:
-                data = bytearray(self._fs.read_bytes(self.path))
+                data = bytearray(self._read_cached() if cached_only else self.read())
             except FileNotFoundError:
                 data = bytearray()
             # A torn last entry was never relied upon: what it told is still in the log's replay.
             del data[len(data) - len(data) % _ENTRY.size :]
             self._data = data
         return data
+
+    def load(self) -> None:
+        """Read the entries, if they have not been read yet."""
+        self._load()
+
+    def read(self) -> bytes:
+        """The file's content; FileNotFoundError when there is none."""
+        return self._fs.read_bytes(self.path)
+
+    def _read_cached(self) -> bytes | bytearray:
+        file = self._fs.open(self.path)
+        try:
+            return file.pread_cached(file.size(), 0)
+        finally:
+            file.close()
 
     def __iter__(self) -> Iterator[AbortedTxn]:
         """Every entry, in the order of their markers."""
@@ -88,19 +107,40 @@ class TransactionIndex:
         entry = _ENTRY.pack(
             _VERSION, txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset
         )
+        data += entry
+        self._unwritten += len(entry)
+        try:
+            self.write_out()
+        except OSError as error:
+            if not is_shortage(error):
+                del data[-len(entry) :]
+                self._unwritten -= len(entry)
+                raise
+            # The marker is in the log already: the entry is written with the next one, or when
+            # the segment is rolled or closed.
+
+    def write_out(self) -> None:
+        """Append what the file does not have yet."""
+        if not self._unwritten or self._data is None:
+            return
         file = self._fs.open(self.path, create=True)
         try:
-            file.pwrite(entry, len(data))
+            at = len(self._data) - self._unwritten
+            file.pwrite(bytes(self._data[at:]), at)
         finally:
             file.close()
-        data += entry
+        self._unwritten = 0
 
-    def collect_aborted(self, fetch_offset: int, upper: int) -> tuple[list[AbortedTxn], bool]:
+    def collect_aborted(
+        self, fetch_offset: int, upper: int, *, cached_only: bool = False
+    ) -> tuple[list[AbortedTxn], bool]:
         """The transactions that touch offsets from `fetch_offset` up to, not including, `upper`.
 
-        And whether that is all of them: if not, the next segment may hold more.
+        And whether that is all of them: if not, the next segment may hold more. With
+        `cached_only`: ColdRead rather than waiting for the disk.
         """
         found: list[AbortedTxn] = []
+        self._load(cached_only=cached_only)
         if self._data is not None and not self._data:
             return found, False
         for txn in self:
@@ -126,6 +166,7 @@ class TransactionIndex:
 
     def _cut(self, size: int) -> None:
         del self._load()[size:]
+        self._unwritten = 0
         if self.exists():
             file = self._fs.open(self.path)
             try:

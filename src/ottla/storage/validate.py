@@ -77,7 +77,7 @@ _CODECS = len(Compression)
 _LENGTH = struct.Struct(">i")
 
 _unpack = HEADER.unpack_from
-_make = BatchHeader._make
+_new = tuple.__new__  # half the time of BatchHeader._make
 
 
 def judge(
@@ -127,7 +127,7 @@ def _judge_header(
     records: memoryview, config: TopicConfig, partition: TopicPartition, origin: Origin
 ) -> tuple[BatchHeader, memoryview]:
     try:
-        header = _make(_unpack(records))
+        header = _new(BatchHeader, _unpack(records))
     except struct.error:
         raise _no_batch(records) from None
     base_offset, length, _, magic, crc, attributes, last_offset_delta = header[:7]

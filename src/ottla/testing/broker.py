@@ -114,7 +114,7 @@ class Broker:
         self._disk = Disk()
         self.faults = Faults(self._disk, self._clock)
         self.failure: str | None = None
-        """Why the broker ended by itself, if it did: no data folder was left."""
+        """Why the broker ended by itself, if it did: no data folder left, or a part that died."""
         # while it runs
         self._thread: LoopThread | None = None
         self._session: DiskSession | None = None
@@ -180,7 +180,7 @@ class Broker:
         config = load(None, settings, strict=True).config
         self.failure = None
         self._over.clear()
-        self._session = DiskSession(self._disk)
+        self._session = DiskSession(self._disk, self._clock)
         app = App(
             config,
             fs=self._session,

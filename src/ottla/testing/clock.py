@@ -38,6 +38,10 @@ class ShiftedClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
+    @property
+    def shifted(self) -> bool:
+        return self._shift_ms != 0
+
     def jump(self, milliseconds: int) -> None:
         self._shift_ms += milliseconds
 

@@ -22,6 +22,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
 from ottla.runtime.files import OsFile, OsFileSystem, OsLock
+from ottla.testing.clock import ShiftedClock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -150,6 +151,7 @@ class DiskFile(OsFile):
         view = memoryview(data).cast("B")
         fits = self._session.disk.take(self.path, view.nbytes)
         super().append(view[:fits])
+        self._session.stamp(self.fileno())
         if fits < view.nbytes:
             raise _error(errno.ENOSPC, self.path)
 
@@ -164,6 +166,10 @@ class DiskFile(OsFile):
     def pread(self, size: int, position: int) -> bytes:
         self._session.disk.before("read")
         return super().pread(size, position)
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray:
+        self._session.disk.before("read")
+        return super().pread_cached(size, position)
 
     def pread_into(self, buffer: WriteableBuffer, position: int) -> int:
         self._session.disk.before("read")
@@ -183,8 +189,9 @@ class DiskFile(OsFile):
 class DiskSession:
     """A `runtime.files.FileSystem`: one broker's use of a `Disk`, from its start to its end."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, clock: ShiftedClock | None = None) -> None:
         self.disk = disk
+        self._clock = clock
         self._os = OsFileSystem()
         self._locks: list[OsLock] = []
         self._cut = False
@@ -201,6 +208,13 @@ class DiskSession:
         self.disk.before(kind)
         if self._cut:
             raise OSError(errno.EIO, "the broker that writes this is dead")
+
+    def stamp(self, fd: int) -> None:
+        """Let a file that was written have the time of the broker's clock, as it does where the
+        machine's own is wrong."""
+        if self._clock is not None and self._clock.shifted:
+            moment = self._clock.now_ms() * 1_000_000
+            os.utime(fd, ns=(moment, moment))
 
     # --- FileSystem ---------------------------------------------------------------------------
 

@@ -95,6 +95,9 @@ class MemoryFile:
         self._fs._check("read", self.path)
         return bytes(node.data[position : position + size])
 
+    def pread_cached(self, size: int, position: int) -> bytes:
+        return self.pread(size, position)
+
     def pread_into(self, buffer: WriteableBuffer, position: int) -> int:
         view = memoryview(buffer).cast("B")
         data = self.pread(view.nbytes, position)

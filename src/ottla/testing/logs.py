@@ -57,6 +57,7 @@ class RecordingHost:
         self.failures: list[tuple[str, OSError]] = []
         self.flushes_wanted = 0
         self.discarded: list[str] = []
+        self.retention_changes = 0
 
     def folder_failed(self, log: Log, error: OSError, doing: str) -> None:
         self.failures.append((doing, error))
@@ -66,6 +67,9 @@ class RecordingHost:
 
     def discard(self, files: Sequence[str], delay_ms: int) -> None:
         self.discarded += files
+
+    def retention_changed(self, log: Log) -> None:
+        self.retention_changes += 1
 
 
 def surroundings(
@@ -152,6 +156,7 @@ class Bench:
 
     def append_bytes(self, log: Log, batch: bytes, *, epoch: int = 0) -> AppendInfo:
         buffer = memoryview(bytearray(batch))
+        self.fs.now_ms = self.clock.now_ms()
         return log.append(buffer, leader_epoch=epoch, now_ms=self.clock.now_ms())
 
     def flush(self, log: Log) -> None:
@@ -173,9 +178,9 @@ class Bench:
             if isinstance(item, CleanSummary):
                 log.compaction.cleaned_to = item.end_offset
                 return item
-            assert log.begin_replacing(plan, item)
+            assert log.compaction.begin(plan, item)
             self.fs.sync_dir(log.folder)
-            files = log.finish_replacing()
+            files = log.compaction.finish()
             assert files is not None
             self.fs.sync_dir(log.folder)
             for path in files:

@@ -80,3 +80,12 @@ def test_chart_of_nothing_is_still_a_picture() -> None:
 
 def test_colours_follow_the_reader_into_the_dark() -> None:
     assert "prefers-color-scheme: dark" in chart.svg([], "")
+
+
+def test_longest_title_has_its_place_left_of_the_bars() -> None:
+    title = "a title that says at some length what was measured, and beside what"
+    long_row = Row("long", title, "s", Better.LOWER, 1.0)
+    root = parsed([Outcome(long_row, (1.0,), (2.0,))])
+    (label,) = [text for text in root.findall(f"{SVG}text") if text.text == title]
+    assert float(label.get("x", "nan")) > 6 * len(title)
+    assert float(label.get("x", "nan")) < line_at_one(root)

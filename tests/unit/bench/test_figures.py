@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from bench.figures import Better, Outcome, Row, percentile
+from bench.figures import Better, Outcome, Part, Rate, Row, percentile, rounds_of
 
 FASTER = Row("rate", "a rate", "MB/s", Better.HIGHER, 1.1)
 SHORTER = Row("delay", "a delay", "ms", Better.LOWER, 0.7)
@@ -85,3 +85,26 @@ def test_advantage_points_the_same_way_for_rates_and_delays() -> None:
 def test_nothing_over_nothing_is_a_tie_and_something_over_nothing_is_infinite() -> None:
     assert Outcome(FASTER, (0.0,), (0.0,)).ratio == 1.0
     assert math.isinf(Outcome(FASTER, (0.0,), (1.0,)).ratio)
+
+
+def test_rate_tells_requests_a_second_and_the_brokers_microseconds_for_one() -> None:
+    rate = Rate(requests=150_000, seconds=3.0, cpu_seconds=3.75)
+    assert rate.a_second == 50_000
+    assert rate.cpu_microseconds == pytest.approx(25.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "rounds", "demanded", "taken"),
+    [
+        (Part.BROKER, 3, False, 3),
+        (Part.COMPACTION, 3, False, 2),
+        (Part.COMPACTION, 5, True, 5),
+        (Part.GROWTH, 1, False, 1),
+        (Part.LARGE_GROWTH, 3, False, 1),
+        (Part.LARGE_GROWTH, 3, True, 1),
+    ],
+)
+def test_long_parts_have_fewer_rounds_unless_a_number_is_named(
+    part: Part, rounds: int, demanded: bool, taken: int
+) -> None:
+    assert rounds_of(part, rounds, demanded=demanded) == taken

@@ -80,6 +80,40 @@ def test_commit_is_one_of_a_group_without_members() -> None:
     assert (partition.partition_index, partition.committed_offset) == (3, 42)
 
 
+def test_commit_of_a_topic_names_all_its_partitions() -> None:
+    frame = group_frames.offset_commits("g", "orders", 3, 42)
+    request = decoded(frame, group_offsets.OffsetCommitRequest, 7)
+    ((*partitions,),) = [topic.partitions for topic in request.topics]
+    assert [(it.partition_index, it.committed_offset) for it in partitions] == [
+        (0, 42),
+        (1, 42),
+        (2, 42),
+    ]
+
+
+def test_offsets_are_asked_for_by_topic_and_read_back() -> None:
+    frame = group_frames.offset_fetch("g", "orders", 2)
+    request = decoded(frame, group_offsets.OffsetFetchRequest, 5)
+    assert request.group_id == "g"
+    assert [(it.name, list(it.partition_indexes)) for it in request.topics] == [("orders", [0, 1])]
+    partitions = [
+        group_offsets.OffsetFetchResponsePartition(
+            partition_index=0, committed_offset=7, metadata=None
+        ),
+        group_offsets.OffsetFetchResponsePartition(
+            partition_index=1, committed_offset=-1, metadata="mine"
+        ),
+    ]
+    topics = [group_offsets.OffsetFetchResponseTopic(name="orders", partitions=partitions)]
+    whole = group_offsets.OffsetFetchResponse(topics=topics)
+    assert group_frames.read_fetched(answer(9, 5, whole)) == [7, -1]
+
+
+def test_error_of_a_coordinator_that_is_loading_is_no_offset() -> None:
+    loading = group_offsets.OffsetFetchResponse(error_code=14)
+    assert group_frames.read_fetched(answer(9, 5, loading)) == []
+
+
 def test_consumer_join_subscribes_and_owns_nothing() -> None:
     frame = group_frames.consumer_join("g", b"m", "orders", rebalance_ms=1_000)
     request = decoded(frame, consumer_groups.ConsumerGroupHeartbeatRequest, 1)

@@ -9,7 +9,7 @@ from datetime import date
 import pytest
 from bench.figures import Better, Outcome, Part, Row
 from bench.machine import Machine
-from bench.record import Report
+from bench.record import Report, Spent
 from bench.rows import FULL, QUICK
 
 MACHINE = Machine("cpu", 2, 8, "6", "ext4", "3.11", "2", "2", "17", "4.2")
@@ -29,8 +29,24 @@ def report() -> Report:
 def test_each_part_has_its_table_under_its_name(report: Report) -> None:
     text = report.markdown()
     places = [text.index(f"### {part.value}") for part in Part]
-    places += [text.index(f"a row of {part.name}") for part in Part]
-    assert sorted(places) == [places[index] for index in (0, 3, 1, 4, 2, 5)]
+    assert places == sorted(places)
+    for part, begin, end in zip(Part, places, [*places[1:], len(text)], strict=True):
+        assert begin < text.index(f"a row of {part.name} ") < end
+
+
+def test_minutes_and_rounds_of_each_part_are_told(report: Report) -> None:
+    told = replace(report, spent=[Spent(Part.GROWTH, 2, 12.4), Spent(Part.LARGE_GROWTH, 1, 9.8)])
+    assert "12 minutes, 2 rounds." in told.markdown()
+    assert "10 minutes, one round." in told.markdown()
+    assert json.loads(told.json())["parts"] == {
+        "growth": {"rounds": 2, "minutes": 12.4},
+        "large_growth": {"rounds": 1, "minutes": 9.8},
+    }
+
+
+def test_more_partitions_on_demand_are_no_reduction(report: Report) -> None:
+    text = replace(report, sizes=replace(FULL, large_growth_partitions=12_000)).markdown()
+    assert "reduced" not in text
 
 
 def test_part_that_was_not_measured_is_left_out(report: Report) -> None:
@@ -55,4 +71,4 @@ def test_chart_leaves_the_commands_to_their_table(report: Report) -> None:
 
 def test_json_tells_the_part_of_each_row(report: Report) -> None:
     rows = json.loads(report.json())["rows"]
-    assert [row["part"] for row in rows] == ["broker", "groups", "commands"]
+    assert [row["part"] for row in rows] == [part.name.lower() for part in Part]

@@ -14,6 +14,7 @@ from click.testing import Result
 from ottla.cli.consume import (
     choose,
     copy,
+    for_terminal,
     json_line,
     line_writer,
     parse_partitions,
@@ -57,10 +58,16 @@ class FakeConsumer:
         self.at_end = False
         self.no_coordinator = False
         self.closed = False
+        self.group: str | None = None
+        self.group_is_at: int | None = None
+        self.committed_offsets: dict[TopicPartition, int] = {}
 
     def __call__(self, bootstrap: str, **options: Any) -> FakeConsumer:
         self.options = {"bootstrap": bootstrap, **options}
         return self
+
+    def commit(self, offsets: dict[TopicPartition, int]) -> None:
+        self.committed_offsets = offsets
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         if topic != "t":
@@ -70,10 +77,10 @@ class FakeConsumer:
     def assign(self, partitions: Any, start: Any) -> None:
         self.assigned = (list(partitions), start)
 
-    def committed(self, partition: TopicPartition) -> dict[TopicPartition, None]:
+    def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         if self.no_coordinator:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "timed out")
-        return {partition: None}
+        return dict.fromkeys(partitions, self.group_is_at)
 
     def subscribe(self, topic: str) -> None:
         self.subscribed = topic
@@ -89,6 +96,8 @@ class FakeConsumer:
         if len(batch) > most:
             self.batches.insert(0, batch[most:])
         return batch[:most]
+
+    joining = False
 
     def end_check(self) -> Callable[[], bool]:
         return lambda: self.at_end
@@ -147,6 +156,13 @@ def test_a_group_subscribes(ottla: Run, consumer: FakeConsumer) -> None:
     assert consumer.subscribed == "t"
     assert consumer.assigned is None
     assert consumer.options["group"] == "g"
+
+
+def test_a_new_group_is_told_where_it_begins(ottla: Run, consumer: FakeConsumer) -> None:
+    told = "the group 'g' has read nothing of 't' yet: it begins at the first record"
+    assert told in ottla("consume", "t", "--group", "g").stderr
+    consumer.group_is_at = 4
+    assert told not in ottla("consume", "t", "--group", "g").stderr
 
 
 def test_a_group_that_no_broker_coordinates_is_an_error(ottla: Run, consumer: FakeConsumer) -> None:
@@ -301,6 +317,53 @@ def test_output_is_flushed_before_waiting_for_more() -> None:
     copied = copy(consumer, output, write, most=3)  # type: ignore[arg-type]
     assert copied == 3
     assert output.flushed == [4, 6]
+
+
+def test_what_a_terminal_would_obey_is_spelt_out() -> None:
+    write = for_terminal(line_writer(False, None, False, False, "null"))
+    title = b"\x1b]0;owned\x07 tab\t 8-bit \xc2\x9b31m del\x7f \xc3\xa9\xe2\x82\xac"
+    assert write(record(title)) == (
+        b"\\x1b]0;owned\\x07 tab\t 8-bit \\x9b31m del\\x7f \xc3\xa9\xe2\x82\xac\n"
+    )
+
+
+@pytest.mark.parametrize(("on_terminal", "shown"), [(True, "\\x1b[31m\n"), (False, "\x1b[31m\n")])
+def test_on_a_terminal_records_are_harmless_and_in_a_pipe_as_stored(
+    ottla: Run,
+    consumer: FakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+    on_terminal: bool,
+    shown: str,
+) -> None:
+    consumer.batches = [[record(b"\x1b[31m")]]
+    monkeypatch.setattr("ottla.cli.consume.is_terminal", lambda: on_terminal)
+    assert ottla("consume", "t").output == shown
+
+
+def test_idle_time_begins_when_the_group_has_given_us_partitions() -> None:
+    consumer = FakeConsumer(None, None, [record(b"a")])
+    consumer.joining = True
+    write = line_writer(False, None, False, False, "null")
+    assert copy(consumer, io.BytesIO(), write, most=1, idle=1e-9) == 1  # type: ignore[arg-type]
+
+
+def test_an_interruption_commits_what_was_printed_and_nothing_else() -> None:
+    consumer = FakeConsumer([record(b"a")], [record(b"b")])
+    consumer.group = "g"
+    output = Watched()
+    copied: list[bytes] = []
+
+    def write(one: Any) -> bytes:
+        if copied:
+            raise KeyboardInterrupt
+        copied.append(one.value)
+        return bytes(one.value)
+
+    with pytest.raises(KeyboardInterrupt):
+        copy(consumer, output, write)  # type: ignore[arg-type]
+    assert output.getvalue() == b"a"
+    assert output.flushed[-1] == 1
+    assert list(consumer.committed_offsets.values()) == [record(b"a").offset + 1]
 
 
 def test_a_reader_that_is_gone_is_noticed_without_writing() -> None:

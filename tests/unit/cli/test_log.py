@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -210,6 +210,7 @@ def test_verify_finds_nothing_wrong_with_a_good_folder(ottla: Run, folder: Path)
     assert result.exit_code == 0
     assert f"{folder}/{NAME}.log  ok  3 batches, offsets 100 to 103\n" in result.output
     assert result.output.count("  ok  ") == 6
+    assert result.output.endswith("all is well: 6 files checked, none damaged\n")
 
 
 @pytest.mark.parametrize(
@@ -278,6 +279,29 @@ def test_control_characters_do_not_reach_the_terminal(ottla: Run, folder: Path) 
     assert "\x1b" not in result.output
     assert "a\\nb" in result.output
     assert "…" in result.output
+
+
+def test_a_long_segment_is_shown_in_parts_before_all_of_it_is_read(
+    ottla: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.cli.log._LINES", 3)
+    shown: list[int] = []
+    monkeypatch.setattr(
+        "ottla.cli.log.show_table", lambda columns, rows, title=None: shown.append(len(rows))
+    )
+
+    def endless(path: str, *, records: bool) -> Iterator[dict[str, object]]:
+        for number in range(10):
+            assert sum(shown) >= number - 3
+            yield {"kind": "index", "offset": number, "position": 0}
+
+    monkeypatch.setattr("ottla.cli.dump.rows", endless)
+    assert ottla("log", "dump", str(folder / f"{NAME}.index")).exit_code == 0
+    assert shown == [3, 3, 3, 1]
+
+
+def test_bytes_that_are_no_text_are_marked_as_base64(ottla: Run, folder: Path) -> None:
+    assert "base64:/w==" in ottla("log", "dump", "--records", str(folder / f"{NAME}.log")).output
 
 
 def test_an_empty_segment_is_said_to_be_empty(ottla: Run, folder: Path) -> None:

@@ -119,6 +119,13 @@ class FakeConsumer:
     def unassign(self) -> None:
         self.assigned = []
 
+    def incremental_assign(self, partitions: list[rd.TopicPartition]) -> None:
+        self.assigned = [*self.assigned, *partitions]
+
+    def incremental_unassign(self, partitions: list[rd.TopicPartition]) -> None:
+        gone = {(tp.topic, tp.partition) for tp in partitions}
+        self.assigned = [tp for tp in self.assigned if (tp.topic, tp.partition) not in gone]
+
     def assignment(self) -> list[rd.TopicPartition]:
         return self.assigned
 

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import inspect
+import logging
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -8,7 +12,9 @@ import confluent_kafka as rd
 import pytest
 
 import ottla
-from ottla.client.serializers import RecordDecodeError
+from ottla.client.consumer import ConsumerOptions
+from ottla.client.options import options_of
+from ottla.client.producer import ProducerOptions
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -59,6 +65,25 @@ def test_assign_takes_pairs_and_a_start_for_each(
     assert assigned(client) == [("t", 1, 3)]
     consumer.assign({T0: "latest", T1: 5})
     assert assigned(client) == [("t", 0, 20), ("t", 1, 5)]
+
+
+def test_partitions_come_and_go_while_others_are_read(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign([T0], 5)
+    client.record("t", 0, 5)
+    client.record("t", 0, 6)
+    assert consumer.poll(1) is not None
+    assert consumer.incremental_assign([T1], 3) == (T1,)
+    assert assigned(client) == [("t", 0, 5), ("t", 1, 3)]
+    assert (consumer.position(T0), consumer.position(T1)) == (6, 3)
+    client.record("t", 1, 3)
+    consumer.incremental_unassign([T0])
+    assert [(record.partition, record.offset) for record in consumer.take(9)] == [(1, 3)]
+    with pytest.raises(ValueError, match="t-1 is assigned already"):
+        consumer.incremental_assign([T1], 0)
+    with pytest.raises(ValueError, match="t-0 is not assigned"):
+        consumer.incremental_unassign([T0])
 
 
 def test_explicit_offsets_ask_no_broker(
@@ -122,16 +147,83 @@ def test_null_keys_and_values_do_not_meet_the_deserializer(made: list[Any]) -> N
     assert (record.key, record.value) == (None, None)
 
 
-def test_a_value_that_cannot_be_decoded_says_where_it_is_and_is_passed(made: list[Any]) -> None:
-    consumer = ottla.Consumer(value=ottla.JSON)
+def test_a_value_that_cannot_be_decoded_stops_the_consumer_every_time(made: list[Any]) -> None:
+    consumer = ottla.Consumer(value=ottla.JSON, group="g")
+    made[0].record("t", 0, 2, b"{}")
     made[0].record("t", 0, 3, b"{")
     made[0].record("t", 0, 4, b"{}")
-    with pytest.raises(RecordDecodeError, match="the value of t-0 at offset 3") as caught:
-        consumer.poll(1)
+    assert [record.offset for record in consumer.take(9)] == [2]
+    for _ in range(3):
+        with pytest.raises(ottla.RecordDecodeError, match="the value of t-0 at offset 3") as caught:
+            consumer.poll(1)
+    with pytest.raises(ottla.RecordDecodeError):
+        consumer.take(2)
+    with pytest.raises(ottla.RecordDecodeError):
+        next(iter(consumer))
+    assert isinstance(caught.value, KafkaError)
     assert (caught.value.part, caught.value.offset) == ("value", 3)
+    assert caught.value.record.value == b"{"
+    assert "seek(('t', 0), 4)" in str(caught.value)
+    assert consumer.position(T0) == 3
+    consumer.close()
+    assert made[0].stored == [("t", 0, 3)]
+
+
+def test_a_record_that_cannot_be_decoded_is_left_behind_by_seek(made: list[Any]) -> None:
+    consumer = ottla.Consumer(value=ottla.JSON)
+    consumer.assign([T0], 3)
+    made[0].record("t", 0, 3, b"{")
+    with pytest.raises(ottla.RecordDecodeError) as caught:
+        consumer.poll(1)
+    consumer.seek((caught.value.topic, caught.value.partition), caught.value.offset + 1)
+    made[0].record("t", 0, 4, b"{}")
+    assert [record.offset for record in consumer.take(9)] == [4]
+
+
+def test_records_that_cannot_be_decoded_are_skipped_on_demand(
+    made: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "ottla.client")
+    consumer = ottla.Consumer(key=ottla.STRING, value=ottla.JSON, on_error="skip", group="g")
+    for offset, value in enumerate([b"{", b"1", b"{", b"{"]):
+        made[0].record("t", 0, offset, value)
+    assert [record.offset for record in consumer.take(9)] == [1]
+    assert "skipped: the value of t-0 at offset 2" in caplog.text
+    assert consumer.position(T0) == 4
+    assert consumer.poll() is None
+    assert made[0].stored == [("t", 0, 4)]
+
+
+def test_a_function_gets_the_stored_record_and_the_consumer_goes_on(made: list[Any]) -> None:
+    dead: list[Any] = []
+
+    def bury(record: ottla.Record[bytes, bytes], error: ottla.RecordDecodeError) -> None:
+        dead.append((record.offset, record.value, error.part))
+
+    consumer = ottla.Consumer(value=ottla.JSON, on_error=bury)
+    for offset, value in enumerate([b"{", b"1"]):
+        made[0].record("t", 0, offset, value)
+    assert [record.value for record in consumer.records(limit=1)] == [1]
+    assert dead == [(0, b"{", "value")]
+
+
+def test_a_function_that_fails_leaves_the_consumer_at_the_record(made: list[Any]) -> None:
+    failing = True
+
+    def bury(record: ottla.Record[bytes, bytes], error: ottla.RecordDecodeError) -> None:
+        if failing:
+            raise OSError("no broker for the dead")
+
+    consumer = ottla.Consumer(value=ottla.JSON, on_error=bury)
+    for offset, value in enumerate([b"{", b"1"]):
+        made[0].record("t", 0, offset, value)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no broker"):
+            consumer.poll(1)
+    failing = False
     record = consumer.poll(1)
     assert record is not None
-    assert record.value == {}
+    assert record.offset == 1
 
 
 def test_poll_gives_nothing_when_there_is_nothing(
@@ -159,6 +251,26 @@ def test_records_stops_at_its_limit_and_when_nothing_comes(
     assert [record.offset for record in consumer.records(limit=2)] == [0, 1]
     assert [record.offset for record in consumer.records(idle=0.01)] == [2, 3, 4]
     assert list(consumer.records(limit=0)) == []
+
+
+def test_idle_begins_when_the_group_has_given_us_partitions(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ottla.Consumer(group="g")
+    consumer.subscribe("t")
+    polls = iter(range(100))
+
+    def poll(timeout: float) -> Any:
+        # Joining takes longer than `idle`.
+        if next(polls) == 5:
+            made[0].callbacks["on_assign"](made[0], [rd.TopicPartition("t", 0)])
+            made[0].record("t", 0, 5)
+            return made[0].queue.popleft()
+        time.sleep(timeout)
+        return None
+
+    monkeypatch.setattr(made[0], "poll", poll)
+    assert [record.offset for record in consumer.records(idle=0.01)] == [5]
 
 
 def test_until_end_stops_where_the_partitions_ended(
@@ -313,6 +425,78 @@ def test_a_record_counts_as_processed_when_the_next_is_asked_for(made: list[Any]
     assert made[0].closed
 
 
+def iterate_and_fail(consumer: ottla.Consumer[bytes, bytes]) -> None:
+    with consumer:
+        for record in consumer:
+            if record.offset == 6:
+                raise ZeroDivisionError
+
+
+def poll_and_fail(consumer: ottla.Consumer[bytes, bytes]) -> None:
+    with consumer:
+        consumer.poll(1)
+        consumer.poll(1)
+        raise ZeroDivisionError
+
+
+def take_and_fail(consumer: ottla.Consumer[bytes, bytes]) -> None:
+    with consumer:
+        consumer.take(1)
+        assert len(consumer.take(2)) == 2
+        raise ZeroDivisionError
+
+
+def fail_and_close(consumer: ottla.Consumer[bytes, bytes]) -> None:
+    try:
+        consumer.poll(1)
+        consumer.poll(1)
+        raise ZeroDivisionError
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize(
+    "program", [iterate_and_fail, poll_and_fail, take_and_fail, fail_and_close]
+)
+def test_an_exception_leaves_what_was_not_finished_for_the_next_start(
+    made: list[Any], program: Callable[[ottla.Consumer[bytes, bytes]], None]
+) -> None:
+    consumer = ottla.Consumer(group="g")
+    for offset in (5, 6, 7):
+        made[0].record("t", 0, offset)
+    with pytest.raises(ZeroDivisionError):
+        program(consumer)
+    assert made[0].stored == [("t", 0, 6)]
+    assert made[0].closed
+
+
+def test_leaving_the_block_in_peace_finishes_what_was_given(made: list[Any]) -> None:
+    with ottla.Consumer(group="g") as consumer:
+        for offset in (5, 6):
+            made[0].record("t", 0, offset)
+        assert len(list(consumer.records(limit=2))) == 2
+    assert made[0].stored[-1] == ("t", 0, 7)
+
+
+def test_a_rebalance_in_the_middle_of_take_finishes_nothing(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ottla.Consumer(group="g")
+    consumer.subscribe("t")
+    made[0].record("t", 0, 5)
+    consume = made[0].consume
+    calls = iter(range(9))
+
+    def consume_and_rebalance(most: int, timeout: float) -> Any:
+        if next(calls) == 1:
+            made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+        return consume(most, timeout)
+
+    monkeypatch.setattr(made[0], "consume", consume_and_rebalance)
+    assert [record.offset for record in consumer.take(9)] == [5]
+    assert made[0].stored == []
+
+
 def test_without_a_group_nothing_is_stored(
     consumer: ottla.Consumer[bytes, bytes], client: Any
 ) -> None:
@@ -334,6 +518,16 @@ def test_commit_commits_what_was_given_or_up_to_a_record(made: list[Any]) -> Non
     assert made[0].committed_offsets == [("t", 0, 6), ("t", 0, 7)]
 
 
+def test_commit_takes_offsets_of_your_own(made: list[Any]) -> None:
+    consumer = ottla.Consumer(group="g")
+    consumer.commit({T0: 12, T1: 0})
+    assert made[0].committed_offsets == [("t", 0, 12), ("t", 1, 0)]
+    for wrong in (-1, "5", True):
+        with pytest.raises(ValueError, match="a number from 0 on"):
+            consumer.commit({T0: wrong})  # type: ignore[dict-item]
+    assert len(made[0].committed_offsets) == 2
+
+
 def test_partitions_that_are_taken_away_take_their_records_along(made: list[Any]) -> None:
     consumer = ottla.Consumer(group="g")
     lost: list[Any] = []
@@ -344,8 +538,40 @@ def test_partitions_that_are_taken_away_take_their_records_along(made: list[Any]
     consumer.poll(1)
     made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
     assert lost == [(T0,)]
-    assert made[0].stored == [("t", 0, 6)]
+    assert made[0].stored == []
     assert [record.partition for record in consumer.take(9)] == [1]
+
+
+def test_partitions_that_were_lost_are_told_apart_from_those_given_up(made: list[Any]) -> None:
+    consumer = ottla.Consumer(group="g")
+    told: list[Any] = []
+    consumer.subscribe(
+        "t",
+        on_revoke=lambda gone: told.append(("revoked", gone)),
+        on_lost=lambda gone: told.append(("lost", gone)),
+    )
+    made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+    made[0].callbacks["on_lost"](made[0], [rd.TopicPartition("t", 1)])
+    consumer.subscribe("t", on_revoke=lambda gone: told.append(("revoked", gone)))
+    made[0].callbacks["on_lost"](made[0], [rd.TopicPartition("t", 1)])
+    assert told == [("revoked", (T0,)), ("lost", (T1,)), ("revoked", (T1,))]
+
+
+def test_statistics_are_given_as_a_dictionary(made: list[Any]) -> None:
+    seen: list[Any] = []
+    ottla.Consumer(on_statistics=seen.append, config={"statistics.interval.ms": 50})
+    ottla.Producer(on_statistics=seen.append)
+    for fake in made:
+        fake.config["stats_cb"]('{"rxmsgs": 7}')
+    assert seen == [{"rxmsgs": 7}, {"rxmsgs": 7}]
+    assert [fake.config["statistics.interval.ms"] for fake in made] == [50, 5000]
+
+
+@pytest.mark.parametrize("kind", [ottla.Consumer, ottla.Producer])
+def test_help_shows_every_option_with_its_type_and_default(kind: type) -> None:
+    shown = inspect.getdoc(kind) or ""
+    for option in options_of(ConsumerOptions if kind is ottla.Consumer else ProducerOptions):
+        assert f"\n{option.name}: {option.kind} = {option.default}\n" in shown
 
 
 @pytest.mark.parametrize("method", ["subscribe", "commit", "committed"])
@@ -372,6 +598,7 @@ def test_a_closed_consumer_reads_nothing_and_closes_again_in_silence(
 @pytest.mark.parametrize(
     ("options", "kind", "complaint"),
     [
+        ({"on_error": "ignore"}, ValueError, 'on_error is "raise", "skip" or a function'),
         ({"reset": "none"}, ValueError, 'reset is "earliest", "latest" or "error"'),
         ({"grup": "g"}, TypeError, "no option 'grup'; did you mean 'group'"),
         ({"config": {"group.id": "g"}}, ValueError, "config may not set 'group.id': use group="),

@@ -1,19 +1,18 @@
 from __future__ import annotations
 
-import socket
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+import ottla
 from ottla.client.settings import (
     bootstrap_servers,
-    check_reachable,
     librdkafka_config,
     parse_address,
     timestamp_ms,
 )
-from ottla.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture(autouse=True)
@@ -60,22 +59,6 @@ def test_no_broker_at_all_is_refused() -> None:
         bootstrap_servers([])
 
 
-def test_a_port_where_nobody_listens_is_found_out_at_once() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        server = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(KafkaError, match="refused") as caught:
-            check_reachable(server, 1.0)
-    assert caught.value.code is ErrorCode.BROKER_NOT_AVAILABLE
-
-
-def test_one_listening_broker_of_several_is_enough() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        ports = unused.getsockname()[1], listening.getsockname()[1]
-        check_reachable(",".join(f"127.0.0.1:{port}" for port in ports), 1.0)
-
-
 def test_properties_of_the_user_win_except_for_reserved_ones() -> None:
     assert librdkafka_config({"a": 1, "b": 2}, {"b": 3}, {}) == {"a": 1, "b": 3}
     with pytest.raises(ValueError, match="config may not set 'acks': use acks="):
@@ -99,3 +82,27 @@ def test_what_is_no_timestamp_is_refused(moment: Any) -> None:
 def test_a_negative_timestamp_is_refused() -> None:
     with pytest.raises(ValueError, match="not negative"):
         timestamp_ms(-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "line"),
+    [
+        (ottla.Producer, {"bootstrap.servers": "h:1"}, "ottla.Producer('h:1')"),
+        (
+            ottla.Producer,
+            {"bootstrap.servers": "h:1", "acks": 1, "linger.ms": 5},
+            "ottla.Producer('h:1', acks=1, config={'linger.ms': 5})",
+        ),
+        (
+            ottla.Consumer,
+            {"bootstrap.servers": "h:1", "group.id": "g", "auto.offset.reset": "earliest"},
+            "ottla.Consumer('h:1', group='g', reset='earliest')",
+        ),
+        (ottla.Admin, {"bootstrap.servers": "h:1"}, "ottla.Admin('h:1')"),
+    ],
+)
+def test_a_mapping_as_confluent_kafka_takes_it_is_answered_with_the_line_to_type(
+    kind: Any, given: dict[str, object], line: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(line)):
+        kind(given)

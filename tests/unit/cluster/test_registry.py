@@ -13,7 +13,7 @@ from ottla.cluster.registry import Fenced, ImageChange, Registry
 from ottla.cluster.store import Create, Set, Snapshot
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker, Endpoint
-from ottla.model.ids import TopicId, topic_id_text
+from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
 from ottla.runtime.files import OsFileSystem
@@ -65,6 +65,52 @@ async def test_a_topic_that_exists_is_refused_and_its_neighbours_are_created(
     assert await registry.create_topics([other, rival]) == [rival]
     assert registry.image.topics == {"a": first, "b": other}
     assert await registry.create_topics([rival]) == [rival]
+
+
+async def test_all_leader_epochs_are_raised_in_few_commits(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    many = [topic(registry, f"t{number}") for number in range(5_000)]
+    wide = topic(registry, "wide", 5_000)
+    await registry.create_topics([*many, wide])
+    above = {
+        TopicPartition(it.name, n): -1 for it in (*many, wide) for n in range(len(it.partitions))
+    }
+    above[TopicPartition("t7", 0)] = 41
+    before = registry.image.revision
+    await registry.raise_leader_epochs(above)
+    assert registry.image.revision - before <= 4
+    assert registry.image == await rebuilt(store)
+    epochs = {
+        it.name: {state.leader_epoch for state in it.partitions}
+        for it in registry.image.topics.values()
+    }
+    assert epochs.pop("t7") == {42}
+    assert all(found == {1} for found in epochs.values())
+    assert registry.image.topics["wide"].partitions[0] == STATE.next_epoch()
+
+
+async def test_only_the_partitions_that_are_named_get_a_new_epoch(registry: Registry) -> None:
+    await registry.create_topics([topic(registry, "a", 70), topic(registry, "b")])
+    asked = [TopicPartition("a", 1), TopicPartition("a", 69), TopicPartition("gone", 0)]
+    await registry.raise_leader_epochs(dict.fromkeys(asked, -1))
+    raised = [
+        n for n, state in enumerate(registry.image.topics["a"].partitions) if state.leader_epoch
+    ]
+    assert raised == [1, 69]
+    assert registry.image.topics["b"].partitions == (STATE,)
+
+
+async def test_a_new_epoch_is_above_what_another_writer_made_of_it(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    await registry.create_topics([topic(registry, "a")])
+    other = Registry(store)
+    await other.load()
+    one = {TopicPartition("a", 0): -1}
+    await other.raise_leader_epochs(one)
+    await registry.raise_leader_epochs(one)
+    assert registry.image.topics["a"].partitions[0].leader_epoch == 2
 
 
 async def test_a_thousand_large_topics_are_split_into_commits(

@@ -10,7 +10,8 @@ import pytest
 
 from ottla.cluster.registry import ImageChange
 from ottla.config.topic import TopicConfig
-from ottla.coordinator.host import Host
+from ottla.coordinator import host as host_module
+from ottla.coordinator.host import Host, Slot
 from ottla.coordinator.shard import Answer, Now, Parked, Result, Work
 from ottla.coordinator.writing import FEW
 from ottla.errors import ErrorCode, KafkaError
@@ -22,8 +23,10 @@ from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
 from ottla.replication.partition import Partition
 from ottla.runtime.clock import SystemClock
+from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
+from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import Log
 from ottla.testing.logs import LogBench
 
@@ -87,7 +90,7 @@ class Disk:
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[None]] = []
 
-    def wait_flushed(self, log: Log, offset: int) -> asyncio.Future[None]:
+    def wait_flushed(self, log: Log, offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
         return future
@@ -119,12 +122,14 @@ class Bench:
         self.workers = Workers(children=1)
         self.settings = Settings()
         self.slates: list[Slate] = []
+        self.deaths: asyncio.Queue[str] = asyncio.Queue()
         self.host = Host(
             NAME,
             1,
             partitions=self,
             clock=SystemClock(),
             workers=self.workers,
+            tasks=Tasks(lambda what, error: self.deaths.put_nowait(f"{what}: {error}")),
             settings=self.settings,
             make_shard=self._make,
         )
@@ -152,6 +157,9 @@ class Bench:
         shard = next(it.shard for it in self.host if it.index == index)
         assert isinstance(shard, Slate)
         return shard
+
+    def slot(self, index: int = 0) -> Slot:
+        return next(it for it in self.host if it.index == index)
 
     def run(self, command: Callable[[Slate, Now], Result]) -> Any:
         return self.host.run(0, command)
@@ -206,6 +214,30 @@ async def test_records_are_in_the_log_before_they_are_applied(bench: Bench) -> N
 
     bench.run(write(b"a", after=noted))
     assert ends == [(1, {b"a": b"v"})]
+
+
+async def test_a_shard_whose_time_stands_still_is_not_kept_quiet(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(slate: Slate, now: Now) -> list[Any]:
+        raise ValueError("a bug")
+
+    await bench.ready()
+    monkeypatch.setattr(Slate, "due", fail)
+    bench.slate().due_at = 0
+    bench.run(write(b"a"))
+    assert await bench.deaths.get() == f"looking for time-outs in {NAME}-0: a bug"
+
+
+async def test_a_shard_that_cannot_begin_is_not_kept_quiet(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(slate: Slate, now: Now) -> list[Any]:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(Slate, "loaded", fail)
+    bench.lead(1, 2)
+    assert await bench.deaths.get() == f"loading {NAME}-0: a bug"
 
 
 async def test_a_log_is_replayed_in_slices_and_all_of_it(bench: Bench) -> None:
@@ -435,6 +467,31 @@ async def test_a_shard_that_could_not_be_loaded_is_told_nothing(bench: Bench) ->
     bench.lead(2, 1)
     await bench.host.wait_loaded()
     assert told == [bench.slate(1)]
+
+
+async def test_without_a_descriptor_it_is_loaded_a_moment_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "SHORTAGE_SECONDS", 0)
+    await bench.ready()
+    bench.run(write(b"x", b"kept"))
+    log, failures = bench.slot().partition.log, [1, 2, 3]
+    read = log.read
+
+    def short(*args: Any, **kwargs: Any) -> Any:
+        if failures:
+            failures.pop()
+            raise OutOfDescriptors(ErrorCode.KAFKA_STORAGE_ERROR)
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(log, "read", short)
+    bench.host.reload(0)
+    bench.host.notify(write(b"meanwhile", b"too"))
+    while failures or not bench.slot().active:
+        await asyncio.sleep(0)
+        await bench.host.wait_loaded()
+    assert bench.slate().content[b"x"] == b"kept"
+    assert bench.slate().content[b"meanwhile"] == b"too"
 
 
 async def test_a_state_that_cannot_be_trusted_is_made_anew(

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from ottla.config.topic import TopicConfig
 from ottla.coordinator.shard import Now, Record, Result
-from ottla.coordinator.writing import CROWD, FEW, Turn, Writer
+from ottla.coordinator.writing import CROWD, FEW, Turn, Writer, as_coordinator
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
-from ottla.records.batch import batches
+from ottla.records.batch import batches, checksum_ok, read_header
 from ottla.records.builder import build_batch
 from ottla.records.compression import Compression
 from ottla.records.reader import iter_records
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
+from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import Log
 from ottla.testing.logs import LogBench
 
@@ -51,7 +52,7 @@ class Settings:
 
 
 class Durability:
-    def wait_flushed(self, log: Log, offset: int) -> asyncio.Future[None]:
+    def wait_flushed(self, log: Log, offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
         raise AssertionError("nobody asked for fsync")
 
 
@@ -237,6 +238,11 @@ async def test_when_it_cannot_be_written_everybody_is_told_and_the_state_is_brok
     assert "could not be written" in caplog.text
 
 
+def test_the_want_of_a_descriptor_does_not_send_clients_elsewhere() -> None:
+    told = as_coordinator(OutOfDescriptors(ErrorCode.KAFKA_STORAGE_ERROR, "no descriptor"))
+    assert told.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 async def test_what_comes_when_the_state_has_just_broken_is_refused(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,10 +297,30 @@ async def test_when_somebody_else_writes_in_between_the_state_is_broken(desk: De
     assert desk.batches()[1 + FEW :] == [[b"foreign"], [b"b"]]
 
 
-async def test_the_writers_of_one_host_share_their_turn() -> None:
+async def test_a_crowd_on_one_partition_delays_nobody_on_another() -> None:
     turn = Turn()
     desks = [Desk(turn), Desk(turn)]
     for it in desks:
         await it.warm()
     desks[0].crowd()
-    assert await pending(desks[1].command(b"b")) == b"b"
+    later = pending(desks[0].command(b"b"))
+    desks[1].crowd()
+    too = pending(desks[1].command(b"b"))
+    assert [await later, await too] == [b"b", b"b"], "the turn ends for all writers of a host"
+
+
+@pytest.mark.parametrize("stamp", ["CreateTime", "LogAppendTime"])
+async def test_one_record_is_a_batch_like_any_other(
+    stamp: Literal["CreateTime", "LogAppendTime"],
+) -> None:
+    desk = Desk(config=TopicConfig(message_timestamp_type=stamp))
+    desk.command(b"key", b"x" * 200)
+    region = desk.partition.log.read(0, 1 << 20, upper=1).region
+    assert region is not None
+    header = read_header(region.read())
+    assert checksum_ok(region.read(), 0, header)
+    assert (header.base_offset, header.leader_epoch, header.timestamp_type.name) == (
+        0,
+        0,
+        {"CreateTime": "CREATE_TIME", "LogAppendTime": "LOG_APPEND_TIME"}[stamp],
+    )

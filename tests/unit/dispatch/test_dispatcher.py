@@ -42,7 +42,8 @@ class Bench:
         self.metrics = Metrics()
         self.services = cast("Services", SimpleNamespace(metrics=self.metrics, table=table))
         self.connection = cast(
-            "Connection", SimpleNamespace(client="", peer="10.0.0.1:5000", listener="PLAINTEXT")
+            "Connection",
+            SimpleNamespace(client="", peer="10.0.0.1:5000", listener="PLAINTEXT", remembered=None),
         )
         self.dispatcher = Dispatcher(table, self.services)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.net.flow import PROGRESS_BYTES, ReceiveMemory
+from ottla.net.flow import POOL_SWEEPS, PROGRESS_BYTES, ReceiveMemory
 
 MB = 1 << 20
 
@@ -93,3 +93,17 @@ def test_when_all_holders_wait_for_one_another_the_one_that_wants_most_goes():
     memory.relieve([one, two])
     assert two.evicted
     assert not one.evicted
+
+
+def test_what_nobody_uses_goes_back_to_the_system():
+    memory = ReceiveMemory(8 * MB)
+    first = memory.acquire(MB)
+    assert first is not None
+    memory.release(first)
+    for _ in range(POOL_SWEEPS - 1):
+        memory.relieve([])
+    assert memory.acquire(MB) is first
+    memory.release(first)
+    for _ in range(POOL_SWEEPS):
+        memory.relieve([])
+    assert memory.acquire(MB) is not first

@@ -81,10 +81,23 @@ def test_any_chopping_gives_the_same_frames(payloads, cuts):
     assert memory.lent == 0
 
 
-def test_a_length_prefix_alone_buys_at_most_the_first_grant():
+def test_a_length_prefix_alone_buys_a_page():
     frames, memory = reader(limit=1 << 30)
     feed(frames, struct.pack(">i", 1 << 29) + b"x")
-    assert 0 < memory.lent <= (1 << 20) + 4
+    assert 0 < memory.lent <= 4096
+
+
+@given(sizes=st.lists(st.integers(1, 300_000), min_size=1, max_size=20))
+def test_memory_grows_with_what_has_arrived(sizes):
+    frames, memory = reader(limit=1 << 30, memory=ReceiveMemory(1 << 30))
+    stream = struct.pack(">i", 1 << 29) + bytes(sum(sizes))
+    arrived = 0
+    for size in sizes:
+        feed(frames, stream[arrived : arrived + size])
+        arrived += size
+        assert frames.buffered == arrived
+        assert memory.lent <= max(4096, 8 * arrived + (1 << 16))
+        assert memory.lent <= max((4 << 20) + (1 << 16), 2 * arrived + (1 << 16))
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), LIMIT + 1, 2**31 - 1])
@@ -98,7 +111,7 @@ def test_impossible_lengths_are_refused(length):
 
 def test_without_memory_the_reader_keeps_its_bytes_and_asks_again():
     memory = ReceiveMemory(2 << 20)
-    hog = memory.acquire((2 << 20) - (1 << 16))
+    hog = memory.acquire(2 << 20)
     assert hog is not None
     frames, _ = reader(scratch=4096, memory=memory)
     payload = bytes(3 << 20)

@@ -13,7 +13,7 @@ import pytest
 
 from ottla.pipelines import compiled
 from ottla.pipelines.compiled import Library
-from ottla.pipelines.loop import LONG, LONGS, WRITTEN_LONGS, Array, Pinned
+from ottla.pipelines.loop import LONG, LONGS, WRITTEN_LONGS, Pinned
 
 PARAMETERS = {"scale": (LONGS, LONG, WRITTEN_LONGS)}
 SOURCE = """
@@ -267,14 +267,6 @@ def test_a_loop_reads_and_writes_the_arrays_it_is_given(scale):
 def test_an_array_that_does_not_fit_is_refused(scale, array):
     with pytest.raises(TypeError):
         scale(np.zeros(4, np.int64), 1, array)
-
-
-def test_rows_are_of_the_width_that_the_loop_was_made_for(toy):
-    toy.write("def last(table): return table[0, 2]\ndef to_compile(): return {'last': last}")
-    last = Library("toy", {"last": (Array("int64", 3),)}).load()["last"]
-    assert last(np.arange(6).reshape(2, 3)) == 2
-    with pytest.raises(TypeError, match="argument 0 has to be an array of int64"):
-        last(np.arange(6).reshape(3, 2))
 
 
 @pytest.mark.parametrize("count", [0, 2, 4])

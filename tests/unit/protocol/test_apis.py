@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ottla.protocol.apis import APIS, FLEXIBLE_FROM, NEVER, ApiKey
+from ottla.protocol.apis import APIS, FLEXIBLE_FROM, NEVER, OWN, VERSIONS, ApiKey
 from ottla.protocol.schema import schema_of
 
 KAFKA_4_2 = {
@@ -48,7 +48,9 @@ KAFKA_4_2 = {
 
 
 def test_the_declared_apis_have_kafkas_ranges() -> None:
-    ranges = {api.name: (api.min_version, api.max_version) for api in APIS.values()}
+    ranges = {
+        api.name: (api.min_version, api.max_version) for api in APIS.values() if not api.key.is_own
+    }
 
     assert ranges == KAFKA_4_2
 
@@ -66,9 +68,16 @@ def test_an_api_and_its_messages_agree(key: ApiKey) -> None:
 
 
 def test_every_key_of_a_4_2_broker_is_known() -> None:
-    assert len(ApiKey) == 77
+    assert len([key for key in ApiKey if not key.is_own]) == len(VERSIONS) == 77
     assert set(FLEXIBLE_FROM) == set(ApiKey)
     assert FLEXIBLE_FROM[ApiKey.SASL_HANDSHAKE] == FLEXIBLE_FROM[ApiKey.OFFSET_DELETE] == NEVER
+
+
+def test_apis_of_ours_are_far_from_kafkas() -> None:
+    assert [key for key in ApiKey if key.is_own] == [ApiKey.EXPLAIN_RETENTION]
+    assert ApiKey.EXPLAIN_RETENTION >= OWN == 10_000
+    assert max(key for key in ApiKey if not key.is_own) < 1_000
+    assert not {int(key) for key in ApiKey if key.is_own} & VERSIONS.keys()
 
 
 def test_names_are_kafkas() -> None:

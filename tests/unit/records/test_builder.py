@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.records.batch import TimestampType, checksum_ok, read_header
-from ottla.records.builder import BatchBuilder, NewRecord, build_batch
+from ottla.records.builder import BatchBuilder, NewRecord, build_batch, build_single
 from ottla.records.compression import Compression
 from ottla.records.reader import iter_records
 
@@ -70,6 +70,14 @@ def test_extending_may_be_continued() -> None:
         (3, 5, b"d"),
     ]
     assert read_header(builder.build()).max_timestamp == 12
+
+
+@pytest.mark.parametrize("size", [0, 1, 40, 63, 64, 200, 100_000])
+def test_a_single_record_makes_the_same_batch_in_a_shorter_way(size: int) -> None:
+    for key, value in ((b"k", b"v" * size), (b"k" * size, b"v"), (b"k" * size, b"v" * size)):
+        batch, header = build_single(1_700_000_000_000, key, value)
+        assert batch == build_batch([(1_700_000_000_000, key, value, ())])
+        assert header == read_header(batch)
 
 
 def test_offsets_may_have_gaps() -> None:

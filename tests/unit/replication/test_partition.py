@@ -24,7 +24,7 @@ class SlowDisk:
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[None]] = []
 
-    def wait_flushed(self, log: Log, offset: int) -> asyncio.Future[None]:
+    def wait_flushed(self, log: Log, offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
         return future
@@ -143,6 +143,25 @@ async def test_a_new_leader_epoch_begins_at_the_end_of_the_log():
     append(led, b"b")
     assert led.epoch_end_offset(0) == (0, 1)
     assert led.epoch_end_offset(3) == (3, 2)
+
+
+async def test_an_epoch_that_wrote_nothing_ends_where_the_one_before_it_does():
+    led, _ = partition()
+    append(led, b"a", b"b")
+    led.lead(led.state.next_epoch(above=4))
+    assert led.leader_epoch == 5
+    for epoch in range(5):
+        assert led.epoch_end_offset(epoch) == (0, 2)
+    append(led, b"c")
+    for epoch in range(5):
+        assert led.epoch_end_offset(epoch) == (0, 2)
+    assert led.epoch_end_offset(6) == (-1, -1)
+
+
+async def test_an_earlier_epoch_of_an_empty_log_ends_at_its_end():
+    led, _ = partition(epoch=2)
+    assert led.epoch_end_offset(1) == (1, 0)
+    assert led.epoch_end_offset(-1) == (-1, -1)
 
 
 async def test_the_epoch_of_an_empty_log_is_its_leaders():

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
-from ottla.runtime.workers import ChildDied, Workers
+from ottla.runtime import workers as module
+from ottla.runtime.workers import ChildDied, NoChild, Workers
 
 
 @pytest.fixture
@@ -40,6 +44,30 @@ async def test_what_computes_natively_does_not_hold_up_what_waits(workers: Worke
     finally:
         go_on.set()
     assert await asyncio.gather(*computing) == [True] * 20
+
+
+async def test_a_cancelled_caller_waits_until_the_thread_has_ended(workers: Workers) -> None:
+    go_on, running = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def slow() -> None:
+        running.set()
+        assert go_on.wait(30)
+        ended.append("ended")
+        raise ValueError
+
+    task = asyncio.create_task(workers.run_to_end(slow))
+    await asyncio.to_thread(running.wait, 30)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["ended"]
+    with pytest.raises(ZeroDivisionError):
+        await workers.run_to_end(divmod, 1, 0)
 
 
 async def test_a_child_is_another_process_at_lower_priority(workers: Workers) -> None:
@@ -157,3 +185,23 @@ async def test_a_generator_whose_child_dies_is_not_repeated(workers: Workers) ->
         async for _ in items:
             pass
     assert await workers.run_in_child(abs, -1) == 1
+
+
+async def test_a_child_that_cannot_be_started_is_waited_for(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(errno.EMFILE, "Too many open files")] * 2
+    popen = subprocess.Popen
+
+    def start(*args: Any, **kwargs: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return popen(*args, **kwargs)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert await workers.run_in_child(len, "abc") == 3
+    monkeypatch.setattr(module, "_START_PAUSE", 0)
+    workers._reap()
+    failures += [OSError(errno.EMFILE, "Too many open files")] * 100
+    with pytest.raises(NoChild, match="Too many open files"):
+        await workers.run_in_child(len, "abc")

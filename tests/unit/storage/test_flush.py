@@ -129,6 +129,27 @@ async def test_logs_do_not_wait_for_one_another(bench: Bench) -> None:
     assert slow.done()
 
 
+async def test_who_can_wait_is_served_in_the_background(bench: Bench) -> None:
+    logs = [FakeLog(bench.fs, f"n{number}") for number in range(5)]
+    waiting = []
+    for log in logs:
+        log.end = 1
+        waiting.append(bench.commit.wait_flushed(log, 1, urgent=False))
+    await settle()
+    assert len(bench.workers.held) == 1
+    urgent = bench.append(logs[3])
+    await settle()
+    assert len(bench.workers.held) == 2
+    bench.workers.held.reverse()
+    await bench.workers.release()
+    assert urgent.done()
+    assert [future.done() for future in waiting] == [False, False, False, True, False]
+    while bench.workers.held:
+        await bench.workers.release()
+    assert all(future.done() for future in waiting)
+    await bench.commit.wait_idle()
+
+
 async def test_background_flushes_go_one_by_one_and_before_nobody(bench: Bench) -> None:
     logs = [FakeLog(bench.fs, f"n{number}") for number in range(5)]
     for log in logs:

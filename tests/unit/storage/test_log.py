@@ -13,11 +13,13 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId
 from ottla.records.batch import batches, read_header
 from ottla.records.builder import build_batch
+from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
 from ottla.storage.log import Log
 from ottla.storage.producers import Origin
+from ottla.storage.reads import NeedsLongLookUp
 from ottla.storage.validate import TakesLong, prepare
-from ottla.testing.files import MemoryFileSystem
+from ottla.testing.files import Crashed, MemoryFileSystem
 from ottla.testing.logs import FOLDER, PARTITION, LogBench
 
 EVERYTHING = 2**31 - 1
@@ -78,7 +80,7 @@ class TestAppend:
         log = bench.open()
         info = bench.append(log, b"a", timestamp=5)
         assert info.append_time_ms == bench.clock.now_ms()
-        found = log.max_timestamp()
+        found = log.look_up_time(None).run(short=True)
         assert found is not None
         assert found.timestamp == bench.clock.now_ms()
 
@@ -254,15 +256,62 @@ class TestTime:
     def test_the_first_record_at_or_after_the_moment(self, timed: Ready) -> None:
         start = timed.bench.clock.now_ms() - 10_000
         for moment, offset in ((0, 0), (1, 1), (10, 1), (20, 2), (21, 3), (399, 12), (820, 26)):
-            found = timed.log.offset_for_timestamp(start + moment)
+            found = timed.log.look_up_time(start + moment).run(short=True)
             assert found is not None
             assert found.offset == offset
             assert found.leader_epoch == offset // 12
-        assert timed.log.offset_for_timestamp(start + 821) is None
+        assert timed.log.look_up_time(start + 821).run(short=True) is None
+
+    def test_what_was_found_in_a_log_that_was_cut_meanwhile_is_not_believed(
+        self, timed: Ready
+    ) -> None:
+        start = timed.bench.clock.now_ms() - 10_000
+        by_time, latest = timed.log.look_up_time(start + 820), timed.log.look_up_time(None)
+        assert by_time.run(short=True) == latest.run(short=True)
+        assert by_time.is_current
+        assert latest.is_current
+        timed.log.truncate_to(20)
+        assert not by_time.is_current
+        assert not latest.is_current
+
+    def test_neither_is_a_file_that_retention_took(self, timed: Ready) -> None:
+        start = timed.bench.clock.now_ms() - 10_000
+        look_up = timed.log.look_up_time(start)
+        timed.log.advance_start(12)
+        timed.bench.clock.advance(1)
+        assert timed.log.delete_old(timed.bench.clock.now_ms())
+        with pytest.raises(FileNotFoundError):
+            look_up.run(short=True)
+        assert not look_up.is_current
+
+    def test_appends_and_rolls_meanwhile_do_no_harm(self, timed: Ready) -> None:
+        start = timed.bench.clock.now_ms() - 10_000
+        look_up = timed.log.look_up_time(start + 800)
+        timed.bench.append(timed.log, b"new")
+        timed.log.roll()
+        timed.bench.append(timed.log, b"newer")
+        found = look_up.run(short=True)
+        assert found is not None
+        assert found.offset == 24
+        assert look_up.is_current
+
+    def test_a_batch_that_is_too_large_for_a_short_look_up_takes_a_long_one(
+        self, ready: Ready
+    ) -> None:
+        now = ready.bench.clock.now_ms()
+        records = [(now, None, bytes(1 << 20), ()) for _ in range(5)]
+        zstd = build_batch(records, compression=Compression.ZSTD)
+        ready.bench.append_bytes(ready.log, zstd)
+        look_up = ready.log.look_up_time(now)
+        with pytest.raises(NeedsLongLookUp):
+            look_up.run(short=True)
+        found = look_up.run(short=False)
+        assert found is not None
+        assert (found.offset, found.timestamp) == (0, now)
 
     def test_the_log_start_is_respected(self, timed: Ready) -> None:
         timed.log.advance_start(13)
-        found = timed.log.offset_for_timestamp(0)
+        found = timed.log.look_up_time(0).run(short=True)
         assert found is not None
         assert found.offset == 13
 
@@ -271,12 +320,12 @@ class TestTime:
         batch = build_batch([(now - 5, None, b"", ()), (now, None, b"", ()), (now, None, b"", ())])
         timed.bench.append_bytes(timed.log, batch)
         timed.bench.append(timed.log, b"earlier", timestamp=now - 1)
-        found = timed.log.max_timestamp()
+        found = timed.log.look_up_time(None).run(short=True)
         assert found == (28, now, 0)
 
     def test_an_empty_log_has_neither(self, ready: Ready) -> None:
-        assert ready.log.max_timestamp() is None
-        assert ready.log.offset_for_timestamp(0) is None
+        assert ready.log.look_up_time(None).run(short=True) is None
+        assert ready.log.look_up_time(0).run(short=True) is None
 
 
 class TestTransactions:
@@ -413,6 +462,57 @@ class TestTruncate:
         assert job is not None
         ready.log.finish_flush(job, 0)
         assert ready.log.recovery_point == 1
+
+    def test_a_flush_that_ends_after_a_truncation_vouches_for_nothing_appended_since(
+        self, ready: Ready
+    ) -> None:
+        ready.bench.append(ready.log, b"a")
+        ready.bench.append(ready.log, b"b")
+        job = ready.log.begin_flush()
+        assert job is not None
+        job.run(ready.bench.fs)
+        ready.log.truncate_to(1)
+        ready.bench.append(ready.log, b"c")
+        ready.bench.append(ready.log, b"d")
+        ready.log.finish_flush(job, 0)
+        assert ready.log.recovery_point == 1
+        ready.bench.flush(ready.log)
+        assert ready.log.recovery_point == 3
+
+    def test_a_flush_that_ends_after_starting_over_vouches_for_nothing(self, ready: Ready) -> None:
+        for _ in range(5):
+            ready.bench.append(ready.log, b"a")
+        job = ready.log.begin_flush()
+        assert job is not None
+        ready.log.restart_at(2)
+        ready.bench.append(ready.log, b"b")
+        ready.log.finish_flush(job, 0)
+        assert ready.log.recovery_point == 2
+
+    def test_a_kill_during_a_truncation_leaves_no_gap(self) -> None:
+        def filled() -> tuple[LogBench, Log]:
+            bench = LogBench(TopicConfig(segment_bytes=150))
+            log = bench.open()
+            for _ in range(6):
+                bench.append(log, b"x" * 60)
+            return bench, log
+
+        bench, log = filled()
+        begin = bench.fs.operations
+        log.truncate_to(1)
+        end = bench.fs.operations
+        assert end - begin > 10
+        for number in range(begin, end):
+            bench, log = filled()
+            bench.fs.crash_at(number)
+            with pytest.raises(Crashed):
+                log.truncate_to(1)
+            bench = bench.killed()
+            again = bench.open()
+            assert [offset for offset, _ in bench.contents(again)] == list(
+                range(again.log_end_offset)
+            )
+            assert again.log_end_offset >= 1
 
     def test_below_the_first_segment_the_log_starts_over(self, ready: Ready) -> None:
         ready.bench.append(ready.log, b"a", b"b")
@@ -576,8 +676,7 @@ class TestFailure:
         for call in (
             lambda: log.read(0, 100, upper=1),
             log.roll,
-            log.max_timestamp,
-            lambda: log.offset_for_timestamp(0),
+            lambda: log.look_up_time(0).run(short=True),
             lambda: log.truncate_to(0),
             lambda: log.advance_start(0),
             lambda: log.delete_old(0),

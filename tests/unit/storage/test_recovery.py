@@ -325,6 +325,62 @@ class TestSmallFiles:
         assert again.latest_epoch == 3
         assert "epochs are taken from the records" in caplog.text
 
+    @pytest.mark.parametrize("content", [None, b"", b"0\n", b"0\n0\n", b"0\n2\n1 0\n3 1"])
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_epochs_that_are_gone_are_taken_from_the_records(
+        self, clean: bool, content: bytes | None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        bench = LogBench()
+        log = bench.open()
+        bench.append(log, b"a", epoch=1)
+        log.roll()
+        bench.append(log, b"b", epoch=3)
+        bench.append(log, b"c", epoch=3)
+        bench.close(log)
+        path = f"{FOLDER}/leader-epoch-checkpoint"
+        bench.fs.remove(path)
+        if content is not None:
+            bench.fs.write_atomic(path, content)
+        with caplog.at_level(logging.WARNING):
+            again = bench.open(clean=clean, recovery_point=3)
+        assert again.epoch_end_offset(1) == (1, 1)
+        assert again.epoch_end_offset(3) == (3, 3)
+        assert path in caplog.text
+        caplog.clear()
+        assert bench.open(clean=clean, recovery_point=3).latest_epoch == 3
+        assert not caplog.text, "once is enough"
+
+    def test_an_epoch_file_emptied_by_a_power_cut_is_made_again(self) -> None:
+        bench = LogBench()
+        bench.fs.makedirs("/data")
+        bench.fs.sync_dir("/")
+        log = bench.open()
+        bench.append(log, b"a", epoch=1)
+        bench.flush(log)
+        log.assign_epoch(2, 1)  # replaces the file; its name reaches the disk, its content does not
+        bench = bench.power_lost(names=True)
+        assert bench.fs.size(f"{FOLDER}/leader-epoch-checkpoint") == 0
+        again = bench.open(recovery_point=1)
+        assert again.epoch_end_offset(1) == (1, 1)
+
+    def test_a_log_without_records_needs_no_epochs(self, caplog: pytest.LogCaptureFixture) -> None:
+        bench = LogBench()
+        bench.close(bench.open())
+        bench.fs.write_atomic(f"{FOLDER}/leader-epoch-checkpoint", b"")
+        with caplog.at_level(logging.WARNING):
+            assert bench.open(clean=True).latest_epoch is None
+        assert not caplog.text
+
+    def test_damage_in_flushed_records_is_no_torn_write_because_the_epochs_are_gone(self) -> None:
+        bench = LogBench()
+        log = bench.open()
+        bench.append(log, b"a" * 50, epoch=1)
+        bench.close(log)
+        bench.fs.remove(f"{FOLDER}/leader-epoch-checkpoint")
+        bench.fs.open(f"{FOLDER}/00000000000000000000.log").pwrite(b"\xff", 80)
+        with pytest.raises(LogCorrupted, match="flushed"):
+            bench.open(clean=True, recovery_point=1)
+
     def test_an_epoch_that_was_not_written_down_is_found_in_the_records(self) -> None:
         bench = LogBench()
         log = bench.open()

@@ -211,7 +211,7 @@ def _open(
     import logging
 
     from ottla.client.consumer import Consumer
-    from ottla.client.settings import check_reachable
+    from ottla.client.contact import check_reachable
 
     logging.getLogger("ottla.client").setLevel(logging.CRITICAL)
     check_reachable(servers, 5.0)

@@ -254,8 +254,8 @@ def _connect(
 ) -> Producer[bytes | str, bytes | str]:
     import logging
 
+    from ottla.client.contact import check_reachable
     from ottla.client.producer import Producer
-    from ottla.client.settings import check_reachable
 
     logging.getLogger("ottla.client").setLevel(logging.CRITICAL)
     config: dict[str, Any] = librdkafka_properties(properties)

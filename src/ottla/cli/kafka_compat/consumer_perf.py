@@ -23,7 +23,7 @@ from ottla.cli.kafka_compat.perf_output import (
     number,
     quiet_client_log,
 )
-from ottla.client.settings import check_reachable
+from ottla.client.contact import check_reachable
 
 TOOL = "kafka-consumer-perf-test"
 _CLIENT = "perf-consumer-client"

@@ -16,7 +16,8 @@ from ottla.cli.kafka_compat.perf_output import (
     quiet_client_log,
     warn_of_old,
 )
-from ottla.client.settings import bootstrap_servers, check_reachable
+from ottla.client.contact import check_reachable
+from ottla.client.settings import bootstrap_servers
 
 if TYPE_CHECKING:
     from ottla.client.load import Payloads, Window

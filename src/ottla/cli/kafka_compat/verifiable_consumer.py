@@ -15,7 +15,8 @@ from ottla.cli.kafka_compat.perf_output import (
     warn_of_old,
 )
 from ottla.cli.kafka_compat.verifiable_producer import Events, Stop
-from ottla.client.settings import bootstrap_servers, check_reachable
+from ottla.client.contact import check_reachable
+from ottla.client.settings import bootstrap_servers
 from ottla.errors import KafkaError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ottla.coordinator.group.members import CommittedOffset
 from ottla.coordinator.shard import Record, Written
-from ottla.model.ids import TopicId
+from ottla.model.ids import ZERO_TOPIC_ID, TopicId
 from ottla.protocol.compiler import Codec, codec
 from ottla.protocol.messages.internal import consumer_group as wire
 from ottla.protocol.messages.internal.group_metadata import (
@@ -222,29 +222,50 @@ def _value(message: Any, version: int) -> bytes:
 # --- offsets --------------------------------------------------------------------------------------
 
 
-def offset(group_id: str, topic: str, partition: int, value: CommittedOffset) -> Record:
-    expires = value.expire_timestamp_ms >= 0
-    record = (
-        _key(OffsetCommitKey(group=group_id, topic=topic, partition=partition)),
-        _value(
-            OffsetCommitValue(
-                offset=value.offset,
-                leader_epoch=value.leader_epoch,
-                metadata=value.metadata,
-                commit_timestamp=value.commit_timestamp_ms,
-                expire_timestamp=value.expire_timestamp_ms,
-                topic_id=value.topic_id,
-            ),
-            OFFSET_WITH_EXPIRY_VERSION if expires else OFFSET_VERSION,
+@functools.lru_cache(maxsize=16_384)
+def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    """The same ones are written again and again."""
+    return _key(OffsetCommitKey(group=group_id, topic=topic, partition=partition))
+
+
+_pack_offset = Struct(">hqiB").pack
+_pack_offset_end = Struct(">qBBB16s").pack
+_SHORT_NOTE = 127
+
+
+def _offset_value(it: CommittedOffset) -> bytes:
+    note = it.metadata.encode()
+    size = len(note)
+    if size < _SHORT_NOTE and it.expire_timestamp_ms < 0 and it.topic_id != ZERO_TOPIC_ID:
+        # What the codec writes for nearly every commit, in a fifth of its time: the id of the topic
+        # is the one tagged field (number 0, 16 bytes).
+        return (
+            _pack_offset(OFFSET_VERSION, it.offset, it.leader_epoch, size + 1)
+            + note
+            + _pack_offset_end(it.commit_timestamp_ms, 1, 0, 16, it.topic_id)
+        )
+    return _value(
+        OffsetCommitValue(
+            offset=it.offset,
+            leader_epoch=it.leader_epoch,
+            metadata=it.metadata,
+            commit_timestamp=it.commit_timestamp_ms,
+            expire_timestamp=it.expire_timestamp_ms,
+            topic_id=it.topic_id,
         ),
+        OFFSET_VERSION if it.expire_timestamp_ms < 0 else OFFSET_WITH_EXPIRY_VERSION,
     )
-    if expires:
+
+
+def offset(group_id: str, topic: str, partition: int, value: CommittedOffset) -> Record:
+    record = (_offset_key(group_id, topic, partition), _offset_value(value))
+    if value.expire_timestamp_ms >= 0:
         return record  # the version that has the time of expiry lacks other things
     return Written.of(record, OffsetEntry(group_id, topic, partition, value))
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> Record:
-    return _key(OffsetCommitKey(group=group_id, topic=topic, partition=partition)), None
+    return _offset_key(group_id, topic, partition), None
 
 
 # --- classic groups -------------------------------------------------------------------------------

@@ -121,6 +121,17 @@ class OffsetMachine:
             reply.append(FetchedTopic(topic, answers))
         return Result(reply)
 
+    def committed(self, group_id: str, topic: str, partition: int) -> int | None:
+        """The offset a group has committed; None if none. Open transactions do not count."""
+        it = self._stored.get(group_id, {}).get(topic, {}).get(partition)
+        return None if it is None else it.committed.offset
+
+    def committed_in(self, topic: str) -> Iterator[tuple[str, int, int]]:
+        """Group, partition and offset of everything committed in a topic."""
+        for group_id, topics in self._stored.items():
+            for partition, it in topics.get(topic, {}).items():
+                yield group_id, partition, it.committed.offset
+
     # ------------------------------------------------------------------ delete, expire
 
     def delete(self, command: DeleteOffsets, now: Now) -> Result:

@@ -41,10 +41,12 @@ from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.records.compression import Compression
 from ottla.runtime.clock import Clock
+from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 
 OFFSETS_TOPIC = "__consumer_offsets"
+_COMPRESSION = {int(it): it for it in Compression}
 
 T = TypeVar("T")
 Reply: TypeAlias = T | Deferred[T]
@@ -62,7 +64,7 @@ class _Settings:
 
     @property
     def compression(self) -> Compression:
-        return Compression(self._config().offsets_topic_compression_codec)
+        return _COMPRESSION[self._config().offsets_topic_compression_codec]
 
     @property
     def commit_timeout_ms(self) -> int:
@@ -79,6 +81,7 @@ class Groups:
         partitions: Partitions,
         clock: Clock,
         workers: Workers,
+        tasks: Tasks | None = None,
         config: Callable[[], BrokerConfig],
         new_id: Callable[[], str],
         consumer: Callable[[ShardState, ClassicMachine], ConsumerMachine] | None = None,
@@ -94,6 +97,7 @@ class Groups:
             partitions=partitions,
             clock=clock,
             workers=workers,
+            tasks=tasks,
             settings=_Settings(config),
             make_shard=self._make_shard,
             on_loaded=on_loaded,
@@ -110,8 +114,9 @@ class Groups:
     def partition_for(self, group_id: str) -> int:
         """The partition of the offsets topic that keeps this group."""
         topic = self.host.image.topics.get(OFFSETS_TOPIC)
-        count = self._config().offsets_topic_num_partitions
-        return group_hash(group_id) % (count if topic is None else len(topic.partitions))
+        if topic is None:
+            return group_hash(group_id) % self._config().offsets_topic_num_partitions
+        return group_hash(group_id) % len(topic.partitions)
 
     def apply(self, change: ImageChange) -> None:
         """Follow the cluster; after the partitions have."""
@@ -207,6 +212,24 @@ class Groups:
         check_group_id(command.group_id)
         reply: Reply[list[ErrorCode]] = self.run(command)
         return reply
+
+    def committed(self, group: str, partition: TopicPartition) -> int | None:
+        """The offset a group will read next in a partition, for retention that waits for it; None
+        when it has committed none, or when its shard is being loaded or elsewhere."""
+        slot = self.host.slot(self.partition_for(group))
+        if slot is None or not slot.active or not isinstance(slot.shard, GroupShard):
+            return None
+        return slot.shard.offsets.committed(group, partition.topic, partition.partition)
+
+    def committed_in(self, topic: str) -> list[tuple[str, int, int]]:
+        """Group, partition and offset of everything committed in a topic, by the groups of all
+        shards on this broker that are in service."""
+        return [
+            it
+            for slot in self.host
+            if slot.active and isinstance(slot.shard, GroupShard)
+            for it in slot.shard.offsets.committed_in(topic)
+        ]
 
     # ------------------------------------------------------------------ groups as a whole
 

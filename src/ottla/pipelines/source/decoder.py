@@ -6,8 +6,8 @@ records in them, and an outline that says where. Batches are handled in runs, so
 many small ones is not slow.
 
 `decode` walks the records of pieces and copies keys and values straight into Arrow's buffers, with
-compiled code; without numba in Python, which is announced once, gives the same rows and is some
-thirty times slower.
+native code; where that was not built in Python, which is announced once, gives the same rows and is
+some thirty times slower.
 
 Data that no producer can have written raises InvalidBatch with the topic, the partition and the
 offset: damaged, cut short, of a format before Kafka 0.11, or larger than the limit when it is
@@ -65,12 +65,11 @@ class Piece:
 
 def outline(data: Any, part: Range, position: int) -> Any:
     """The outline of the whole batches in `data`, which was fetched at `position`."""
-    compiled = kernel.load()
-    source = data if compiled is None else _array(data)
-    walk = kernel.outline if compiled is None else compiled.outline
+    native = kernel.load()
+    walk = kernel.outline if native is None else native.outline
     found = np.zeros(2, np.int64)
     table = np.empty((_BATCHES, kernel.WIDTH), np.int64)
-    while (status := walk(source, table, found)) == kernel.FULL:
+    while (status := walk(data, table, found)) == kernel.FULL:
         table = np.empty((len(table) * 8, kernel.WIDTH), np.int64)
     count = int(found[0])
     if status != kernel.DONE and count == 0:
@@ -198,17 +197,17 @@ def _rolled_back(
 def decode(pieces: Generator[Piece], part: Range, settings: FetchSettings) -> Iterator[Any]:
     """The records of pieces as `pyarrow.RecordBatch`es."""
     with closing(pieces):
-        compiled = kernel.load()
-        if compiled is None:
+        native = kernel.load()
+        if native is None:
             from ottla.pipelines.source.plain import decode_plainly
 
             yield from decode_plainly(pieces, part, settings)
         else:
-            yield from _decode(compiled, pieces, part, settings)
+            yield from _decode(native, pieces, part, settings)
 
 
 def _decode(
-    compiled: kernel.Loops, pieces: Iterator[Piece], part: Range, settings: FetchSettings
+    native: kernel.Loops, pieces: Iterator[Piece], part: Range, settings: FetchSettings
 ) -> Iterator[Any]:
     with_headers = settings.include_headers
     rows = max(1, min(settings.rows_per_batch, part.end - part.start))
@@ -218,15 +217,14 @@ def _decode(
     for piece in pieces:
         if sizes is None:
             sizes = Sizes(repeated.rows, piece.size)
-        data = _array(piece.data)
         if room is not None:
             room.cursor[kernel.BATCH] = 0
         while True:
             if room is None:
                 room = Room(sizes, with_headers)
             cursor = room.cursor
-            status = compiled.walk(
-                data, piece.table, cursor, piece.first, part.end, with_headers, *room.columns
+            status = native.walk(
+                piece.data, piece.table, cursor, piece.first, part.end, with_headers, *room.columns
             )
             if status == kernel.DONE:
                 break
@@ -249,9 +247,3 @@ def invalid(part: Range, offset: int, reason: str) -> InvalidBatch:
     return InvalidBatch(
         f"partition {part.partition} of topic {part.topic}, the batch at offset {offset}: {reason}"
     )
-
-
-def _array(data: Any) -> Any:
-    array = np.frombuffer(data, np.uint8)
-    array.flags.writeable = False  # the compiled loops are made for bytes, which nobody changes
-    return array

@@ -1,15 +1,14 @@
-"""The two loops that are compiled: over the batches of a fetch, and over their records.
+"""The two loops that run as native code: over the batches of a fetch, and over their records.
 
 A record is a chain of varints: where one field ends is known once it has been read, so there is
-nothing for numpy to do at once. `load` gives these functions as machine code (see `compiled`), made
-with numba once, which takes some three seconds. They run without the interpreter's lock.
+nothing for numpy to do at once. `load` gives these functions in C (see `ottla.records.walker`),
+which runs without the interpreter's lock. Here they are in Python: the tests hold the one against
+the other, with every index checked. Where there is no native code, `plain` decodes records, and
+`outline` is used as it stands.
 
-numba checks no index. Here every read is checked against the end of what is read, every write
-against the room there is, and lengths are compared with what is left before they are added to
-anything: what comes in may be damaged or hostile, and the answer is then a code, never a wild read.
-
-They are Python as well: with `bytes` in place of an array of bytes they run as they stand. Tests
-make use of it to see every index checked.
+Every read is checked against the end of what is read, every write against the room there is, and
+lengths are compared with what is left before they are added to anything: what comes in may be
+damaged or hostile, and the answer is then a code, never a wild read.
 """
 
 from __future__ import annotations
@@ -20,16 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ottla.pipelines.compiled import Library
-from ottla.pipelines.loop import (
-    BYTES,
-    LONG,
-    WRITTEN_BYTES,
-    WRITTEN_INTS,
-    WRITTEN_LONGS,
-    Array,
-    Loop,
-)
+from ottla.records import walker
 
 log = logging.getLogger(__name__)
 
@@ -99,25 +89,10 @@ LATEST_MS: Final = _LARGEST // 1000  # in microseconds it still fits 64 bits
 
 
 class Loops(NamedTuple):
-    """`outline` and `walk`, compiled."""
+    """`outline` and `walk`, in C."""
 
-    outline: Loop
-    walk: Loop
-
-
-_COLUMN: Final = (WRITTEN_INTS, WRITTEN_BYTES, WRITTEN_BYTES)  # ends, bits, bytes
-LIBRARY: Final = Library(
-    __name__,
-    {
-        "outline": (BYTES, Array("int64", WIDTH, written=True), WRITTEN_LONGS),
-        "walk": (
-            *(BYTES, Array("int64", WIDTH), WRITTEN_LONGS),
-            *(LONG, LONG, LONG),
-            *(WRITTEN_LONGS, WRITTEN_LONGS, WRITTEN_INTS, *_COLUMN, *_COLUMN),
-            *(WRITTEN_INTS, WRITTEN_INTS, WRITTEN_BYTES, *_COLUMN),
-        ),
-    },
-)
+    outline: Callable[..., int]
+    walk: Callable[..., int]
 
 
 def _signed(data: Any, position: Any, size: Any) -> Any:
@@ -151,7 +126,6 @@ def _varint(data: Any, position: Any, stop: Any) -> Any:
 
 
 def _copy(source: Any, begin: Any, target: Any, at: Any, size: Any) -> None:
-    """Compiled, this is the C library's memcpy: four times as fast as a loop for a kilobyte."""
     for index in range(size):
         target[at + index] = source[begin + index]
 
@@ -388,48 +362,16 @@ _loading: Final = threading.Lock()
 
 
 def load() -> Loops | None:
-    """The compiled loops, or None where there is no numba, which is said once."""
+    """The native loops, or None where they were not built, which is said once."""
     with _loading:
         return _load()
 
 
 @functools.cache
 def _load() -> Loops | None:
-    try:
-        return Loops(**LIBRARY.load())
-    except Exception as error:
-        log.warning("records are decoded in plain Python, some thirty times slower: %s", error)
+    if walker.COLUMN_LOOPS is None:
+        log.warning(
+            "records are decoded in plain Python, some thirty times slower: %s", walker.WHY_PLAIN
+        )
         return None
-
-
-def to_compile() -> dict[str, Callable[..., int]]:
-    """The loops, for numba, which is told how to copy bytes."""
-    from numba import types
-    from numba.core import cgutils
-    from numba.extending import intrinsic, overload, register_jitable
-
-    def move(_: Any, source: Any, begin: Any, target: Any, at: Any, size: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            from_array = context.make_array(source)(context, builder, arguments[0])
-            to_array = context.make_array(target)(context, builder, arguments[2])
-            from_pointer = builder.gep(from_array.data, [arguments[1]])
-            to_pointer = builder.gep(to_array.data, [arguments[3]])
-            emit(builder, to_pointer, from_pointer, arguments[4], 1)
-            return context.get_dummy_value()
-
-        long = types.int64
-        return types.void(source, long, target, long, long), generate
-
-    emit: Any = cgutils.raw_memcpy
-    memcpy: Any = intrinsic(move)
-
-    def compiled_copy(source: Any, begin: Any, target: Any, at: Any, size: Any) -> Any:
-        def copy(source: Any, begin: Any, target: Any, at: Any, size: Any) -> Any:
-            return memcpy(source, begin, target, at, size)
-
-        return copy
-
-    overload(_copy)(compiled_copy)
-    for part in (_signed, _varint):
-        register_jitable(part)
-    return {"outline": outline, "walk": walk}
+    return Loops(*walker.COLUMN_LOOPS)

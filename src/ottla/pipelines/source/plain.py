@@ -1,4 +1,4 @@
-"""Records decoded in Python, for machines that have no numba: the same rows, the same refusals."""
+"""Records decoded in Python, where there is no native code: the same rows, the same refusals."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
 #include "keys.h"
 #include "walks.h"
 
-#define INTERFACE 2 /* what `walker` expects */
+#define INTERFACE 3 /* what `walker` expects */
 #define LONG_WALK (1 << 20)
 
 int refuse(PyObject *module, const failure *why) {
@@ -202,6 +202,8 @@ static PyMethodDef functions[] = {
     {"index_records", py_index_records, METH_VARARGS, NULL},
     {"filter_chunk", py_filter_chunk, METH_VARARGS, NULL},
     {"filter_records", py_filter_records, METH_VARARGS, NULL},
+    {"outline", py_outline, METH_VARARGS, NULL},
+    {"fill_columns", py_fill_columns, METH_VARARGS, NULL},
     {"crc32c", py_crc32c, METH_VARARGS, NULL},
     {"siphash128", py_siphash128, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

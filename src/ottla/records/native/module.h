@@ -1,4 +1,4 @@
-/* What the two files with Python's side of things share. */
+/* What the files with Python's side of things share. */
 #ifndef OTTLA_MODULE_H
 #define OTTLA_MODULE_H
 
@@ -20,5 +20,7 @@ PyObject *py_index_chunk(PyObject *module, PyObject *args);
 PyObject *py_index_records(PyObject *module, PyObject *args);
 PyObject *py_filter_chunk(PyObject *module, PyObject *args);
 PyObject *py_filter_records(PyObject *module, PyObject *args);
+PyObject *py_outline(PyObject *module, PyObject *args);
+PyObject *py_fill_columns(PyObject *module, PyObject *args);
 
 #endif

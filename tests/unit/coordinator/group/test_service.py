@@ -97,3 +97,34 @@ async def test_a_topic_deleted_while_a_shard_is_loaded_leaves_no_offsets_behind(
     assert groups.count(GroupType.CONSUMER, "Empty") == 0
     await groups.close()
     workers.close()
+
+
+async def test_retention_is_told_where_groups_are_once_they_are_loaded() -> None:
+    led, workers = Led(), Workers(children=1)
+    groups = Groups(
+        1,
+        partitions=led,
+        clock=SystemClock(),
+        workers=workers,
+        config=lambda: BrokerConfig(offsets_topic_num_partitions=1),
+        new_id=str,
+    )
+    records = [
+        journal.offset("g", "kept", 0, CommittedOffset(5, -1, "", 100)),
+        journal.offset("h", "kept", 1, CommittedOffset(7, -1, "", 100)),
+        journal.offset("h", "gone", 0, CommittedOffset(9, -1, "", 100)),
+    ]
+    batch = build_batch([(1, key, value, ()) for key, value in records])
+    led.partition.append(memoryview(bytearray(batch)), 1)
+    place = TopicPartition("kept", 0)
+    assert groups.committed("g", place) is None  # led by nobody
+    groups.apply(ImageChange(ClusterImage(), image(*TOPICS), frozenset(TOPICS)))
+    assert groups.committed("g", place) is None  # being loaded
+    assert groups.committed_in("kept") == []
+    await groups.wait_loaded()
+    assert groups.committed("g", place) == 5
+    assert groups.committed("h", place) is None
+    assert groups.committed("unknown", place) is None
+    assert groups.committed_in("kept") == [("g", 0, 5), ("h", 1, 7)]
+    await groups.close()
+    workers.close()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import struct
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -16,6 +14,7 @@ from ottla.pipelines.source import columns, decoder, kernel
 from ottla.pipelines.source.loss import LossPolicy
 from ottla.pipelines.source.ranges import Range
 from ottla.pipelines.source.task import FetchSettings
+from ottla.records import walker
 from ottla.records.builder import assemble, build_batch
 from ottla.records.compression import Compression, compress
 from ottla.records.errors import InvalidBatch
@@ -25,7 +24,7 @@ SETTINGS = FetchSettings(loss=LossPolicy(), bootstrap="")
 RECORDS: Sequence[Any] = [(1_000 + n, b"k%d" % n, b"v%d" % n, ()) for n in range(20)]
 
 
-@pytest.fixture(params=["compiled", "plain"], autouse=True)
+@pytest.fixture(params=["native", "plain"], autouse=True)
 def _both_decoders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "plain":
         monkeypatch.setattr(kernel, "load", lambda: None)
@@ -217,24 +216,18 @@ def test_no_time_is_the_millisecond_before_1970_as_in_sparks_connector() -> None
     assert batch.column("timestamp").cast("int64").to_pylist() == [-1_000]
 
 
-@pytest.fixture
-def fresh() -> Iterator[None]:
-    """As if nothing had been loaded yet in this process."""
-    kernel._load.cache_clear()
-    with mock.patch.object(kernel.LIBRARY, "_loaded", None):
-        yield
-    kernel._load.cache_clear()
-
-
-@pytest.mark.usefixtures("fresh")
-def test_a_machine_without_numba_is_told_once_that_it_is_slow(
+def test_a_machine_without_native_code_is_told_once_that_it_is_slow(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "numba", None)  # importing it fails
-    for _ in range(2):
-        assert column(decoded(build_batch(RECORDS)), "offset") == list(range(20))
+    monkeypatch.setattr(walker, "COLUMN_LOOPS", None)
+    monkeypatch.setattr(walker, "WHY_PLAIN", "it was not built")
+    kernel._load.cache_clear()
+    try:
+        for _ in range(2):
+            assert column(decoded(build_batch(RECORDS)), "offset") == list(range(20))
+    finally:
+        kernel._load.cache_clear()
     assert [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING] == [
-        "records are decoded in plain Python, some thirty times slower: "
-        "numba is not installed (pip install numba)"
+        "records are decoded in plain Python, some thirty times slower: it was not built"
     ]

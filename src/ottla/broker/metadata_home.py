@@ -1,0 +1,200 @@
+"""Where the metadata store lives, and what is concluded when it is not there.
+
+The embedded store is in the folder `metadata` of one data folder. The others must not be opened
+without it: their partitions would belong to no topic, would be set aside, and would later be made
+anew, empty. So every data folder carries a note (`ottla.metadata`) of where the store is, and a
+broker that finds none of it asks what it means:
+
+    nothing is there at all                 fresh folders: a new cluster begins
+    folders of Kafka, no note of ours       a first start: Kafka's metadata is taken over
+    a note, or partitions without a store   the store is missed: the broker does not start, and says
+                                            which folder it misses and what can be done
+
+Kafka leaves files it does not know alone, so the note does not trouble it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.model.names import CLUSTER_METADATA_TOPIC
+from ottla.runtime.files import FileSystem
+from ottla.storage import paths
+from ottla.storage.checkpoints import CheckpointError, read_meta_properties
+
+logger = logging.getLogger(__name__)
+
+METADATA_FOLDER = "metadata"
+KRAFT_FOLDER = f"{CLUSTER_METADATA_TOPIC}-0"
+NOTE = "ottla.metadata"
+
+_FIRST_LINE = "# Where this broker keeps the metadata of its topics."
+_REMEDY = (
+    "If there is a backup of the metadata, bring it back with `ottla metadata import`; if the "
+    "metadata is lost for good, rebuild it from the partitions with `ottla metadata rescue`"
+)
+
+
+class MetadataMissing(Exception):
+    """There must be a metadata store, and there is none: which folder is missed, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the store is, or is to be."""
+
+    data_folder: str
+    exists: bool
+    kraft: bool = False
+    """There is none yet, and Kafka has left its metadata."""
+
+    @property
+    def path(self) -> str:
+        return store_path(self.data_folder)
+
+
+def store_path(data_folder: str) -> str:
+    return os.path.join(data_folder, METADATA_FOLDER)
+
+
+def find_home(fs: FileSystem, folders: Sequence[str], offline: Mapping[str, str]) -> Home:
+    """The home among the usable data `folders`; `offline` ones cannot be opened, for a reason.
+
+    Raises MetadataMissing, and OSError.
+    """
+    noted = noted_homes(fs, folders)
+    stores = find_stores(fs, folders)
+    if stores:
+        return Home(_choose(stores, noted, offline), exists=True)
+    if noted:
+        raise MetadataMissing(_missed(fs, noted[0], folders, offline))
+    if any(fs.is_dir(os.path.join(folder, KRAFT_FOLDER)) for folder in folders):
+        return Home(folders[0], exists=False, kraft=True)
+    for folder in folders:
+        if count := len(partition_folders(fs, folder)):
+            raise MetadataMissing(
+                f"{folder} holds {count} partition(s){_of_cluster(fs, folder)}, and the metadata "
+                f"that says what they are is in none of the data folders "
+                f"({', '.join(folders)}){_offline(offline)}: is a data folder missing in log.dirs, "
+                f"or its disk not mounted? {_REMEDY}"
+            )
+    used = {path: reason for path, reason in offline.items() if _was_used(fs, path)}
+    if used:
+        raise MetadataMissing(
+            "there is no metadata in the data folders that can be opened, and there may be in one "
+            f"that was used before{_offline(used)}: make it usable, or remove it from log.dirs"
+        )
+    return Home(folders[0], exists=False)
+
+
+def find_stores(fs: FileSystem, folders: Sequence[str]) -> list[str]:
+    """The data folders that have a store."""
+    return [folder for folder in folders if EmbeddedStore.exists(fs, store_path(folder))]
+
+
+def noted_homes(fs: FileSystem, folders: Sequence[str]) -> list[str]:
+    """The data folders that the notes name, each once."""
+    found: dict[str, None] = {}
+    for folder in folders:
+        home = _read_note(fs, folder)
+        if home is not None:
+            found[home] = None
+    return list(found)
+
+
+def remember(fs: FileSystem, folders: Sequence[str], home: str) -> None:
+    """Note in every folder that the store is in the data folder `home`."""
+    home = os.path.abspath(home)
+    text = f"{_FIRST_LINE}\nversion=1\nfolder={home}\n"
+    for folder in folders:
+        try:
+            if _read_note(fs, folder) != home:
+                fs.write_atomic(os.path.join(folder, NOTE), text.encode())
+        except OSError as error:
+            logger.warning("%s: where the metadata is could not be noted: %s", folder, error)
+
+
+def partition_folders(fs: FileSystem, folder: str) -> list[str]:
+    """The names of the partitions' folders in a data folder."""
+    found = ((name, paths.parse_partition_dir(name)) for name in fs.listdir(folder))
+    return [
+        name
+        for name, partition in found
+        if partition is not None
+        and partition.topic != CLUSTER_METADATA_TOPIC
+        and fs.is_dir(os.path.join(folder, name))
+    ]
+
+
+def _read_note(fs: FileSystem, folder: str) -> str | None:
+    try:
+        lines = fs.read_bytes(os.path.join(folder, NOTE)).decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return None
+    for line in lines:
+        name, _, value = line.partition("=")
+        if name.strip() == "folder" and value.strip():
+            return value.strip()
+    return os.path.abspath(folder)  # damaged, but there was a store
+
+
+def _choose(stores: list[str], noted: list[str], offline: Mapping[str, str]) -> str:
+    for path, reason in offline.items():
+        if os.path.abspath(path) in noted:
+            raise MetadataMissing(
+                f"the metadata was last in {store_path(path)}, and {path} cannot be opened: "
+                f"{reason}. {store_path(stores[0])} may be an old copy: make {path} readable, or "
+                f"remove it from log.dirs if the copy is the one to use"
+            )
+    if len(stores) == 1:
+        return stores[0]
+    named = [store for store in stores if os.path.abspath(store) in noted]
+    if len(named) == 1:
+        return named[0]
+    raise MetadataMissing(
+        f"there is metadata in {' and in '.join(map(store_path, stores))}: move all but one out "
+        "of the way"
+    )
+
+
+def _missed(fs: FileSystem, home: str, folders: Sequence[str], offline: Mapping[str, str]) -> str:
+    """What became of the store that the notes name."""
+    usable = {os.path.abspath(folder): folder for folder in folders}
+    failed = {os.path.abspath(folder): reason for folder, reason in offline.items()}
+    cluster = next(filter(None, (_of_cluster(fs, folder) for folder in folders)), "")
+    was = f"the metadata{cluster} was in {store_path(home)}"
+    if home in failed:
+        return f"{was}, and {home} cannot be opened: {failed[home]}. Make it readable. {_REMEDY}"
+    if home not in usable:
+        return f"{was}, and {home} is not in log.dirs: add it. {_REMEDY}"
+    left = set(fs.listdir(usable[home])) - {paths.LOCK}
+    if not left:
+        return f"{was}, and {home} is empty: is its disk mounted? {_REMEDY}"
+    return f"{was}, and is not there any more. {_REMEDY}"
+
+
+def _was_used(fs: FileSystem, folder: str) -> bool:
+    """Whether a folder that cannot be opened, but perhaps looked at, is some cluster's."""
+    try:
+        return fs.exists(os.path.join(folder, paths.META_PROPERTIES))
+    except OSError:
+        return False
+
+
+def _of_cluster(fs: FileSystem, folder: str) -> str:
+    try:
+        meta = read_meta_properties(fs, folder)
+    except CheckpointError:
+        return ""
+    return f" of cluster {meta.cluster_id}" if meta is not None and meta.cluster_id else ""
+
+
+def _offline(offline: Mapping[str, str]) -> str:
+    if not offline:
+        return ""
+    reasons = "; ".join(f"{path}: {reason}" for path, reason in offline.items())
+    return f" (cannot be opened: {reasons})"

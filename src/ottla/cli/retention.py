@@ -1,0 +1,237 @@
+"""`ottla topic explain-retention`: why each segment is still there, and when it will go."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.cli.live import age
+from ottla.cli.options import bootstrap_option, complete_topics, connect, json_option
+from ottla.cli.output import Column, broker_errors, count, explain, say, show_json, show_table
+from ottla.cli.top import in_bytes
+
+if TYPE_CHECKING:
+    from ottla.client.retention import PartitionRetention, SegmentRetention, TopicRetention
+
+_LAST_YEAR = 253_402_300_799_999
+"""The last moment that a calendar of four digits has."""
+
+
+@click.command(name="explain-retention")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@bootstrap_option
+@json_option
+def explain_retention(name: str, bootstrap: str, as_json: bool) -> None:
+    """Show why each segment of a topic is still there, and when it will go.
+
+    DUE is when a segment may be deleted, which the next pass of the broker's does. COUNTED FROM is
+    what its age is counted from: the newest timestamp in it, or (file) the moment its file was last
+    written. UNREAD BY are the groups that have committed an offset and not read all of it.
+
+    \b
+    JSON: {"topic", "now", "check_interval_ms", "groups_complete",
+           "settings": {"cleanup.policy", "retention.ms", "retention.bytes", "segment.ms",
+                        "ottla.retention.hold.bytes"},
+           "partitions": [{"partition", "leader", "error", "start", "high_watermark", "end",
+             "summary", "holds": [{"group", "offset"}],
+             "segments": [{"base_offset", "end_offset", "size", "active", "rule", "why", "due",
+               "due_unheld", "behind", "newest_timestamp", "counted_from", "counted_from_file",
+               "rolls", "unread_by": [{"group", "offset", "records"}]}]}]}
+
+    Moments are milliseconds since 1970; "due" is null when no pass will delete the segment.
+    """
+    with broker_errors(bootstrap):
+        connect(bootstrap)
+        from ottla.client.retention import explain as ask
+        from ottla.client.router import Router
+
+        with Router(bootstrap, client_id="ottla-cli") as router:
+            topic = ask(router, name)
+    if as_json:
+        show_json(_document(topic, bootstrap))
+        return
+    for number, partition in enumerate(topic.partitions):
+        if number:
+            click.echo()
+        _show(topic, partition, bootstrap)
+    if not topic.groups_complete:
+        say("a coordinator is still loading groups: some may be missing under UNREAD BY")
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def why(topic: TopicRetention, segment: SegmentRetention) -> str:
+    """One clause: what keeps the segment, or lets it go."""
+    match segment.rule:
+        case "start":
+            return "below the log start offset: goes with the next pass"
+        case "size":
+            return f"the partition has retention.bytes={topic.retention_bytes} without it"
+        case "time":
+            return _by_time(topic, segment)
+        case "hold":
+            else_due = _due(topic, segment.unheld_ms)
+            return f"a group in ottla.retention.hold.groups has not read it; else due: {else_due}"
+        case "watermark":
+            return "reaches beyond the high watermark"
+        case "empty":
+            return "active, without records"
+        case "unlimited":
+            return "retention.ms=-1" + (
+                ""
+                if topic.retention_bytes < 0
+                else f", within retention.bytes={topic.retention_bytes}"
+            )
+        case "compact":
+            return "kept by compaction: the last value of every key stays"
+        case "none":
+            return "cleanup.policy is empty: everything stays"
+    return segment.rule
+
+
+def _by_time(topic: TopicRetention, segment: SegmentRetention) -> str:
+    if segment.behind is not None:
+        return f"waits for the older segment at offset {segment.behind}"
+    limit = f"retention.ms={topic.retention_ms}"
+    over = segment.due_ms is not None and segment.due_ms <= topic.now_ms
+    if segment.newest_ms is None:
+        what = "file without timestamps"
+    elif segment.by_file:
+        what = f"file (its newest timestamp, {moment(segment.newest_ms)}, lies too far ahead)"
+    else:
+        what = "newest record"
+    return f"its {what} is {'older' if over else 'younger'} than {limit}"
+
+
+def summary(topic: TopicRetention, partition: PartitionRetention) -> str:
+    """One sentence about a partition."""
+    segments = partition.segments
+    due = [it for it in segments if it.due_ms is not None and it.due_ms <= topic.now_ms]
+    if due:
+        what = f"{count(len(due), 'segment')} ({in_bytes(sum(it.size for it in due))})"
+        within = age(topic.check_interval_ms / 1000)
+        return f"{what} will go with the next pass, within {within}."
+    first = next((it for it in segments if it.size), None)
+    if first is None:
+        return "There are no records."
+    if first.rule == "hold":
+        waiting = [it for it in partition.holds if (it.offset or 0) < first.end_offset]
+        who = ", ".join(
+            f"{it.group} (at {it.offset})" if it.offset is not None else f"{it.group} (no offset)"
+            for it in waiting
+        )
+        return (
+            f"Everything from offset {first.base_offset} on waits for {who}, as long as the "
+            f"partition is not larger than {in_bytes(topic.hold_bytes)}."
+        )
+    if first.due_ms is not None:
+        left = age((first.due_ms - topic.now_ms) / 1000)
+        return f"The oldest segment goes at {moment(first.due_ms)}, in {left}: {why(topic, first)}."
+    return f"Nothing goes by itself: {why(topic, first)}."
+
+
+def moment(milliseconds: int | None) -> str | None:
+    """A moment for people, in UTC."""
+    if milliseconds is None:
+        return None
+    if milliseconds > _LAST_YEAR:
+        return "after the year 9999"
+    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _show(topic: TopicRetention, partition: PartitionRetention, bootstrap: str) -> None:
+    policy = ",".join(topic.cleanup_policy) or "(empty)"
+    title = f"{topic.topic}-{partition.partition}  cleanup.policy={policy}"
+    if partition.error is not None:
+        click.echo(f"{title}\n{explain(partition.error, bootstrap)}")
+        return
+    show_table(
+        [
+            Column("OFFSETS"),
+            Column("SIZE", True),
+            Column("COUNTED FROM"),
+            Column("DUE"),
+            Column("WHY"),
+            Column("UNREAD BY"),
+        ],
+        [
+            (
+                f"{it.base_offset}-{it.end_offset - 1}" if it.size else f"{it.base_offset}-",
+                in_bytes(it.size),
+                f"{moment(it.since_ms)}{' (file)' if it.by_file else ''}" if it.size else None,
+                _due(topic, it.due_ms),
+                why(topic, it),
+                ", ".join(f"{each.group} (at {each.offset})" for each in it.readers) or None,
+            )
+            for it in partition.segments
+        ],
+        title=title,
+    )
+    click.echo(summary(topic, partition))
+
+
+def _due(topic: TopicRetention, due_ms: int | None) -> str | None:
+    return "next pass" if due_ms is not None and due_ms <= topic.now_ms else moment(due_ms)
+
+
+def _document(topic: TopicRetention, bootstrap: str) -> dict[str, object]:
+    return {
+        "topic": topic.topic,
+        "now": topic.now_ms,
+        "check_interval_ms": topic.check_interval_ms,
+        "groups_complete": topic.groups_complete,
+        "settings": {
+            "cleanup.policy": ",".join(topic.cleanup_policy),
+            "retention.ms": topic.retention_ms,
+            "retention.bytes": topic.retention_bytes,
+            "segment.ms": topic.segment_ms,
+            "ottla.retention.hold.bytes": topic.hold_bytes,
+        },
+        "partitions": [
+            {
+                "partition": it.partition,
+                "leader": it.leader,
+                "error": None if it.error is None else explain(it.error, bootstrap),
+                "start": it.start,
+                "high_watermark": it.high_watermark,
+                "end": it.end,
+                "summary": None if it.error is not None else summary(topic, it),
+                "holds": [{"group": hold.group, "offset": hold.offset} for hold in it.holds],
+                "segments": [_segment(topic, segment) for segment in it.segments],
+            }
+            for it in topic.partitions
+        ],
+    }
+
+
+def _segment(topic: TopicRetention, it: SegmentRetention) -> dict[str, object]:
+    return {
+        "base_offset": it.base_offset,
+        "end_offset": it.end_offset,
+        "size": it.size,
+        "active": it.active,
+        "rule": it.rule,
+        "why": why(topic, it),
+        "due": it.due_ms,
+        "due_unheld": it.unheld_ms,
+        "behind": it.behind,
+        "newest_timestamp": it.newest_ms,
+        "counted_from": it.since_ms,
+        "counted_from_file": it.by_file,
+        "rolls": it.rolls_ms,
+        "unread_by": [
+            {
+                "group": each.group,
+                "offset": each.offset,
+                "records": it.end_offset - max(it.base_offset, each.offset or 0),
+            }
+            for each in it.readers
+        ],
+    }

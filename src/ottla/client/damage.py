@@ -1,0 +1,110 @@
+"""Records that a broker holds and nobody can read: found, named, and left behind if so wished.
+
+librdkafka is of little help with them. Depending on which bytes are damaged it reports an error
+once, tries again and again in silence, or takes garbage for an offset and goes on there. So a
+partition that stands still although it has more records is looked at here, with a fetch of our own:
+
+    examine(router, partition, offset)     what is wrong there; None when nothing is
+
+The first offset behind the damage is found the same way: batches are tried, further and further
+away, until one is whole, and then closer and closer.
+
+Not done   Where the connection needs TLS or SASL, which `wire` does not speak, nothing is found.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.client.errors import Damage
+from ottla.client.router import error_code
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, checksum_ok, read_header
+from ottla.records.errors import InvalidBatch
+from ottla.records.reader import iter_records
+
+if TYPE_CHECKING:
+    from ottla.client.router import Router
+    from ottla.model.ids import TopicPartition
+
+_BYTES = 1 << 20
+"""What one look asks for; a broker sends a larger first batch whole."""
+
+
+def examine(router: Router, partition: TopicPartition, offset: int) -> Damage | None:
+    """What is wrong with the records at `offset`; None when they can be read, or there are none.
+
+    Raises KafkaError when no broker can be asked.
+    """
+    problem, end = _look(router, partition, offset)
+    if problem is None:
+        return None
+    return Damage(offset, problem, _behind(router, partition, offset, end))
+
+
+def _behind(router: Router, partition: TopicPartition, damaged: int, end: int) -> int:
+    """The first offset after `damaged` that can be read; `end` if there is none."""
+    bad, step = damaged, 1
+    while (good := min(bad + step, end)) < end and _look(router, partition, good)[0] is not None:
+        bad = good
+        step *= 2
+    while good - bad > 1:
+        middle = (bad + good) // 2
+        if _look(router, partition, middle)[0] is None:
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def _look(router: Router, partition: TopicPartition, offset: int) -> tuple[str | None, int]:
+    """What is wrong with the batch that holds `offset`, if anything; and the high watermark."""
+    answer = router.metadata([partition.topic])
+    [topic] = answer.topics
+    leader = next(
+        (
+            each.leader_id
+            for each in topic.partitions
+            if each.partition_index == partition.partition
+        ),
+        -1,
+    )
+    wanted = FetchPartition(
+        partition=partition.partition, fetch_offset=offset, partition_max_bytes=_BYTES
+    )
+    request = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=_BYTES,
+        topics=[FetchTopic(topic=partition.topic, partitions=[wanted])],
+    )
+    [response] = router.node(leader).ask(request).responses
+    [part] = response.partitions
+    end = part.high_watermark
+    if part.error_code:
+        code = error_code(part.error_code)
+        if code is not ErrorCode.CORRUPT_MESSAGE:
+            raise KafkaError(code)
+        return "the broker finds no record batch there", end
+    data = memoryview(part.records or b"")
+    return (_fault(data) if data.nbytes else None), end
+
+
+def _fault(data: memoryview) -> str | None:
+    """What is wrong with the batch at the start of a fetch's bytes."""
+    if data.nbytes < HEADER_SIZE:
+        return f"a batch of {data.nbytes} bytes, less than its header has"
+    header = read_header(data)
+    if header.magic != MAGIC:
+        return f"a batch of version {header.magic}, where only {MAGIC} is known"
+    if header.length + LOG_OVERHEAD > data.nbytes:
+        return f"a batch of {header.size} bytes, of which {data.nbytes} were sent"
+    if not checksum_ok(data, 0, header):
+        return "the batch's checksum is wrong"
+    try:
+        for _ in iter_records(data, header):
+            pass
+    except InvalidBatch as error:
+        return str(error)
+    return None

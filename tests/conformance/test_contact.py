@@ -1,0 +1,117 @@
+"""Who answers at an address, and what a client says of it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+import ottla
+from ottla.client.contact import Contact, check_reachable, look_at
+from ottla.errors import KafkaError
+
+Serve = Callable[[socket.socket], None]
+
+
+@contextmanager
+def server(serve: Serve) -> Iterator[str]:
+    """Somebody who listens on a port of this machine, until the end of the block."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    serve(connection)
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def saying(answer: bytes) -> Serve:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1024)
+        connection.sendall(answer)
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("answer", "who"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is an HTTP server"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "is an SSH server"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "is a TLS port"),
+        (b"-ERR unknown command\r\n", "is a Redis server"),
+        (b"", "closes the connection"),
+        (b"good day to you", "answers, but not as a Kafka broker"),
+    ],
+)
+def test_a_stranger_is_named(answer: bytes, who: str) -> None:
+    with server(saying(answer)) as address:
+        assert look_at(address, 5.0) is not None
+        with pytest.raises(KafkaError, match=f"{address} {who}"):
+            check_reachable(address, 5.0)
+
+
+def test_nobody_is_named_too() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+    assert look_at(address, 5.0) == f"nothing listens at {address}"
+    assert "is not the name of a machine" in (look_at("no-such-host.invalid:9092", 5.0) or "")
+
+
+def test_somebody_who_does_not_answer_is_not_waited_for() -> None:
+    over = threading.Event()
+    with server(lambda _: bool(over.wait(30)) and None) as address:
+        assert look_at(address, 0.05) == f"{address} does not answer"
+        over.set()
+
+
+def test_a_broker_is_recognised_and_one_of_several_is_enough(bootstrap: str) -> None:
+    assert look_at(bootstrap, 5.0) is None
+    with server(saying(b"SSH-2.0-OpenSSH_9.2\r\n")) as stranger:
+        check_reachable(f"{stranger},{bootstrap}", 5.0)
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+def test_a_client_says_once_who_is_at_the_address(
+    kind: str, caplog: pytest.LogCaptureFixture, eventually: Any
+) -> None:
+    with server(saying(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as address:
+        caplog.set_level(logging.INFO, "ottla.client")
+        client: Any
+        if kind == "producer":
+            client = ottla.Producer(address, delivery_timeout=300)
+            client.send("t", "v")
+        else:
+            client = ottla.Consumer(address)
+
+        def told() -> bool:
+            if kind == "consumer":
+                client.poll(0.05)
+            return "is an HTTP server. Trying again" in caplog.text
+
+        eventually(told)
+        lines = [record for record in caplog.records if record.name == "ottla.client"]
+        assert [record.levelname for record in lines] == ["WARNING"]
+        if kind == "producer":
+            with pytest.raises(KafkaError):
+                client.close(0.01)
+        else:
+            client.close()
+
+
+def test_with_tls_nobody_is_judged(caplog: pytest.LogCaptureFixture) -> None:
+    contact = Contact({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL"})
+    contact.lost()
+    assert not caplog.records

@@ -1,0 +1,130 @@
+"""A part of the broker that dies takes the broker with it, and the reason is said in one line.
+
+A broker that went on without its metadata store, or without a task that keeps something current,
+would look alive and answer for ever from a state that does not move any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+
+import pytest
+
+from ottla.broker import app
+from ottla.broker.app import Broker, StartFailed
+from ottla.cli.serve import EXIT_FAILED, serve
+from ottla.cluster.registry import Registry
+from ottla.config.load import load
+from ottla.controller.topics import NewTopic
+from ottla.errors import KafkaError
+from ottla.storage.schedule import Schedule
+from ottla.testing.files import MemoryFileSystem
+
+SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data", "node.id": "1"}
+LIMIT = 20
+JOURNAL = "/data/metadata/journal-*"
+
+
+@pytest.fixture
+def disk() -> MemoryFileSystem:
+    return MemoryFileSystem()
+
+
+def test_a_failed_fsync_of_the_metadata_ends_the_broker(disk):
+    async def scenario() -> str:
+        broker = Broker(load(None, SETTINGS).config, fs=disk)
+        await broker.start()
+        disk.fail(JOURNAL, error=errno.EIO, operations={"sync"})
+        with pytest.raises(KafkaError):
+            await broker.services.controller.create_topics([NewTopic("t", 1, 1)])
+        reason = await asyncio.wait_for(broker.wait_failed(), LIMIT)
+        await broker.stop()
+        return reason
+
+    reason = asyncio.run(scenario())
+    assert "metadata store was lost" in reason
+    assert "/data/metadata/journal-" in reason
+    assert "restart the broker" in reason
+
+
+def test_a_server_whose_metadata_fails_exits_with_an_error(disk, monkeypatch, capsys):
+    made: list[Broker] = []
+
+    def broker_on_disk(config):
+        made.append(Broker(config, fs=disk))
+        return made[0]
+
+    monkeypatch.setattr(app, "Broker", broker_on_disk)
+
+    async def scenario() -> int:
+        server = asyncio.create_task(serve(load(None, SETTINGS), time.perf_counter(), quiet=True))
+        while not (made and made[0].listening and made[0].services.controller.active):
+            assert not server.done()
+            await asyncio.sleep(0)
+        disk.fail(JOURNAL, error=errno.EIO, operations={"sync"})
+        with pytest.raises(KafkaError):
+            await made[0].services.controller.create_topics([NewTopic("t", 1, 1)])
+        return await asyncio.wait_for(server, LIMIT)
+
+    assert asyncio.run(scenario()) == EXIT_FAILED
+    said = capsys.readouterr().err
+    assert said.count("Error: the metadata store was lost") == 1
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_a_failed_fsync_of_the_metadata_during_the_start_is_no_hang(disk, after):
+    disk.fail(JOURNAL, error=errno.EIO, operations={"sync"}, after=after)
+
+    async def scenario() -> str:
+        broker = Broker(load(None, SETTINGS).config, fs=disk)
+        try:
+            await asyncio.wait_for(broker.start(), LIMIT)
+        except StartFailed as error:
+            return str(error)
+        reason = "started"
+        await broker.stop()
+        return reason
+
+    reason = asyncio.run(scenario())
+    assert reason == "started" or "metadata" in reason
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "said"),
+    [
+        (Registry, "follow", "following the metadata has ended: ValueError: a bug"),
+        (Schedule, "_flush_old", "background work on the logs has ended: ValueError: a bug"),
+    ],
+)
+def test_a_task_that_dies_ends_the_broker(disk, monkeypatch, caplog, owner, method, said):
+    async def die(self) -> None:
+        await asyncio.sleep(0)
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(owner, method, die)
+
+    async def scenario() -> str:
+        broker = Broker(load(None, SETTINGS).config, fs=disk)
+        try:
+            await broker.start()
+        except StartFailed as error:
+            return str(error)
+        reason = await asyncio.wait_for(broker.wait_failed(), LIMIT)
+        await broker.stop()
+        return reason
+
+    assert said in asyncio.run(scenario())
+    assert any(record.exc_info for record in caplog.records), "where it happened is in the log"
+
+
+def test_a_clean_stop_is_nobodys_death(disk, caplog):
+    async def scenario() -> None:
+        broker = Broker(load(None, SETTINGS).config, fs=disk)
+        await broker.start()
+        await broker.stop()
+
+    asyncio.run(scenario())
+    assert not [record for record in caplog.records if "has ended" in record.message]
