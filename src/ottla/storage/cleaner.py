@@ -18,7 +18,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -292,19 +292,23 @@ class Cleaner:
     async def _clean(self, workers: Workers, log: Log, found: Cleanable) -> None:
         settings = self._settings
         began = self._clock.monotonic()
-        plan = log.compaction.plan(found, settings.share, self._clock.now_ms())
+        try:
+            plan = log.compaction.plan(found, settings.share, self._clock.now_ms())
+        except OSError as error:
+            log.storage_failed(error, "planning a compaction")
+            return
         try:
             summary = await self._clean_by(plan, workers, log, settings)
         except asyncio.CancelledError:
-            log.withdraw_replacement()
+            self._withdraw(log)
             raise
         except _GivenUp:
             self._given_up += 1
             logger.info("compaction of %s was given up: the log has changed", log.partition)
-        except ChildDied as error:
-            self._note_death(log, error)
         except NoChild as error:
             self._postpone(log, error)
+        except ChildDied as error:
+            self._note_death(log, error)
         except OSError as error:
             self._note_fault(log, plan, error)
         except Exception as error:
@@ -313,7 +317,7 @@ class Cleaner:
         else:
             self._note(log, summary, self._clock.monotonic() - began)
             return
-        log.withdraw_replacement()
+        self._withdraw(log)
         await self._tidy(workers, log)
 
     async def _clean_by(
@@ -337,6 +341,11 @@ class Cleaner:
         log.compaction.cleaned_to = summary.end_offset
         await self._directories.write_checkpoint(paths.CLEANER_CHECKPOINT)
         return summary
+
+    def _withdraw(self, log: Log) -> None:
+        """Nothing of a cleaning that has ended is to be put in place."""
+        with suppress(KafkaError):
+            self._directories.discard(log.compaction.withdraw(), 0)
 
     async def _tidy(self, workers: Workers, log: Log) -> None:
         """Remove what an earlier cleaning of the log has left."""
@@ -372,10 +381,10 @@ class Cleaner:
 
     async def _swap(self, workers: Workers, log: Log, plan: Plan, cleaned: CleanedSegment) -> None:
         """Put a new segment in place, each step durable before the next."""
-        if not log.begin_replacing(plan, cleaned):
+        if not log.compaction.begin(plan, cleaned):
             raise _GivenUp
         await workers.run_in_thread(self._fs.sync_dir, log.folder)
-        files = log.finish_replacing()
+        files = log.compaction.finish()
         if files is None:
             raise _GivenUp
         await workers.run_in_thread(self._fs.sync_dir, log.folder)

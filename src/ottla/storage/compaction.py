@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from ottla.storage.producers import ProducerStates
     from ottla.storage.segment import Segment
     from ottla.storage.segments import Segments
+    from ottla.storage.snapshots import ProducerSnapshots
+
+_DOING = "replacing segments by a compacted one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +56,24 @@ class Plan:
 
 
 class Compaction:
-    """One log's compaction. Raises OSError as it comes; `Log` turns it into a storage error."""
+    """One log's compaction. An OSError while files are renamed takes the data folder offline and
+    becomes a KafkaError, as in `Log`."""
 
-    __slots__ = ("_generation", "_log", "_pending", "_producers", "_segments", "cleaned_to")
+    __slots__ = (
+        "_generation", "_log", "_pending", "_producers", "_segments", "_snapshots", "cleaned_to",
+    )  # fmt: skip
 
-    def __init__(self, log: Log, segments: Segments, producers: ProducerStates) -> None:
+    def __init__(
+        self,
+        log: Log,
+        segments: Segments,
+        producers: ProducerStates,
+        snapshots: ProducerSnapshots,
+    ) -> None:
         self._log = log
         self._segments = segments
         self._producers = producers
+        self._snapshots = snapshots
         self._pending: tuple[CleanedSegment, list[Segment]] | None = None
         self._generation = 0
         self.cleaned_to: int | None = None
@@ -95,6 +108,7 @@ class Compaction:
 
     def plan(self, found: Cleanable, resources: Resources, now_ms: int) -> Plan:
         config = self._segments.config
+        self._segments.active.txn_index.write_out()  # the markers there are asked for
         stop = self._segments.slot_of(found.first_uncleanable_offset)
         chosen = [self._segments[slot] for slot in range(stop)]
         task = CleanTask(
@@ -133,10 +147,14 @@ class Compaction:
         old = [plan.segments[base] for base in cleaned.replaces]
         if not self.holds(plan) or self._slot(old) is None:
             return False
-        path = temporary_paths(self._log.folder, cleaned.base_offset, CLEANED_SUFFIX)[0]
-        if self._segments.fs.size(path) != cleaned.size:
-            raise RuntimeError(f"{path} does not have the {cleaned.size} bytes that were written")
-        rename_to_swap(self._segments.fs, self._log.folder, cleaned.base_offset)
+        fs, folder = self._segments.fs, self._log.folder
+        path = temporary_paths(folder, cleaned.base_offset, CLEANED_SUFFIX)[0]
+        try:
+            if fs.size(path) != cleaned.size:
+                raise RuntimeError(f"{path} does not have the {cleaned.size} bytes of its segment")
+            rename_to_swap(fs, folder, cleaned.base_offset)
+        except OSError as error:
+            raise self._log.storage_failed(error, _DOING) from None
         self._pending = cleaned, old
         return True
 
@@ -156,15 +174,23 @@ class Compaction:
             index_entries=cleaned.index_entries,
             time_entries=cleaned.time_entries,
         )
-        return self._segments.replace(slot, slot + len(old), new)
+        try:
+            files = self._segments.replace(slot, slot + len(old), new)
+            self._snapshots.remove_strays(self._segments.bases)
+        except OSError as error:
+            raise self._log.storage_failed(error, _DOING) from None
+        return files
 
     def withdraw(self) -> list[str]:
         """Take back a replacement that has begun; returns files to be removed."""
-        if self._pending is None:
+        if self._pending is None or self._log.failure is not None:
             return []
         cleaned, _ = self._pending
         self._pending = None
-        return withdraw(self._segments.fs, self._log.folder, cleaned.base_offset)
+        try:
+            return withdraw(self._segments.fs, self._log.folder, cleaned.base_offset)
+        except OSError as error:
+            raise self._log.storage_failed(error, _DOING) from None
 
     def truncated_to(self, offset: int) -> list[str]:
         """Records at and above `offset` are about to go: what was planned with them is void."""

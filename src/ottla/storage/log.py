@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from ottla.model.ids import TopicPartition
     from ottla.records.batch import BatchHeader
     from ottla.runtime.clock import Clock
-    from ottla.storage.cleaning import CleanedSegment
-    from ottla.storage.compaction import Plan
     from ottla.storage.deferred import DeferredSync
     from ottla.storage.epochs import LeaderEpochs
     from ottla.storage.producers import ProducerState, ProducerStates
@@ -150,7 +148,7 @@ class Log:
         """The lowest the log's end has been since the last flush began."""
         self._closed = False
         self._take_config(segments.config)
-        self.compaction = Compaction(self, segments, producers)
+        self.compaction = Compaction(self, segments, producers, snapshots)
 
     def __repr__(self) -> str:
         return (
@@ -641,8 +639,7 @@ class Log:
     @guarded("truncating", by_halves=True)
     def restart_at(self, offset: int) -> None:
         """Drop every record; the log goes on at `offset`. For a replica too far behind."""
-        self._discard(self.compaction.truncated_to(offset))
-        self.compaction.cleaned_to = None
+        self._discard(self.compaction.truncated_to(0))
         self._discard(self._segments.remove(0, len(self._segments)))
         self._segments.add(offset)
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
@@ -651,32 +648,6 @@ class Log:
         self._note_epoch()
         self._snapshots.clear()
         self._producers.reset(offset)
-
-    # --- compaction ---------------------------------------------------------------------------
-
-    @guarded("replacing segments by a compacted one")
-    def begin_replacing(self, plan: Plan, cleaned: CleanedSegment) -> bool:
-        """Announce a compacted segment (`.swap`), unless the log has changed too much meanwhile.
-        When the folder has been synced, `finish_replacing` is to follow."""
-        return self.compaction.begin(plan, cleaned)
-
-    @guarded("replacing segments by a compacted one")
-    def finish_replacing(self) -> list[str] | None:
-        """Put the announced segment in place. Returns the files of the old ones, to be removed when
-        the folder has been synced again; None when something else came between."""
-        files = self.compaction.finish()
-        if files is not None:
-            self._names_changed = True
-            self._snapshots.remove_strays(self._segments.bases)
-        return files
-
-    def withdraw_replacement(self) -> None:
-        """Take an announced segment back."""
-        if self.failure is None:
-            try:
-                self._discard(self.compaction.withdraw())
-            except OSError as error:
-                self.storage_failed(error, "withdrawing a compacted segment")
 
     # --- durability ---------------------------------------------------------------------------
 

@@ -178,9 +178,9 @@ class Bench:
             if isinstance(item, CleanSummary):
                 log.compaction.cleaned_to = item.end_offset
                 return item
-            assert log.begin_replacing(plan, item)
+            assert log.compaction.begin(plan, item)
             self.fs.sync_dir(log.folder)
-            files = log.finish_replacing()
+            files = log.compaction.finish()
             assert files is not None
             self.fs.sync_dir(log.folder)
             for path in files:

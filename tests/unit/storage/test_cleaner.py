@@ -428,7 +428,7 @@ class TestTrouble:
         path = f"{log.folder}/{paths.log_name(0)}.cleaned"
         meanwhile(lambda: broker.fs.open(path).truncate(10))
         assert await broker.clean()
-        assert "bytes that were written" in broker.cleaner.uncleanable[log.partition]
+        assert "bytes of its segment" in broker.cleaner.uncleanable[log.partition]
         assert broker.offsets(log) == list(range(10))
 
     async def test_a_process_that_dies_twice_over_a_log(

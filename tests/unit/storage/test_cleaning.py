@@ -247,7 +247,7 @@ class TestSegments:
         bench.clean(log)
         for offset in range(200, 300):
             assert bench.contents(log, offset)[0][0] == offset
-            found = log.offset_for_timestamp(moments[offset])
+            found = log.look_up_time(moments[offset]).run(short=True)
             assert found is not None
             assert found.offset == offset
         assert bench.contents(log, 0)[0][0] == 200
@@ -268,15 +268,16 @@ class TestSegments:
 
     def test_the_new_segment_is_as_old_as_the_last_it_replaces(self) -> None:
         bench, log = made()
-        bench.fs.now_ms = 1000
-        bench.put(log, (b"a", b"1"))
-        log.roll()
-        bench.fs.now_ms = 2000
-        bench.put(log, (b"a", b"2"))
-        log.roll()
+        moments = []
+        for value in (b"1", b"2"):
+            bench.clock.advance(1000)
+            moments.append(bench.clock.now_ms())
+            bench.fs.now_ms = moments[-1]
+            bench.put(log, (b"a", value))
+            log.roll()
         bench.clock.advance(DAY_MS)
         bench.clean(log)
-        assert bench.fs.mtime_ms(f"{FOLDER}/00000000000000000000.log") == 2000
+        assert bench.fs.mtime_ms(f"{FOLDER}/00000000000000000000.log") == moments[-1]
 
     def test_leader_epochs_stay(self) -> None:
         bench, log = made()

@@ -98,16 +98,16 @@ def swapping() -> tuple[LogBench, Log, Plan, CleanedSegment]:
 
 def test_a_withdrawal_that_is_interrupted_changes_nothing() -> None:
     bench, log, plan, item = swapping()
-    assert log.begin_replacing(plan, item)
+    assert log.compaction.begin(plan, item)
     begin = bench.fs.operations
-    log.withdraw_replacement()
+    log.compaction.withdraw()
     for number in range(begin, bench.fs.operations):
         bench, log, plan, item = swapping()
         before = found(bench, log)
-        assert log.begin_replacing(plan, item)
+        assert log.compaction.begin(plan, item)
         bench.fs.crash_at(number)
         with pytest.raises(Crashed):
-            log.withdraw_replacement()
+            log.compaction.withdraw()
         found_then = found(*reopened(bench.fs.killed()))
         # Until the first rename the swap stands, and stands for what it says.
         assert found_then == before or number == begin
@@ -117,25 +117,25 @@ def test_a_segment_made_of_others_than_are_there_is_refused() -> None:
     _, log, plan, item = swapping()
     log.advance_start(8)
     log.delete_old(0)
-    assert not log.begin_replacing(plan, item)
+    assert not log.compaction.begin(plan, item)
     _, log, plan, item = swapping()
     log.truncate_to(7)
-    assert not log.begin_replacing(plan, item)
+    assert not log.compaction.begin(plan, item)
 
 
 def test_a_swap_is_finished_once() -> None:
     bench, log, plan, item = swapping()
-    assert log.begin_replacing(plan, item)
-    assert log.finish_replacing()
-    assert log.finish_replacing() is None
-    log.withdraw_replacement()
+    assert log.compaction.begin(plan, item)
+    assert log.compaction.finish()
+    assert log.compaction.finish() is None
+    log.compaction.withdraw()
     assert len(found(bench, log)) == 7
 
 
 def test_snapshots_of_segments_that_are_gone_go_too() -> None:
     bench, log, plan, item = swapping()
-    assert log.begin_replacing(plan, item)
-    log.finish_replacing()
+    assert log.compaction.begin(plan, item)
+    log.compaction.finish()
     names = [it for it in bench.fs.listdir(FOLDER) if it.endswith(".snapshot")]
     assert [int(name[:20]) for name in names] == [10, 11, 12]
 
