@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from ottla.config.topic import TopicConfig
 from ottla.records.batch import BatchHeader
 from ottla.storage.log import Log
@@ -224,6 +226,18 @@ def test_a_marker_in_the_active_segment_decides_for_those_before_it() -> None:
     one.write(b"b")  # 1
     log.roll()
     one.abort()  # 2
+    bench.clean(log)
+    assert data(bench, log) == []
+
+
+def test_a_marker_whose_index_entry_could_not_be_written_yet() -> None:
+    bench, log = made()
+    one = Writer(bench, log, 1)
+    one.write(b"a")  # 0
+    one.write(b"b")  # 1
+    log.roll()
+    bench.fs.fail("*.txnindex", errno.EMFILE, operations=("open",), times=1)
+    one.abort()  # 2: there was no descriptor for the transaction index
     bench.clean(log)
     assert data(bench, log) == []
 
