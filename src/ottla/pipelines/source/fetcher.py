@@ -16,8 +16,10 @@ Since brokers learn news one after the other, the second kind must be so for a w
 believed.
 
 Offsets without a record (compacted away, or markers of transactions) are passed over: a batch
-says what its last offset is. Where there is no batch at all any more, the broker has nothing to
-send although its log goes on; two such answers in a row are taken for a gap up to there.
+says what its last offset is. An answer without any batch, although the log goes on, proves nothing
+by itself. A follower that serves readers (KIP-392) may be behind, and is not asked again. The
+leader's word counts only where compaction may have removed what there was: twice in a row, without
+an error in between. Anywhere else records are missing, which is for `failOnDataLoss` to judge.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID
 from ottla.pipelines.source import kernel
 from ottla.pipelines.source.decoder import Piece, outline, unpack
-from ottla.pipelines.source.loss import Cause, Loss, judge
+from ottla.pipelines.source.loss import Cause, Loss, Observation, judge
 from ottla.pipelines.source.ranges import Range
 from ottla.pipelines.source.task import FetchSettings
 from ottla.protocol.apis import ApiKey
@@ -72,12 +74,13 @@ _MOST: Final = 255 << 20  # what a connection takes as one answer
 
 
 class Answer(NamedTuple):
-    """What the leader says: batches, and up to which offset there may be any."""
+    """What a broker says: batches, and up to which offset there may be any."""
 
     records: memoryview
     readable_to: int
     aborted: tuple[tuple[int, int], ...] = ()
     throttled: float = 0.0
+    from_leader: bool = True
 
 
 class Source(Protocol):
@@ -87,10 +90,13 @@ class Source(Protocol):
         """Batches from `position` on, about `size` bytes; KafkaError with the broker's reason."""
 
     def forget(self) -> None:
-        """Look for the leader anew before the next fetch."""
+        """Look for the leader anew before the next fetch, and do not be sent to a follower."""
 
     def loss(self, position: int) -> Loss | None:
         """Why there is nothing to be had at `position`; None when there is."""
+
+    def is_compacted(self) -> bool:
+        """Whether the topic may have offsets without records anywhere."""
 
     def close(self) -> None:
         """Let go of connections; a fetch under way fails."""
@@ -137,6 +143,7 @@ class Reader:
         self._failing_since: float | None = None
         self._suspect_since: float | None = None
         self._short_since: float | None = None
+        self._missing_since: float | None = None
 
     def pieces(self) -> Generator[Piece]:
         try:
@@ -168,7 +175,7 @@ class Reader:
         first = max(position, int(table[0, kernel.BASE]))
         self._bytes_per_offset = len(answer.records) / (after - first)
         self._at_least = self._empty_answers = 0
-        self._short_since = None
+        self._short_since = self._missing_since = None
         # A log may start inside a batch: what is before our place in it was deleted.
         left = replace(self._part, start=position)
         yield from unpack(answer.records, table, answer.aborted, left, self._settings)
@@ -179,10 +186,7 @@ class Reader:
             self._pause(answer.throttled)
             return
         if self._position < answer.readable_to:
-            self._empty_answers += 1
-            if self._empty_answers >= 2:
-                self._empty_answers = 0
-                self._position = min(answer.readable_to, self._part.end)
+            self._nothing_although(answer)
             return
         now = self._clock()
         if self._short_since is None:
@@ -206,6 +210,48 @@ class Reader:
             )
         self._pause(self._settings.retry_backoff_max)
 
+    def _nothing_although(self, answer: Answer) -> None:
+        """There should be records at our place, and the answer has none."""
+        if not answer.from_leader:
+            self._source.forget()
+            return
+        self._empty_answers += 1
+        if self._empty_answers < 2:
+            return
+        self._empty_answers = 0
+        gap_end = min(answer.readable_to, self._part.end)
+        try:
+            compacted = self._source.is_compacted()
+        except KafkaError as error:
+            self._failed(error)
+            return
+        if compacted:
+            self._position = gap_end
+            return
+        now = self._clock()
+        if self._missing_since is None:
+            self._missing_since = now
+        if now - self._missing_since < self._settings.log_end_patience:
+            self._source.forget()
+            self._pause(self._settings.retry_backoff_max)
+            return
+        part = self._part
+        evidence = f"the leader sends none, although its log goes on to {answer.readable_to}"
+        self._settle(
+            self._judged(self._position)
+            or Loss(
+                part.topic,
+                part.partition,
+                Cause.DELETED,
+                self._position,
+                gap_end,
+                evidence,
+                resume_skip=gap_end,
+                resume_rewind=gap_end,
+                topic_id=part.topic_id,
+            )
+        )
+
     def _size(self) -> int:
         expected = int((self._part.end - self._position) * self._bytes_per_offset * 1.1)
         limit = min(self._settings.max_partition_bytes, _MOST)
@@ -227,6 +273,7 @@ class Reader:
         return answer
 
     def _failed(self, error: KafkaError) -> None:
+        self._empty_answers = 0
         if error.code in _TELLING:
             self._source.forget()
             loss = self._judged(self._position)
@@ -263,7 +310,8 @@ class Reader:
         if resume <= self._position:
             raise self._error(ErrorCode.OFFSET_OUT_OF_RANGE, "the log has no such offset")
         self._position = min(resume, self._part.end)
-        self._failing_since = self._suspect_since = self._short_since = None
+        self._failing_since = self._suspect_since = None
+        self._short_since = self._missing_since = None
 
     def _wait(self, code: ErrorCode, message: str | None) -> None:
         now = self._clock()
@@ -296,11 +344,23 @@ class Leader:
             client_id=settings.client_id,
             by_id=(ApiKey.FETCH,),
         )
-        self._node: int | None = None
+        self._node: int | None = None  # whom to ask
+        self._leader: int | None = None
         self._epoch = -1
         self._topic_id = part.topic_id
+        # Where a follower is nearer (KIP-392) the leader sends us there, unless we do not say
+        # where we are: after the first trouble with it we do not.
+        self._rack = settings.rack
 
     def fetch(self, position: int, size: int) -> Answer:
+        answer = self._fetch(position, size)
+        if answer is None:  # sent to a follower
+            answer = self._fetch(position, size)
+        if answer is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "brokers send us to one another")
+        return answer
+
+    def _fetch(self, position: int, size: int) -> Answer | None:
         if self._node is None:
             self._find()
         wire = self._router.node(self._node or 0)
@@ -320,15 +380,16 @@ class Leader:
                 topics=[
                     FetchTopic(topic=self._part.topic, topic_id=self._topic_id, partitions=[wanted])
                 ],
-                rack_id=settings.rack,
+                rack_id=self._rack,
             )
         )
         check(answer.error_code)
         [topic] = answer.responses
         [found] = topic.partitions
         check(found.error_code)
-        if found.preferred_read_replica >= 0:
+        if found.preferred_read_replica not in (-1, self._node) and not found.records:
             self._node = found.preferred_read_replica
+            return None
         readable_to = found.last_stable_offset if settings.read_committed else found.high_watermark
         return Answer(
             memoryview(found.records or b""),
@@ -337,13 +398,22 @@ class Leader:
                 (each.producer_id, each.first_offset) for each in found.aborted_transactions or ()
             ),
             answer.throttle_time_ms / 1000,
+            from_leader=self._node == self._leader,
         )
 
     def forget(self) -> None:
-        self._node = None
+        if self._node != self._leader:
+            self._rack = ""
+        self._node = self._leader = None
         self._router.close()
 
     def loss(self, position: int) -> Loss | None:
+        return judge(self._observe(position))
+
+    def is_compacted(self) -> bool:
+        return "compact" in (self._observe(self._part.start).cleanup_policy or "")
+
+    def _observe(self, position: int) -> Observation:
         from ottla.pipelines.cluster import Cluster
 
         settings = self._settings
@@ -353,7 +423,7 @@ class Leader:
             client_id=settings.client_id,
             stable=settings.read_committed,
         ) as cluster:
-            return judge(cluster.observe(self._part, position))
+            return cluster.observe(self._part, position)
 
     def close(self) -> None:
         self._router.close()
@@ -371,7 +441,8 @@ class Leader:
                 check(each.error_code)
                 if each.leader_id < 0:
                     raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "it has no leader")
-                self._node, self._epoch = each.leader_id, each.leader_epoch
+                self._node = self._leader = each.leader_id
+                self._epoch = each.leader_epoch
                 return
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
 

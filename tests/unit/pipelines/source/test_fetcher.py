@@ -12,10 +12,17 @@ import pytest
 from ottla.errors import ErrorCode, KafkaError
 from ottla.pipelines.errors import DataLossError
 from ottla.pipelines.source.decoder import Piece, decode
-from ottla.pipelines.source.fetcher import Answer, Reader, ahead
+from ottla.pipelines.source.fetcher import Answer, Leader, Reader, ahead
 from ottla.pipelines.source.loss import Cause, Loss, LossPolicy
 from ottla.pipelines.source.ranges import Range
 from ottla.pipelines.source.task import FetchSettings
+from ottla.protocol.messages import metadata as metadata_messages
+from ottla.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from ottla.records.builder import build_batch
 
 ID = bytes(range(16))
@@ -31,8 +38,14 @@ def batch(first: int, count: int) -> bytes:
 class Broker:
     """Answers with what it was given: an Answer, an error, or what a function makes of it."""
 
-    def __init__(self, *answers: Any, loss: Callable[[int], Loss | None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        *answers: Any,
+        loss: Callable[[int], Loss | None] = lambda _: None,
+        compacted: bool = False,
+    ) -> None:
         self.answers = list(answers)
+        self.compacted = compacted
         self.asked: list[tuple[int, int]] = []
         self.forgotten = 0
         self.closed = 0
@@ -57,6 +70,9 @@ class Broker:
 
     def loss(self, position: int) -> Loss | None:
         return self._loss(position)
+
+    def is_compacted(self) -> bool:
+        return self.compacted
 
     def close(self) -> None:
         self.closed += 1
@@ -124,10 +140,37 @@ def test_offsets_that_were_compacted_away_are_passed_over() -> None:
     assert offsets(broker, 0, 40) == [*range(10), *range(25, 30)]
 
 
-def test_a_log_without_batches_up_to_its_end_is_a_gap_once_it_was_said_twice() -> None:
-    broker = Broker(batch(0, 10), EMPTY)
+def test_a_compacted_log_without_batches_up_to_its_end_is_a_gap_once_it_was_said_twice() -> None:
+    broker = Broker(batch(0, 10), EMPTY, compacted=True)
     assert offsets(broker, 0, 40) == list(range(10))
     assert len(broker.asked) == 3
+
+
+def test_an_error_between_two_empty_answers_begins_the_count_anew() -> None:
+    broker = Broker(EMPTY, ErrorCode.NOT_LEADER_OR_FOLLOWER, EMPTY, batch(0, 10), compacted=True)
+    assert offsets(broker, 0, 10) == list(range(10))
+
+
+def test_empty_answers_of_a_log_that_is_not_compacted_are_a_loss_and_no_gap() -> None:
+    broker = Broker(batch(0, 10), EMPTY)
+    with pytest.raises(DataLossError, match=r"Offsets 10 to 39 .*the leader sends none"):
+        offsets(broker, 0, 40)
+    assert broker.now >= SETTINGS.log_end_patience
+    assert offsets(Broker(batch(0, 10), EMPTY), 0, 40, loss=LossPolicy.parse("false")) == list(
+        range(10)
+    )
+
+
+def test_records_that_come_after_empty_answers_are_read() -> None:
+    broker = Broker(batch(0, 10), *[EMPTY] * 5, batch(10, 10))
+    assert offsets(broker, 0, 20) == list(range(20))
+
+
+def test_a_follower_without_records_proves_nothing() -> None:
+    behind = Answer(memoryview(b""), 1_000, from_leader=False)
+    broker = Broker(*[behind] * 4, batch(0, 10), compacted=True)
+    assert offsets(broker, 0, 10) == list(range(10))
+    assert broker.forgotten == 4
 
 
 def test_an_answer_that_is_empty_for_want_of_quota_is_no_gap() -> None:
@@ -312,3 +355,67 @@ def test_a_consumer_that_stops_early_ends_the_thread(eventually: Any) -> None:
     source.close()
     assert stopped.is_set()
     eventually(ended.is_set)
+
+
+class Cluster:
+    """In place of Router: a leader that sends readers to a follower near them, and that one."""
+
+    LEADER, FOLLOWER = 1, 2
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.asked: list[int] = []
+        self.follower_dies_after = 1_000
+
+    def metadata(self, topics: list[str]) -> Any:
+        partition = metadata_messages.MetadataResponsePartition(
+            partition_index=3,
+            leader_id=self.LEADER,
+            leader_epoch=7,
+            replica_nodes=[],
+            isr_nodes=[],
+        )
+        topic = metadata_messages.MetadataResponseTopic(
+            name=topics[0], topic_id=ID, partitions=[partition]
+        )
+        return metadata_messages.MetadataResponse(brokers=[], topics=[topic])
+
+    def node(self, number: int) -> Any:
+        cluster = self
+
+        class Node:
+            def ask(self, request: FetchRequest) -> FetchResponse:
+                return cluster.answer(number, request)
+
+        return Node()
+
+    def answer(self, number: int, request: FetchRequest) -> FetchResponse:
+        self.asked.append(number)
+        [wanted] = request.topics[0].partitions
+        found = PartitionData(
+            partition_index=3, high_watermark=100, last_stable_offset=100, records=None
+        )
+        if number == self.LEADER and request.rack_id:
+            found.preferred_read_replica = self.FOLLOWER
+        elif number == self.FOLLOWER and self.follower_dies_after == 0:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "it is dead")
+        else:
+            self.follower_dies_after -= 1
+            found.records = batch(wanted.fetch_offset, 10)
+        return FetchResponse(responses=[FetchableTopicResponse(partitions=[found])])
+
+    def close(self) -> None: ...
+
+
+def test_a_follower_that_dies_while_it_is_read_takes_no_rows_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    cluster.follower_dies_after = 3
+    monkeypatch.setattr("ottla.pipelines.source.fetcher.Router", lambda *_, **__: cluster)
+    part = Range("orders", ID, 3, 0, 100)
+    settings = replace(SETTINGS, rack="near")
+    reader = Reader(part, settings, Leader(part, settings), pause=lambda _: None)
+    found = decode(reader.pieces(), part, settings)
+    assert [at for each in found for at in each.column("offset").to_pylist()] == list(range(100))
+    # Sent on once, read three times, then everything from the leader itself.
+    assert cluster.asked == [1, 2, 2, 2, 2, *[1] * 7]
