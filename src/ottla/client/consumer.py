@@ -612,6 +612,9 @@ class Consumer(Generic[K, V]):
             raise RecordDecodeError(
                 part, _as_record(message, message.key(), message.value()), error
             ) from error
+        except BaseException:  # Ctrl-C in the deserializer
+            self._inbox.put_back(message)
+            raise
         record: Record[K, V] = _as_record(message, key, value)
         self._inbox.give(record.topic, record.partition, record.offset)
         return record

@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, cast
 
 import confluent_kafka as rd
@@ -75,6 +76,7 @@ class Inbox:
         self._from_start = config["auto.offset.reset"] == "earliest"
         self._examine = examine
         self._failure: KafkaError | None = None
+        self._torn = False  # records were lost on their way from librdkafka
         # Of the present assignment.
         self.given: dict[TopicPartition, int] = {}
         self._ready: deque[rd.Message] = deque()
@@ -128,17 +130,18 @@ class Inbox:
             del self._suspects[tp]
         if self._damaged:
             return
-        # consume() waits until it has as many as it was asked for, so it is only ever asked for
-        # what is there; poll() does the waiting.
-        with translated():
-            batch = self.client.consume(_BATCH, 0)
-            if not batch and wait > 0:
-                first = self.client.poll(wait)
-                if first is not None:
-                    batch = [first, *self.client.consume(_BATCH, 0)]
-        self._ready.extend(batch)
+        if self._torn:
+            self._go_back()
+        try:
+            with translated():
+                self._receive(wait)
+        except BaseException:
+            # Ctrl-C, or a function that librdkafka called for us. librdkafka's binding throws away
+            # the records that the call was about to return, and librdkafka goes on behind them.
+            self._torn = True
+            raise
         now = time.monotonic()
-        if batch:
+        if self._ready:
             self._heard = True
             self._quiet_since, self._quiet = now, _QUIET
         elif not self._heard and self._contact.waited:
@@ -148,6 +151,37 @@ class Inbox:
             self._look_for_damage()
             self._quiet_since = time.monotonic()
             self._quiet = min(2 * self._quiet, _LONGEST_QUIET)
+
+    def _receive(self, wait: float) -> None:
+        # consume() waits until it has as many as it was asked for, so it is only ever asked for
+        # what is there; poll() does the waiting.
+        batch = self.client.consume(_BATCH, 0)
+        if not batch and wait > 0:
+            first = self.client.poll(wait)
+            if first is None:
+                return
+            # Before anything else: what librdkafka calls next may take its partition from us.
+            self._ready.append(first)
+            batch = self.client.consume(_BATCH, 0)
+        self._ready.extend(batch)
+
+    def _go_back(self) -> None:
+        """Read again from behind the last record that is here or was given."""
+        reached = dict(self.given)
+        for message in chain(self._ready, *self._held.values()):
+            if message.error() is None:
+                reached[_partition_of(message)] = cast(int, message.offset()) + 1
+        with translated():
+            for each in self.client.position(self.client.assignment()):
+                if each.offset < 0:
+                    continue  # nothing has left librdkafka yet
+                at = reached.get(TopicPartition(each.topic, each.partition))
+                if at is None:
+                    at = self._position(TopicPartition(each.topic, each.partition))
+                # Of a new group that begins at the end nobody knows where that was.
+                each.offset = max(0, each.offset - _BATCH) if at is None else at
+                self.client.seek(each)
+        self._torn = False
 
     def next(
         self,

@@ -226,6 +226,44 @@ def test_a_function_that_fails_leaves_the_consumer_at_the_record(made: list[Any]
     assert record.offset == 1
 
 
+def test_an_interrupted_deserializer_takes_no_record_with_it(made: list[Any]) -> None:
+    outcomes: Any = iter([KeyboardInterrupt(), None, None])
+
+    def decode(data: bytes) -> bytes:
+        outcome = next(outcomes)
+        if outcome is not None:
+            raise outcome
+        return data
+
+    consumer = ottla.Consumer(value=decode)
+    made[0].record("t", 0, 5)
+    made[0].record("t", 0, 6)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(1)
+    assert [record.offset for record in consumer.take(2)] == [5, 6]
+
+
+def test_what_an_interrupted_call_was_about_to_return_is_read_again(
+    consumer: ottla.Consumer[bytes, bytes], client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer.assign("t", 5)
+    client.record("t", 0, 5)
+    assert consumer.poll() is not None
+    client.positions = {("t", 0): 9}
+
+    def interrupted(timeout: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as during:
+        during.setattr(client, "poll", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(1)
+    assert consumer.poll() is None
+    assert client.sought == [("t", 0, 6)]
+    assert consumer.poll() is None
+    assert client.sought == [("t", 0, 6)]
+
+
 def test_poll_gives_nothing_when_there_is_nothing(
     consumer: ottla.Consumer[bytes, bytes], client: Any
 ) -> None:
