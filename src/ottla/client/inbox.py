@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, cast
 
@@ -82,7 +83,9 @@ class Inbox:
         self._ready: deque[rd.Message] = deque()
         self._held: dict[TopicPartition, list[rd.Message]] = {}  # of paused partitions
         self._unstored: set[TopicPartition] = set()
-        self._at_end: set[TopicPartition] = set()
+        self._at_end: dict[TopicPartition, int] = {}  # where librdkafka found the end
+        self._unreturned: list[rd.Message] | None = None  # given `together`, so far
+        self._postponed: KafkaError | None = None
         self.joining = False  # subscribed, and not told of any partitions yet
         self._paused: set[TopicPartition] = set()
         self._suspects: dict[TopicPartition, rd.Message] = {}  # what librdkafka could not read
@@ -94,24 +97,27 @@ class Inbox:
         """The next record that waits here; None when none does. Raises what went wrong."""
         if self.closed:
             raise RuntimeError("the consumer is closed")
+        if self._postponed is not None:
+            error, self._postponed = self._postponed, None
+            raise error
         while self._ready:
             message = self._ready.popleft()
             if self._suspects and _partition_of(message) in self._suspects:
                 continue  # whatever librdkafka made of the bytes behind the damaged ones
-            error = message.error()
-            if error is None:
+            problem = message.error()
+            if problem is None:
                 return message
-            if error.code() in _DAMAGED and message.topic() is not None:
+            if problem.code() in _DAMAGED and message.topic() is not None:
                 self._suspects[_partition_of(message)] = message
                 continue
-            if error.code() == rd.KafkaError._PARTITION_EOF:
-                self._at_end.add(_partition_of(message))
+            if problem.code() == rd.KafkaError._PARTITION_EOF:
+                self._at_end[_partition_of(message)] = cast(int, message.offset())
             elif self._stores_offsets or message.topic() is not None:
-                raise translate(error)
+                raise translate(problem)
             else:
                 # librdkafka looks for the coordinator of the group it makes us name although we
                 # join none; that there is none, or not for us, does not matter.
-                LOGGER.debug("%s", error)
+                LOGGER.debug("%s", problem)
         if self._damaged:
             raise self._damaged.pop(next(iter(self._damaged)))
         if self._failure is not None:
@@ -207,12 +213,39 @@ class Inbox:
             if message is not None or left <= 0:
                 return message
 
-    def give(self, topic: str, partition: int, offset: int) -> None:
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is given inside reaches the reader all at once at the end. If an exception ends it,
+        nothing does: the records come again."""
+        self._unreturned = []
+        try:
+            yield
+        except BaseException:
+            for message in reversed(self._unreturned):
+                self.given[_partition_of(message)] = cast(int, message.offset())
+                self._ready.appendleft(message)
+            raise
+        finally:
+            self._unreturned = None
+
+    def postpone(self, error: KafkaError) -> None:
+        """Raise this when the reader asks next."""
+        if isinstance(error, DamagedRecordsError):
+            self._damaged[TopicPartition(error.topic, error.partition)] = error
+        else:
+            self._postponed = error
+
+    def give(self, message: rd.Message) -> None:
         """The reader has got this record."""
-        tp = TopicPartition(topic, partition)
-        self.given[tp] = offset + 1
+        if self._unreturned is not None:
+            self._unreturned.append(message)
+        self._go_behind(message)
+
+    def _go_behind(self, message: rd.Message) -> None:
+        tp = _partition_of(message)
+        self.given[tp] = cast(int, message.offset()) + 1
         self._unstored.add(tp)
-        self._at_end.discard(tp)
+        self._at_end.pop(tp, None)
 
     def put_back(self, message: rd.Message) -> None:
         """The reader could not take this record, which `pop` gave last: it comes again."""
@@ -224,7 +257,7 @@ class Inbox:
             first = self._ready[0]
             if (first.topic(), first.partition(), first.offset()) == (topic, partition, offset):
                 self._ready.popleft()
-                self.give(topic, partition, offset)
+                self._go_behind(first)
 
     def store(self) -> None:
         """Tell librdkafka that everything given is processed, so that it may be committed."""
@@ -252,6 +285,8 @@ class Inbox:
             self._paused.clear()
             self._suspects.clear()
             self._damaged.clear()
+            if self._unreturned is not None:
+                self._unreturned.clear()
             return
         gone = frozenset(partitions)
         self._ready = deque(m for m in self._ready if _partition_of(m) not in gone)
@@ -260,8 +295,10 @@ class Inbox:
             self.given.pop(tp, None)
             self._suspects.pop(tp, None)
             self._damaged.pop(tp, None)
+            self._at_end.pop(tp, None)
         self._unstored -= gone
-        self._at_end -= gone
+        if self._unreturned is not None:
+            self._unreturned = [m for m in self._unreturned if _partition_of(m) not in gone]
 
     def _look_for_damage(self) -> None:
         """Nothing has come for a while: is there a partition that librdkafka cannot read on?"""
@@ -332,7 +369,7 @@ class Inbox:
         """A question: is every assigned partition read up to where it ended at first sight?
 
         Records at the very end may be invisible (a transaction's markers, aborted records), so
-        librdkafka's word that it is at the end counts as well.
+        librdkafka's word that it was at that end, or behind it, counts as well.
         """
         ends: dict[TopicPartition, int] = {}
 
@@ -344,7 +381,7 @@ class Inbox:
             new = [tp for tp in assigned if tp not in ends]
             ends.update(positions.latest(self.client, new, timeout))
             return bool(assigned) and all(
-                tp in self._at_end or self.given.get(tp, -1) >= ends[tp] for tp in assigned
+                max(self._at_end.get(tp, -1), self.given.get(tp, -1)) >= ends[tp] for tp in assigned
             )
 
         return finished

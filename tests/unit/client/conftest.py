@@ -104,8 +104,12 @@ class FakeConsumer:
             )
         )
 
-    def failure(self, error: int, topic: str | None = None, partition: int = 0) -> None:
-        place: dict[str, Any] = {} if topic is None else {"topic": topic, "partition": partition}
+    def failure(
+        self, error: int, topic: str | None = None, partition: int = 0, offset: int = -1001
+    ) -> None:
+        place: dict[str, Any] = (
+            {} if topic is None else {"topic": topic, "partition": partition, "offset": offset}
+        )
         self.queue.append(rd.Message(error=rd.KafkaError(error, "it failed"), **place))
 
     def consume(self, most: int, timeout: float) -> list[rd.Message]:

@@ -281,6 +281,40 @@ def test_take_gives_what_is_there_up_to_a_number(
     assert consumer.take(3) == []
 
 
+@pytest.mark.parametrize("failure", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_take_that_fails_keeps_no_records(made: list[Any], failure: type[BaseException]) -> None:
+    outcomes: Any = iter([failure, None])
+
+    def bury(record: ottla.Record[bytes, bytes], error: ottla.RecordDecodeError) -> None:
+        outcome = next(outcomes)
+        if outcome is not None:
+            raise outcome
+
+    consumer = ottla.Consumer(value=ottla.JSON, group="g", on_error=bury)
+    made[0].record("t", 0, 4, b"4")
+    assert len(consumer.take(1)) == 1
+    for partition, offset, value in [(0, 5, b"5"), (1, 9, b"9"), (0, 6, b"6"), (1, 10, b"{")]:
+        made[0].record("t", partition, offset, value)
+    with pytest.raises(failure):
+        consumer.take(9)
+    assert consumer.position(T0) == 5
+    made[0].record("t", 1, 11, b"11")
+    assert [record.value for record in consumer.take(9)] == [5, 9, 6, 11]
+    assert set(made[0].stored) == {("t", 0, 5), ("t", 1, 9)}
+
+
+def test_an_error_behind_records_that_were_taken_is_raised_next(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    client.record("t", 0, 5)
+    client.failure(rd.KafkaError._AUTO_OFFSET_RESET, "t", 1)
+    client.record("t", 0, 6)
+    assert [record.offset for record in consumer.take(9)] == [5]
+    with pytest.raises(KafkaError, match="it failed"):
+        consumer.take(9)
+    assert [record.offset for record in consumer.take(9)] == [6]
+
+
 def test_records_stops_at_its_limit_and_when_nothing_comes(
     consumer: ottla.Consumer[bytes, bytes], client: Any
 ) -> None:
@@ -317,7 +351,7 @@ def test_until_end_stops_where_the_partitions_ended(
     consumer.assign("t", 18)
     client.record("t", 0, 18)
     client.record("t", 0, 19)
-    client.failure(rd.KafkaError._PARTITION_EOF, "t", 1)
+    client.failure(rd.KafkaError._PARTITION_EOF, "t", 1, 18)
     assert [record.offset for record in consumer.records(until_end=True)] == [18, 19]
 
 
@@ -333,8 +367,19 @@ def test_until_end_believes_librdkafka_about_invisible_records_at_the_end(
 ) -> None:
     consumer.assign([T0], 18)
     client.record("t", 0, 18)  # 19 is a transaction's marker
-    client.failure(rd.KafkaError._PARTITION_EOF, "t", 0)
+    client.failure(rd.KafkaError._PARTITION_EOF, "t", 0, 20)
     assert [record.offset for record in consumer.records(until_end=True)] == [18]
+
+
+def test_until_end_does_not_believe_what_librdkafka_said_of_an_older_end(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign([T0], 20)
+    client.failure(rd.KafkaError._PARTITION_EOF, "t", 0, 20)
+    assert consumer.poll() is None
+    client.record("t", 0, 20)
+    client.ends[T0] = 21
+    assert [record.offset for record in consumer.records(until_end=True)] == [20]
 
 
 def test_an_error_of_a_partition_is_raised(
