@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -735,3 +736,48 @@ def test_a_group_by_command(
     first = command("consume", topic, "--group", group, "--max", "2")
     assert first.stdout == "0\n1\n"
     assert command("consume", topic, "--group", group, "--exit-at-end").stdout == "2\n"
+
+
+class Interrupt(BaseException):
+    """What Ctrl-C is to a program that goes on afterwards."""
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["assigned", "in a group"])
+def test_a_signal_in_the_middle_of_a_wait_takes_no_record_with_it(
+    bootstrap: str, make_topic: MakeTopic, joins: bool
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    topic = make_topic()
+    options: Any = {"group": topic, "reset": "earliest"} if joins else {}
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    got: list[int] = []
+    try:
+        with (
+            ottla.Consumer(bootstrap, **options) as consumer,
+            ottla.Producer(bootstrap) as producer,
+        ):
+            if joins:
+                consumer.subscribe(topic)
+            else:
+                consumer.assign(topic, "earliest")
+
+            def shoot() -> None:
+                time.sleep(0.02)  # so that the consumer most probably waits; it need not
+                os.kill(os.getpid(), signal.SIGUSR1)
+                producer.send(topic, "x").result(30)
+
+            for _ in range(10):
+                shooting = threading.Thread(target=shoot)
+                try:
+                    shooting.start()
+                    while True:
+                        got += [record.offset for record in consumer.take(1, 0.1)]
+                except Interrupt:
+                    shooting.join()
+            while len(got) < 10 and (record := consumer.poll(10)) is not None:
+                got.append(record.offset)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert got == list(range(10))

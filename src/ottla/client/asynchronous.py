@@ -329,16 +329,18 @@ class AsyncConsumer(Generic[K, V]):
         """Up to `most` records: those that are there, after waiting for the first one."""
         self._consumer._inbox.store()
         taken: list[Record[K, V]] = []
-        while len(taken) < most:
-            try:
-                record = await self._next(0.0 if taken else timeout, None)
-            except KafkaError:
-                if taken:
-                    break  # what was taken is given first; the error comes again
-                raise
-            if record is None:
-                break
-            taken.append(record)
+        with self._consumer._inbox.together():
+            while len(taken) < most:
+                try:
+                    record = await self._next(0.0 if taken else timeout, None)
+                except KafkaError as error:
+                    if not taken:
+                        raise
+                    self._consumer._postpone(error)
+                    break
+                if record is None:
+                    break
+                taken.append(record)
         return taken
 
     def __aiter__(self) -> AsyncIterator[Record[K, V]]:

@@ -434,16 +434,18 @@ class Consumer(Generic[K, V]):
         """
         self._inbox.store()
         taken: list[Record[K, V]] = []
-        while len(taken) < most:
-            try:
-                record = self._next(0.0 if taken else timeout)
-            except KafkaError:
-                if taken:
-                    break  # what was taken is given first; the error comes again
-                raise
-            if record is None:
-                break
-            taken.append(record)
+        with self._inbox.together():
+            while len(taken) < most:
+                try:
+                    record = self._next(0.0 if taken else timeout)
+                except KafkaError as error:
+                    if not taken:
+                        raise
+                    self._postpone(error)
+                    break
+                if record is None:
+                    break
+                taken.append(record)
         return taken
 
     def __iter__(self) -> Iterator[Record[K, V]]:
@@ -585,6 +587,11 @@ class Consumer(Generic[K, V]):
         elif refusal.next_offset is not None:
             self.seek((refusal.topic, refusal.partition), refusal.next_offset)
 
+    def _postpone(self, error: KafkaError) -> None:
+        """What was taken is given first, then the error. Some come again by themselves."""
+        if not isinstance(error, RecordDecodeError):
+            self._inbox.postpone(error)
+
     def _need_group(self, method: str) -> None:
         if self._group is None:
             raise ValueError(f"{method}() needs a group: Consumer(group='name')")
@@ -612,8 +619,11 @@ class Consumer(Generic[K, V]):
             raise RecordDecodeError(
                 part, _as_record(message, message.key(), message.value()), error
             ) from error
+        except BaseException:  # Ctrl-C in the deserializer
+            self._inbox.put_back(message)
+            raise
         record: Record[K, V] = _as_record(message, key, value)
-        self._inbox.give(record.topic, record.partition, record.offset)
+        self._inbox.give(message)
         return record
 
 

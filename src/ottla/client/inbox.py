@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
 from typing import Any, cast
 
 import confluent_kafka as rd
@@ -75,12 +77,15 @@ class Inbox:
         self._from_start = config["auto.offset.reset"] == "earliest"
         self._examine = examine
         self._failure: KafkaError | None = None
+        self._torn = False  # records were lost on their way from librdkafka
         # Of the present assignment.
         self.given: dict[TopicPartition, int] = {}
         self._ready: deque[rd.Message] = deque()
         self._held: dict[TopicPartition, list[rd.Message]] = {}  # of paused partitions
         self._unstored: set[TopicPartition] = set()
-        self._at_end: set[TopicPartition] = set()
+        self._at_end: dict[TopicPartition, int] = {}  # where librdkafka found the end
+        self._unreturned: list[rd.Message] | None = None  # given `together`, so far
+        self._postponed: KafkaError | None = None
         self.joining = False  # subscribed, and not told of any partitions yet
         self._paused: set[TopicPartition] = set()
         self._suspects: dict[TopicPartition, rd.Message] = {}  # what librdkafka could not read
@@ -92,24 +97,27 @@ class Inbox:
         """The next record that waits here; None when none does. Raises what went wrong."""
         if self.closed:
             raise RuntimeError("the consumer is closed")
+        if self._postponed is not None:
+            error, self._postponed = self._postponed, None
+            raise error
         while self._ready:
             message = self._ready.popleft()
             if self._suspects and _partition_of(message) in self._suspects:
                 continue  # whatever librdkafka made of the bytes behind the damaged ones
-            error = message.error()
-            if error is None:
+            problem = message.error()
+            if problem is None:
                 return message
-            if error.code() in _DAMAGED and message.topic() is not None:
+            if problem.code() in _DAMAGED and message.topic() is not None:
                 self._suspects[_partition_of(message)] = message
                 continue
-            if error.code() == rd.KafkaError._PARTITION_EOF:
-                self._at_end.add(_partition_of(message))
+            if problem.code() == rd.KafkaError._PARTITION_EOF:
+                self._at_end[_partition_of(message)] = cast(int, message.offset())
             elif self._stores_offsets or message.topic() is not None:
-                raise translate(error)
+                raise translate(problem)
             else:
                 # librdkafka looks for the coordinator of the group it makes us name although we
                 # join none; that there is none, or not for us, does not matter.
-                LOGGER.debug("%s", error)
+                LOGGER.debug("%s", problem)
         if self._damaged:
             raise self._damaged.pop(next(iter(self._damaged)))
         if self._failure is not None:
@@ -128,17 +136,18 @@ class Inbox:
             del self._suspects[tp]
         if self._damaged:
             return
-        # consume() waits until it has as many as it was asked for, so it is only ever asked for
-        # what is there; poll() does the waiting.
-        with translated():
-            batch = self.client.consume(_BATCH, 0)
-            if not batch and wait > 0:
-                first = self.client.poll(wait)
-                if first is not None:
-                    batch = [first, *self.client.consume(_BATCH, 0)]
-        self._ready.extend(batch)
+        if self._torn:
+            self._go_back()
+        try:
+            with translated():
+                self._receive(wait)
+        except BaseException:
+            # Ctrl-C, or a function that librdkafka called for us. librdkafka's binding throws away
+            # the records that the call was about to return, and librdkafka goes on behind them.
+            self._torn = True
+            raise
         now = time.monotonic()
-        if batch:
+        if self._ready:
             self._heard = True
             self._quiet_since, self._quiet = now, _QUIET
         elif not self._heard and self._contact.waited:
@@ -148,6 +157,37 @@ class Inbox:
             self._look_for_damage()
             self._quiet_since = time.monotonic()
             self._quiet = min(2 * self._quiet, _LONGEST_QUIET)
+
+    def _receive(self, wait: float) -> None:
+        # consume() waits until it has as many as it was asked for, so it is only ever asked for
+        # what is there; poll() does the waiting.
+        batch = self.client.consume(_BATCH, 0)
+        if not batch and wait > 0:
+            first = self.client.poll(wait)
+            if first is None:
+                return
+            # Before anything else: what librdkafka calls next may take its partition from us.
+            self._ready.append(first)
+            batch = self.client.consume(_BATCH, 0)
+        self._ready.extend(batch)
+
+    def _go_back(self) -> None:
+        """Read again from behind the last record that is here or was given."""
+        reached = dict(self.given)
+        for message in chain(self._ready, *self._held.values()):
+            if message.error() is None:
+                reached[_partition_of(message)] = cast(int, message.offset()) + 1
+        with translated():
+            for each in self.client.position(self.client.assignment()):
+                if each.offset < 0:
+                    continue  # nothing has left librdkafka yet
+                at = reached.get(TopicPartition(each.topic, each.partition))
+                if at is None:
+                    at = self._position(TopicPartition(each.topic, each.partition))
+                # Of a new group that begins at the end nobody knows where that was.
+                each.offset = max(0, each.offset - _BATCH) if at is None else at
+                self.client.seek(each)
+        self._torn = False
 
     def next(
         self,
@@ -173,12 +213,39 @@ class Inbox:
             if message is not None or left <= 0:
                 return message
 
-    def give(self, topic: str, partition: int, offset: int) -> None:
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is given inside reaches the reader all at once at the end. If an exception ends it,
+        nothing does: the records come again."""
+        self._unreturned = []
+        try:
+            yield
+        except BaseException:
+            for message in reversed(self._unreturned):
+                self.given[_partition_of(message)] = cast(int, message.offset())
+                self._ready.appendleft(message)
+            raise
+        finally:
+            self._unreturned = None
+
+    def postpone(self, error: KafkaError) -> None:
+        """Raise this when the reader asks next."""
+        if isinstance(error, DamagedRecordsError):
+            self._damaged[TopicPartition(error.topic, error.partition)] = error
+        else:
+            self._postponed = error
+
+    def give(self, message: rd.Message) -> None:
         """The reader has got this record."""
-        tp = TopicPartition(topic, partition)
-        self.given[tp] = offset + 1
+        if self._unreturned is not None:
+            self._unreturned.append(message)
+        self._go_behind(message)
+
+    def _go_behind(self, message: rd.Message) -> None:
+        tp = _partition_of(message)
+        self.given[tp] = cast(int, message.offset()) + 1
         self._unstored.add(tp)
-        self._at_end.discard(tp)
+        self._at_end.pop(tp, None)
 
     def put_back(self, message: rd.Message) -> None:
         """The reader could not take this record, which `pop` gave last: it comes again."""
@@ -190,7 +257,7 @@ class Inbox:
             first = self._ready[0]
             if (first.topic(), first.partition(), first.offset()) == (topic, partition, offset):
                 self._ready.popleft()
-                self.give(topic, partition, offset)
+                self._go_behind(first)
 
     def store(self) -> None:
         """Tell librdkafka that everything given is processed, so that it may be committed."""
@@ -218,6 +285,8 @@ class Inbox:
             self._paused.clear()
             self._suspects.clear()
             self._damaged.clear()
+            if self._unreturned is not None:
+                self._unreturned.clear()
             return
         gone = frozenset(partitions)
         self._ready = deque(m for m in self._ready if _partition_of(m) not in gone)
@@ -226,8 +295,10 @@ class Inbox:
             self.given.pop(tp, None)
             self._suspects.pop(tp, None)
             self._damaged.pop(tp, None)
+            self._at_end.pop(tp, None)
         self._unstored -= gone
-        self._at_end -= gone
+        if self._unreturned is not None:
+            self._unreturned = [m for m in self._unreturned if _partition_of(m) not in gone]
 
     def _look_for_damage(self) -> None:
         """Nothing has come for a while: is there a partition that librdkafka cannot read on?"""
@@ -298,7 +369,7 @@ class Inbox:
         """A question: is every assigned partition read up to where it ended at first sight?
 
         Records at the very end may be invisible (a transaction's markers, aborted records), so
-        librdkafka's word that it is at the end counts as well.
+        librdkafka's word that it was at that end, or behind it, counts as well.
         """
         ends: dict[TopicPartition, int] = {}
 
@@ -310,7 +381,7 @@ class Inbox:
             new = [tp for tp in assigned if tp not in ends]
             ends.update(positions.latest(self.client, new, timeout))
             return bool(assigned) and all(
-                tp in self._at_end or self.given.get(tp, -1) >= ends[tp] for tp in assigned
+                max(self._at_end.get(tp, -1), self.given.get(tp, -1)) >= ends[tp] for tp in assigned
             )
 
         return finished

@@ -94,6 +94,7 @@ class FakeConsumer:
         self.begins: dict[tuple[str, int], int] = {}
         self.ends: dict[tuple[str, int], int] = {}
         self.lookups: list[int] = []
+        self.positions: dict[tuple[str, int], int] = {}
         self.closed = False
 
     def record(self, topic: str, partition: int, offset: int, value: bytes = b"v") -> None:
@@ -103,8 +104,12 @@ class FakeConsumer:
             )
         )
 
-    def failure(self, error: int, topic: str | None = None, partition: int = 0) -> None:
-        place: dict[str, Any] = {} if topic is None else {"topic": topic, "partition": partition}
+    def failure(
+        self, error: int, topic: str | None = None, partition: int = 0, offset: int = -1001
+    ) -> None:
+        place: dict[str, Any] = (
+            {} if topic is None else {"topic": topic, "partition": partition, "offset": offset}
+        )
         self.queue.append(rd.Message(error=rd.KafkaError(error, "it failed"), **place))
 
     def consume(self, most: int, timeout: float) -> list[rd.Message]:
@@ -128,6 +133,15 @@ class FakeConsumer:
 
     def assignment(self) -> list[rd.TopicPartition]:
         return self.assigned
+
+    def position(self, partitions: list[rd.TopicPartition]) -> list[rd.TopicPartition]:
+        """What was handed over is behind us, whether or not anybody got it."""
+        return [
+            rd.TopicPartition(
+                tp.topic, tp.partition, self.positions.get((tp.topic, tp.partition), -1001)
+            )
+            for tp in partitions
+        ]
 
     def seek(self, partition: rd.TopicPartition) -> None:
         self.sought.append((partition.topic, partition.partition, partition.offset))

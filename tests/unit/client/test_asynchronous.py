@@ -138,6 +138,26 @@ async def test_a_cancelled_wait_takes_no_record_with_it(
         assert record.offset == 5
 
 
+async def test_a_cancelled_take_keeps_no_records(made: list[Any]) -> None:
+    burying, grave = asyncio.Event(), asyncio.Event()
+
+    async def bury(record: ottla.Record[bytes, bytes], error: ottla.RecordDecodeError) -> None:
+        burying.set()
+        await grave.wait()
+
+    async with ottla.AsyncConsumer(value=ottla.JSON, group="g", on_error=bury) as consumer:
+        for offset, value in enumerate([b"1", b"2", b"{", b"3"]):
+            made[0].record("t", 0, offset, value)
+        taking = asyncio.ensure_future(consumer.take(9))
+        await burying.wait()
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        grave.set()
+        assert [record.value for record in await consumer.take(9)] == [1, 2, 3]
+        assert made[0].stored in ([], [("t", 0, 0)])
+
+
 async def iterate_and_fail(consumer: ottla.AsyncConsumer[bytes, bytes]) -> None:
     async with consumer:
         async for record in consumer:

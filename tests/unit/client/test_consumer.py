@@ -226,6 +226,44 @@ def test_a_function_that_fails_leaves_the_consumer_at_the_record(made: list[Any]
     assert record.offset == 1
 
 
+def test_an_interrupted_deserializer_takes_no_record_with_it(made: list[Any]) -> None:
+    outcomes: Any = iter([KeyboardInterrupt(), None, None])
+
+    def decode(data: bytes) -> bytes:
+        outcome = next(outcomes)
+        if outcome is not None:
+            raise outcome
+        return data
+
+    consumer = ottla.Consumer(value=decode)
+    made[0].record("t", 0, 5)
+    made[0].record("t", 0, 6)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(1)
+    assert [record.offset for record in consumer.take(2)] == [5, 6]
+
+
+def test_what_an_interrupted_call_was_about_to_return_is_read_again(
+    consumer: ottla.Consumer[bytes, bytes], client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer.assign("t", 5)
+    client.record("t", 0, 5)
+    assert consumer.poll() is not None
+    client.positions = {("t", 0): 9}
+
+    def interrupted(timeout: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as during:
+        during.setattr(client, "poll", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(1)
+    assert consumer.poll() is None
+    assert client.sought == [("t", 0, 6)]
+    assert consumer.poll() is None
+    assert client.sought == [("t", 0, 6)]
+
+
 def test_poll_gives_nothing_when_there_is_nothing(
     consumer: ottla.Consumer[bytes, bytes], client: Any
 ) -> None:
@@ -241,6 +279,40 @@ def test_take_gives_what_is_there_up_to_a_number(
     assert [record.offset for record in consumer.take(3)] == [0, 1, 2]
     assert [record.offset for record in consumer.take(3)] == [3, 4]
     assert consumer.take(3) == []
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_take_that_fails_keeps_no_records(made: list[Any], failure: type[BaseException]) -> None:
+    outcomes: Any = iter([failure, None])
+
+    def bury(record: ottla.Record[bytes, bytes], error: ottla.RecordDecodeError) -> None:
+        outcome = next(outcomes)
+        if outcome is not None:
+            raise outcome
+
+    consumer = ottla.Consumer(value=ottla.JSON, group="g", on_error=bury)
+    made[0].record("t", 0, 4, b"4")
+    assert len(consumer.take(1)) == 1
+    for partition, offset, value in [(0, 5, b"5"), (1, 9, b"9"), (0, 6, b"6"), (1, 10, b"{")]:
+        made[0].record("t", partition, offset, value)
+    with pytest.raises(failure):
+        consumer.take(9)
+    assert consumer.position(T0) == 5
+    made[0].record("t", 1, 11, b"11")
+    assert [record.value for record in consumer.take(9)] == [5, 9, 6, 11]
+    assert set(made[0].stored) == {("t", 0, 5), ("t", 1, 9)}
+
+
+def test_an_error_behind_records_that_were_taken_is_raised_next(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    client.record("t", 0, 5)
+    client.failure(rd.KafkaError._AUTO_OFFSET_RESET, "t", 1)
+    client.record("t", 0, 6)
+    assert [record.offset for record in consumer.take(9)] == [5]
+    with pytest.raises(KafkaError, match="it failed"):
+        consumer.take(9)
+    assert [record.offset for record in consumer.take(9)] == [6]
 
 
 def test_records_stops_at_its_limit_and_when_nothing_comes(
@@ -279,7 +351,7 @@ def test_until_end_stops_where_the_partitions_ended(
     consumer.assign("t", 18)
     client.record("t", 0, 18)
     client.record("t", 0, 19)
-    client.failure(rd.KafkaError._PARTITION_EOF, "t", 1)
+    client.failure(rd.KafkaError._PARTITION_EOF, "t", 1, 18)
     assert [record.offset for record in consumer.records(until_end=True)] == [18, 19]
 
 
@@ -295,8 +367,19 @@ def test_until_end_believes_librdkafka_about_invisible_records_at_the_end(
 ) -> None:
     consumer.assign([T0], 18)
     client.record("t", 0, 18)  # 19 is a transaction's marker
-    client.failure(rd.KafkaError._PARTITION_EOF, "t", 0)
+    client.failure(rd.KafkaError._PARTITION_EOF, "t", 0, 20)
     assert [record.offset for record in consumer.records(until_end=True)] == [18]
+
+
+def test_until_end_does_not_believe_what_librdkafka_said_of_an_older_end(
+    consumer: ottla.Consumer[bytes, bytes], client: Any
+) -> None:
+    consumer.assign([T0], 20)
+    client.failure(rd.KafkaError._PARTITION_EOF, "t", 0, 20)
+    assert consumer.poll() is None
+    client.record("t", 0, 20)
+    client.ends[T0] = 21
+    assert [record.offset for record in consumer.records(until_end=True)] == [20]
 
 
 def test_an_error_of_a_partition_is_raised(
