@@ -18,6 +18,7 @@ from ottla.net.listener import TOGETHER, Limits, Listeners
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.files import FileRegion, OsFileSystem
 from ottla.runtime.loop import LOOP_FACTORIES, loop_factory
+from ottla.runtime.page_cache import PageCache
 from ottla.runtime.waiters import Deferred
 
 Answer = Callable[[Connection, memoryview], "Reply | Deferred[Reply]"]
@@ -269,6 +270,44 @@ def test_file_regions_arrive_byte_for_byte_between_buffers(loop, tmp_path, size)
         expected = b"<" + content[500 : 500 + size] + b"]>"
         for _ in range(3):
             assert await client.receive() == expected
+
+    run(loop, answer, scenario)
+
+
+def test_a_file_system_that_keeps_its_pages_elsewhere_is_sent_from(loop, tmp_path, monkeypatch):
+    class NeverThere(PageCache):  # so overlayfs, whatever was read
+        def holds(self, fd: int, position: int, length: int) -> bool | None:
+            return False
+
+    size = 3 << 20
+    path = tmp_path / "data"
+    path.write_bytes(bytes(size))
+    file = OsFileSystem().open(path)
+    monkeypatch.setattr("ottla.net.connection._page_cache", NeverThere())
+
+    def answer(connection: Connection, request: memoryview) -> Reply:
+        return [struct.pack(">i", size), FileRegion(file, 0, size)]
+
+    async def scenario(listeners, connect):
+        client = await connect()
+        client.send(b"1")
+        assert await client.receive() == bytes(size)
+
+    run(loop, answer, scenario)
+
+
+def test_a_file_that_became_shorter_ends_the_connection(loop, tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(bytes(1000))
+    file = OsFileSystem().open(path)
+
+    def answer(connection: Connection, request: memoryview) -> Reply:
+        return [FileRegion(file, 1000, 1 << 20)]
+
+    async def scenario(listeners, connect):
+        client = await connect()
+        client.send(b"1")
+        assert await client.closed()
 
     run(loop, answer, scenario)
 

@@ -128,6 +128,23 @@ def test_who_hangs_up_leaves_no_work_behind(filled, wire, held, eventually):
     assert len(held.threads) == 3
 
 
+def test_who_has_to_look_at_much_takes_turns(broker, wire, raw, batch, held, eventually):
+    many, one = [wire(broker.bootstrap) for _ in range(2)], wire(broker.bootstrap)
+    for _ in range(100):  # their headers promise a time that no record has
+        lying = crowded_batch(3, NOW + 5000)
+        assert raw.produce(one, "t", lying).error_code == 0
+    assert raw.produce(one, "t", batch([b"x"], timestamps=[NOW + 6000])).error_code == 0
+    assert raw.produce(one, "other", batch([b"x"], timestamps=[NOW])).error_code == 0
+    for each in many:
+        ask_by_time(each, range(1), NOW + 5000)
+    eventually(lambda: len(held.threads) == 2)
+    ask_by_time(one, range(1), NOW, "other")
+    held.let(64)  # of the two hundred and more that the others need
+    assert found(one) == [(0, 0)]
+    held.let(1000)
+    assert [found(each) for each in many] == [[(0, 300)]] * 2
+
+
 def test_a_topic_that_is_deleted_or_cut_meanwhile(filled, wire, held, eventually):
     connection = wire(filled.bootstrap)
     ask_by_time(connection, range(2), NOW + 1500)

@@ -26,6 +26,7 @@ import re
 import socket
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.net.flow import ReceiveMemory
@@ -95,6 +96,7 @@ class Connection:
         "_fd",
         "_frames",
         "_host",
+        "_loaded",
         "_loading",
         "_out",
         "_paused",
@@ -135,6 +137,7 @@ class Connection:
         self._out: deque[Part] = deque()
         self._writing = False
         self._loading = False  # a region is being read into the page cache
+        self._loaded = False  # the one at the head was read a moment ago
         self._paused = False
 
     def start(self) -> None:
@@ -442,7 +445,11 @@ class Connection:
 
     def _send_region(self, region: FileRegion) -> int:
         length = min(region.length, SENDFILE_CHUNK)
-        if not is_resident(region, length):
+        if self._loaded:
+            # Sent whatever is said of the page cache now, or this would never end where a file
+            # system keeps its pages elsewhere, or where the file has become shorter.
+            self._loaded = False
+        elif not is_resident(region, length):
             self._load(region, length)
             return -1
         sent = os.sendfile(self._fd, region.file.fileno(), region.position, length)
@@ -465,9 +472,9 @@ class Connection:
         self._loading = True
         self._write(False)
         work = self._host.run_blocking(lambda: make_resident(region, length))
-        work.add_done_callback(self._on_loaded)
+        work.add_done_callback(partial(self._on_loaded, region, length))
 
-    def _on_loaded(self, work: asyncio.Future[None]) -> None:
+    def _on_loaded(self, region: FileRegion, length: int, work: asyncio.Future[None]) -> None:
         self._loading = False
         if work.cancelled() or self._fd < 0:
             return
@@ -475,6 +482,8 @@ class Connection:
         if error is not None:
             self.close(f"reading the log failed: {error}")
             return
+        self._loaded = True
+        _page_cache.was_read(region.file.fileno(), region.position, length)
         self._on_writable()
 
     def _write(self, wanted: bool) -> None:

@@ -4,6 +4,9 @@
 is none, `holds` says so and the caller has to probe with reads that do not wait. Those cost
 six times as much, look only at samples, and the first that misses makes the kernel begin to read,
 inside the loop.
+
+Some file systems keep the pages elsewhere: on overlayfs, which a container without a volume has,
+none is ever counted. `was_read` finds that out.
 """
 
 from __future__ import annotations
@@ -56,3 +59,9 @@ class PageCache:
             return None
         pages = (position + length - 1) // _PAGE - position // _PAGE + 1
         return int(self._counts.cache) >= pages
+
+    def was_read(self, fd: int, position: int, length: int) -> None:
+        """These bytes were read just now. If not one page of them is counted, the kernel is not
+        asked any more."""
+        if self.holds(fd, position, length) is False and not self._counts.cache:
+            self._syscall = None

@@ -50,3 +50,12 @@ def test_a_kernel_without_the_call_is_asked_once(fd: int, monkeypatch: pytest.Mo
     assert cache.holds(fd, 0, SIZE) is None
     monkeypatch.undo()
     assert cache.holds(fd, 0, SIZE) is None
+
+
+def test_a_file_system_that_keeps_its_pages_elsewhere_is_found_out(fd: int) -> None:
+    cache = PageCache()
+    cache.was_read(fd, 0, SIZE)
+    assert cache.holds(fd, 0, SIZE) is not False, "they are there, and counted"
+    evict(fd)
+    cache.was_read(fd, 0, SIZE)  # and yet not a page is there
+    assert cache.holds(fd, 0, SIZE) is None
