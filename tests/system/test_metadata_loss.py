@@ -169,6 +169,34 @@ def test_one_folder_whose_metadata_was_removed(used):
     assert "is not there any more" in used.refused()
 
 
+def test_metadata_that_became_empty_is_missed_too(used):
+    (journal,) = (used.a / "metadata").glob("journal-*")
+    journal.write_bytes(b"")
+    partitions = sorted(it.name for it in used.a.glob("orders-*"))
+    said = used.refused()
+    assert f"{used.a}/metadata is empty, and was not" in said
+    assert "ottla metadata rescue" in said
+    assert "--replace" in said
+    assert sorted(it.name for it in used.a.glob("orders-*")) == partitions != []
+    refused = used.run("export", str(used.a.parent / "backup.json"))
+    assert refused.returncode == 1
+    assert "is empty" in refused.stderr
+    done = used.run("rescue", "--yes", "--replace")
+    assert done.returncode == 0, done.stderr
+    used.broker.start()
+    assert everything(used.broker, 40) == list(range(40))
+
+
+def test_a_metadata_folder_without_its_files_is_nothing_to_replace(used):
+    for path in (used.a / "metadata").glob("[!.]*"):
+        path.unlink()
+    assert "is not there any more" in used.refused()
+    done = used.run("rescue", "--yes")
+    assert done.returncode == 0, done.stderr
+    used.broker.start()
+    assert everything(used.broker, 40) == list(range(40))
+
+
 def test_partitions_without_any_note_are_not_forgotten_either(used):
     shutil.rmtree(used.a)
     (used.b / "ottla.metadata").unlink()

@@ -35,4 +35,6 @@ def test_what_is_missing_is_said_once_at_the_start(start_broker):
     assert ("walked in Python" in start_broker("as built").log()) is not walker.NATIVE
     log = start_broker("plain", environment={"OTTLA_NATIVE": "0"}).log()
     assert log.count("walked in Python") == 1
-    assert "install a C compiler" in log
+    assert "OTTLA_NATIVE=0 turns the native code off" in log
+    assert "Unset it" in log
+    assert "install a C compiler" not in log

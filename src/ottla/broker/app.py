@@ -16,7 +16,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from ottla.broker.internal_topics import InternalTopics
-from ottla.broker.metadata_home import Home, MetadataMissing, find_home, remember
+from ottla.broker.metadata_home import (
+    Home,
+    MetadataMissing,
+    check_filled,
+    find_home,
+    remember,
+)
 from ottla.broker.metering import measure
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.producer_ids import ProducerIds
@@ -181,6 +187,8 @@ class Broker:
         home = self._find_home(logs)
         self._store = store = await self._open_store(home, logs.folders)
         stack.push_async_callback(store.close)
+        if not (await store.read("")).entries:
+            self._check_filled(home, logs)
         registry = Registry(store)
         await registry.load()
         self._identify(logs, registry)
@@ -313,6 +321,14 @@ class Broker:
     def _find_home(self, logs: LogDirectories) -> Home:
         try:
             return find_home(self._fs, logs.folders, logs.offline_folders)
+        except MetadataMissing as error:
+            raise StartFailed(str(error)) from None
+        except OSError as error:
+            raise StartFailed(f"the metadata cannot be looked for: {error}") from None
+
+    def _check_filled(self, home: Home, logs: LogDirectories) -> None:
+        try:
+            check_filled(self._fs, home, logs.folders)
         except MetadataMissing as error:
             raise StartFailed(str(error)) from None
         except OSError as error:

@@ -10,6 +10,9 @@ broker that finds none of it asks what it means:
     a note, or partitions without a store   the store is missed: the broker does not start, and says
                                             which folder it misses and what can be done
 
+A store that is there and empty beside a note or partitions is missed in the same way: its journal
+was cut off. (The note is written after the store's first entry.)
+
 Kafka leaves files it does not know alone, so the note does not trouble it.
 """
 
@@ -89,6 +92,16 @@ def find_home(fs: FileSystem, folders: Sequence[str], offline: Mapping[str, str]
             f"that was used before{_offline(used)}: make it usable, or remove it from log.dirs"
         )
     return Home(folders[0], exists=False)
+
+
+def check_filled(fs: FileSystem, home: Home, folders: Sequence[str]) -> None:
+    """For a store that was found and has no entry at all: raises MetadataMissing unless it is that
+    of a broker which was killed in its very first start. Raises OSError."""
+    if noted_homes(fs, folders) or any(partition_folders(fs, folder) for folder in folders):
+        raise MetadataMissing(
+            f"the metadata in {home.path} is empty, and was not: its files were damaged, or copied "
+            f"incompletely. {_REMEDY}, both with --replace"
+        )
 
 
 def find_stores(fs: FileSystem, folders: Sequence[str]) -> list[str]:

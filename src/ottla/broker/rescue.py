@@ -219,18 +219,30 @@ def plan(
         entries.setdefault(layout.CLUSTER, Entry(layout.encode_cluster(found.cluster_id), 0))
     named = noted_homes(fs, found.folders)
     homes = [folder for folder in found.folders if os.path.abspath(folder) in named]
+    here = {os.path.abspath(folder) for folder in found.folders}
+    elsewhere = [
+        f"the metadata was last in {store_path(folder)}, and {folder} is not among these data "
+        "folders: name it as well, unless it is lost"
+        for folder in named
+        if folder not in here
+    ]
     home = (find_stores(fs, found.folders) + homes + list(found.folders))[0]
     return Plan(
         home,
-        store_path(home) if fs.is_dir(store_path(home)) else None,
+        store_path(home) if _has_files(fs, store_path(home)) else None,
         journal.Contents(entries, backup.revision + 1),
         topics,
         following,
         planner.node_id,
         found.cluster_id,
         [*found.conflicts, *planner.conflicts],
-        [*found.notes, *planner.notes],
+        [*elsewhere, *found.notes, *planner.notes],
     )
+
+
+def _has_files(fs: FileSystem, store: str) -> bool:
+    """Whether there is anything to replace. The lock of a store is not."""
+    return fs.is_dir(store) and any(name != paths.LOCK for name in fs.listdir(store))
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,8 @@ def export_command(file: str, config_file: Path | None, data_dir: tuple[str, ...
         noted = noted_homes(fs, folders)
         home = next((it for it in stores if os.path.abspath(it) in noted), stores[0])
         contents = journal.read(fs, store_path(home))
+        if not contents.entries:
+            raise click.ClickException(f"{store_path(home)} is empty: there is nothing to export")
         try:
             meta = read_meta_properties(fs, home)
         except CheckpointError as error:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 HeaderList = list[tuple[str, "bytes | None"]]
 
 _HEADERS_END = b"\t"
+# librdkafka does not hand on which record the broker refused, and why. This is the usual cause.
+_NO_KEY = "; in a compacted topic every record must have a key (--key-separator)"
 
 
 class Line(NamedTuple):
@@ -230,6 +232,8 @@ def send(
         failures = getattr(error, "failures", (error,))
         failed = len(failures)
         reason = explain(failures[0], bootstrap)
+        if failures[0].code is ErrorCode.INVALID_RECORD:
+            reason += _NO_KEY
         problem = problem or f"{count(failed, 'record')} of {offered} not delivered: {reason}"
     seconds = round(time.monotonic() - started, 3)
     return Report(offered - failed, failed, size, seconds, problem)

@@ -26,7 +26,7 @@ _LAST_YEAR = 253_402_300_799_999
 def explain_retention(name: str, bootstrap: str, as_json: bool) -> None:
     """Show why each segment of a topic is still there, and when it will go.
 
-    DUE is when a segment may be deleted, which the next pass of the broker's does. COUNTED FROM is
+    DUE is when a segment may be deleted; the broker's next pass after that does it. COUNTED FROM is
     what its age is counted from: the newest timestamp in it, or (file) the moment its file was last
     written. UNREAD BY are the groups that have committed an offset and not read all of it.
 
@@ -40,7 +40,8 @@ def explain_retention(name: str, bootstrap: str, as_json: bool) -> None:
                "due_unheld", "behind", "newest_timestamp", "counted_from", "counted_from_file",
                "rolls", "unread_by": [{"group", "offset", "records"}]}]}]}
 
-    Moments are milliseconds since 1970; "due" is null when no pass will delete the segment.
+    Moments are milliseconds since 1970; "due" is null when no pass will delete the segment, and
+    not after "now" (perhaps 0) when the next pass will.
     """
     with broker_errors(bootstrap):
         connect(bootstrap)

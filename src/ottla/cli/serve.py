@@ -208,9 +208,12 @@ def say_how_records_are_walked() -> None:
     if not walker.NATIVE:
         logger.warning(
             "records are walked in Python, some hundred times slower than by native code: %s. "
-            "Compacted topics, look-ups by time and compaction feel it. To have it built, install "
-            "a C compiler and Python's headers, then Ottla again",
+            "Compacted topics, look-ups by time and compaction feel it. %s",
             walker.WHY_PLAIN,
+            "Unset it, and start again"
+            if walker.TURNED_OFF
+            else "To have it built, install a C compiler and Python's headers, then Ottla again "
+            "(in a checkout: make clean, make run)",
         )
 
 

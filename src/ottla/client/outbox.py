@@ -117,7 +117,7 @@ class Outbox:
         elif self._thread is None:
             self._start()
         if not self._offered % _SERVE_EVERY:
-            self.producer.poll(0)
+            self.serve(0)
         return True
 
     def settling(self) -> float:
@@ -136,7 +136,10 @@ class Outbox:
 
     def serve(self, timeout: float) -> None:
         """Wait for reports and pass them on; returns after the first ones."""
-        self.producer.poll(timeout)
+        try:
+            self.producer.poll(timeout)
+        except rd.KafkaException as exception:
+            self._note_fatal(exception)
 
     def take_unobserved(self) -> list[KafkaError]:
         """The failures of records without a sink since the last call."""
@@ -192,8 +195,11 @@ class Outbox:
                     break
             # librdkafka lets nothing linger while somebody is inside flush(). When its queue is
             # empty, another thread is running the last callbacks: give it a moment.
-            if self.producer.flush(left) == 0 and len(self):
-                time.sleep(_LULL)
+            try:
+                if self.producer.flush(left) == 0 and len(self):
+                    time.sleep(_LULL)
+            except rd.KafkaException as exception:
+                self._note_fatal(exception)
         return len(self)
 
     def close(self, timeout: float | None = None) -> int:
@@ -256,6 +262,11 @@ class Outbox:
         if error.code() == rd.KafkaError._ALL_BROKERS_DOWN:
             self._contact.lost()
 
+    def _note_fatal(self, exception: rd.KafkaException) -> None:
+        """The client is of no further use. confluent_kafka raises that out of whichever call
+        meets the event, once; the reports that follow tell every record."""
+        LOGGER.debug("%s", exception)
+
     def _start(self) -> None:
         with self._lock:
             if self._thread is None:
@@ -270,7 +281,7 @@ class Outbox:
                 before = self._offered
                 time.sleep(_LULL)
                 if self._offered < before + _SERVE_EVERY:
-                    self.producer.poll(_SHIFT)
+                    self.serve(_SHIFT)
                 if not self._heard and (self._settled or self._contact.waited):
                     self._heard = True
                     if not self._settled:
@@ -281,5 +292,5 @@ class Outbox:
             self._asleep = True
             if not len(self) and not self._stopping:
                 self._wake.wait(5.0)
-                self.producer.poll(0)  # librdkafka's log lines and errors, if any
+                self.serve(0)  # librdkafka's log lines and errors, if any
             self._asleep = False

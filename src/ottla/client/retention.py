@@ -121,6 +121,8 @@ def _leaders(router: Router, topic: str) -> dict[int, int | None]:
         near = get_close_matches(topic, names, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}{hint}")
+    if described.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic!r} cannot be a topic's name")
     check(described.error_code)
     return {
         it.partition_index: it.leader_id if it.leader_id >= 0 else None

@@ -41,6 +41,7 @@ __all__ = [
     "COLUMN_LOOPS",
     "NATIVE",
     "ROW",
+    "TURNED_OFF",
     "WHY_PLAIN",
     "End",
     "Filtered",
@@ -64,10 +65,12 @@ __all__ = [
 
 _INTERFACE: Final = 3  # of `_native`, as its sources beside this module have it
 
+TURNED_OFF: Final = os.environ.get("OTTLA_NATIVE") == "0"
+
 
 def _load() -> tuple[ModuleType | None, str]:
     """The native code, or why there is none."""
-    if os.environ.get("OTTLA_NATIVE") == "0":
+    if TURNED_OFF:
         return None, "OTTLA_NATIVE=0 turns the native code off"
     try:
         from ottla.records import _native

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ottla.broker.metadata_home import remember
 from ottla.broker.rescue import PRODUCER_ID_GAP, Plan, RescueRefused, carry_out, plan, scan
 from ottla.cluster import journal, layout
 from ottla.cluster.backup import Backup, BadBackup, dump, parse
@@ -174,6 +175,14 @@ def test_folders_of_two_brokers_are_refused(data: Data) -> None:
 def test_a_folder_that_is_not_there_is_refused(data: Data) -> None:
     with pytest.raises(RescueRefused, match="/gone is not there"):
         data.plan((A, "/gone"))
+
+
+def test_a_folder_that_had_the_metadata_and_is_not_named_is_asked_for(data: Data) -> None:
+    data.partition(B, "t-0")
+    remember(data.fs, [A, B], A)
+    assert not any("last in" in note for note in data.plan().notes)
+    (note,) = data.plan((B,)).notes
+    assert note.startswith(f"the metadata was last in {A}/metadata, and {A} is not among these")
 
 
 def test_the_groups_topic_gets_its_settings_back(data: Data) -> None:

@@ -158,6 +158,14 @@ def test_undelivered_records_fail_the_command(ottla: Run, producer: FakeProducer
     assert "Error: 2 records of 3 not delivered: too large" in result.stderr
 
 
+def test_a_refused_record_is_told_what_compacted_topics_want(
+    ottla: Run, producer: FakeProducer
+) -> None:
+    producer.failures = [KafkaError(ErrorCode.INVALID_RECORD, "Broker failed to validate record")]
+    result = ottla("produce", "t", input="a\n")
+    assert "in a compacted topic every record must have a key (--key-separator)" in result.stderr
+
+
 def test_a_bad_line_ends_it_but_what_was_read_is_sent(ottla: Run, producer: FakeProducer) -> None:
     result = ottla("produce", "t", "--key-separator", "=", input="a=1\nb\nc=3\n")
     assert result.exit_code == 1

@@ -129,7 +129,7 @@ class FakeRouter:
             topics=[
                 MetadataResponseTopic(
                     name=name,
-                    error_code=0 if name == "orders" else 3,
+                    error_code=0 if name == "orders" else 17 if "/" in name else 3,
                     partitions=[
                         MetadataResponsePartition(
                             partition_index=index,
@@ -287,6 +287,7 @@ def test_a_topic_that_is_not_there(run: Run) -> None:
     assert shown.exit_code == 1
     assert shown.output == "Error: there is no topic 'order'; did you mean 'orders'?\n"
     assert run(FakeRouter(), "zebra").output == "Error: there is no topic 'zebra'\n"
+    assert run(FakeRouter(), "a/b").output == "Error: 'a/b' cannot be a topic's name\n"
 
 
 def test_a_broker_that_is_not_ottla(run: Run) -> None:
