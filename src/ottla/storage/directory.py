@@ -264,10 +264,11 @@ class LogDirectories:
         self._schedule.start()
         self.cleaner.start()
 
-    async def close(self, broker_epoch: int = -1) -> None:
+    async def close(self, broker_epoch: int = -1, *, clean: bool = True) -> None:
         """Stop cleanly: flush every log, write the checkpoints, and the mark that says so.
 
-        A folder with a failed or damaged log gets no mark, and is recovered at the next start.
+        A folder with a failed or damaged log gets no mark, and is recovered at the next start; nor
+        does any unless `clean`.
         """
         await self.cleaner.stop()
         await self._schedule.stop()
@@ -285,7 +286,7 @@ class LogDirectories:
         unclean |= {it.partition for it in self.logs.values() if it.unflushed_messages > 0}
         await self.write_checkpoints()
         mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-        for folder in list(self._online()):
+        for folder in list(self._online()) if clean else ():
             if folder.partitions & self.offline_partitions.keys():
                 continue  # a damaged log was refused by the scan; the next start must scan again
             if folder.partitions & unclean or any(path == folder.path for path, _ in self._stale):
