@@ -434,12 +434,12 @@ class LogDirectories:
 
     def may_be_cut(self, partition: TopicPartition) -> bool:
         """Whether the log may have lost its end since it was last served: its folder was not closed
-        cleanly, or it is in none and may have been in one that was not (a power cut may take the
-        name of a young folder with all that is in it)."""
+        cleanly, or it is in none (a power cut may take the name of a young folder with all that is
+        in it, and a data folder may be missing), so that it begins anew."""
         for folder in self._folders.values():
             if partition in folder.partitions:
                 return not folder.clean
-        return not all(folder.clean for folder in self._folders.values())
+        return True
 
     def folder_of(self, partition: TopicPartition) -> str | None:
         """The data folder that holds a partition."""
