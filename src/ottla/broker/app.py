@@ -187,7 +187,7 @@ class Broker:
         self._identify(logs, registry)
         self.cluster_id = await registry.ensure_cluster_id(_cluster_id_of(logs))
         logs.identify(self.node_id, self.cluster_id)
-        remember(self._fs, logs.folders, home.data_folder)
+        remember(self._fs, logs.folders, home.data_folder, logs.offline_folders)
 
         # The logs, recovered where needed.
         await logs.load(lambda topic: self._topic_config(registry, topic), progress=_say_progress)
