@@ -92,6 +92,28 @@ def test_a_failed_fsync_of_the_metadata_during_the_start_is_no_hang(disk, after)
     assert reason == "started" or "metadata" in reason
 
 
+def test_a_start_that_cannot_raise_the_leader_epochs_leaves_that_to_the_next(disk):
+    async def start(*, create: bool = False) -> int:
+        broker = Broker(load(None, SETTINGS).config, fs=disk)
+        await asyncio.wait_for(broker.start(), LIMIT)
+        services = broker.services
+        if create:
+            await services.controller.create_topics([NewTopic("t", 1, 1)])
+            services.replicas.by_name("t", 0)
+        epoch = services.registry.image.topics["t"].partitions[0].leader_epoch
+        await broker.stop()
+        return epoch
+
+    assert asyncio.run(start(create=True)) == 0
+    disk.remove("/data/.kafka_cleanshutdown")
+    disk.fail(JOURNAL, error=errno.EIO, operations={"append", "pwrite"})
+    with pytest.raises(StartFailed):
+        asyncio.run(start())
+    disk.heal()
+    assert asyncio.run(start()) == 1
+    assert asyncio.run(start()) == 1
+
+
 @pytest.mark.parametrize(
     ("owner", "method", "said"),
     [

@@ -128,6 +128,20 @@ def test_each_folder_counts_for_itself(start_broker, wire, raw, tmp_path):
     assert epochs(wire(broker.bootstrap)) == wanted
 
 
+def test_partitions_of_a_folder_that_was_left_out_begin_anew(start_broker, wire, raw, tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    broker = start_broker(settings={"log.dirs": ",".join(map(str, folders))})
+    raw.create_topic(wire(broker.bootstrap), "t", 4)
+    for partition in range(4):  # makes its files
+        assert raw.fetch(wire(broker.bootstrap), "t", partition=partition).error_code == 0
+    assert broker.terminate() == 0
+    wanted = [int((folders[1] / f"t-{partition}").exists()) for partition in range(4)]
+    assert sum(wanted) == 2
+    broker.settings["log.dirs"] = str(folders[0])
+    broker.start()
+    assert epochs(wire(broker.bootstrap)) == wanted
+
+
 def test_a_consumer_that_was_ahead_notices(killed, wire, raw, batch):
     killed.start()
     consumer = Consumer(

@@ -220,6 +220,19 @@ def test_a_new_folder_and_the_store_in_another_place_are_no_reason(used, wire, t
     assert str(moved) in (used.b / "ottla.metadata").read_text()
 
 
+def test_a_folder_that_is_empty_where_partitions_were(used, tmp_path):
+    used.b.rename(tmp_path / "unmounted")
+    used.b.mkdir()
+    used.broker.launch()
+    assert used.broker.wait(timeout=60) == 1
+    assert f"{used.b} was in use by this broker and is empty" in used.broker.log_since(0)
+    assert not [it for it in used.b.iterdir() if it.is_dir()]
+    shutil.rmtree(used.b)
+    (tmp_path / "unmounted").rename(used.b)
+    used.broker.start()
+    assert everything(used.broker, 40) == list(range(40))
+
+
 # -- rescue ----------------------------------------------------------------------------------
 
 

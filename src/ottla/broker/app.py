@@ -108,6 +108,7 @@ class Broker:
         self._failed: asyncio.Future[str] | None = None
         self._tasks = Tasks(self._task_died)
         self._ending = False
+        self._epochs_raised = False
 
     async def start(self) -> None:
         """Everything in its order; on failure what was started is stopped again."""
@@ -194,13 +195,14 @@ class Broker:
         self._identify(logs, registry)
         self.cluster_id = await registry.ensure_cluster_id(_cluster_id_of(logs))
         logs.identify(self.node_id, self.cluster_id)
-        remember(self._fs, logs.folders, home.data_folder)
+        remember(self._fs, logs.folders, home.data_folder, logs.offline_folders)
 
         # The logs, recovered where needed.
         await logs.load(lambda topic: self._topic_config(registry, topic), progress=_say_progress)
-        stack.push_async_callback(logs.close)
+        stack.push_async_callback(self._close_logs, logs)
         _set_aside_strays(logs, registry.image)
         await registry.raise_leader_epochs(_needing_new_epochs(logs, registry.image, self.node_id))
+        self._epochs_raised = True
         self.data_dirs = tuple(logs.folders)
 
         # Who answers.
@@ -267,6 +269,10 @@ class Broker:
         stack.push_async_callback(listeners.drain, DRAIN_SECONDS)
         # First of all, those who wait for a rebalance are sent elsewhere.
         stack.push_async_callback(groups.close)
+
+    async def _close_logs(self, logs: LogDirectories) -> None:
+        """Clean only with the epochs raised: the mark tells the next start that none need be."""
+        await logs.close(clean=self._epochs_raised)
 
     async def _join(self, stack: AsyncExitStack, services: Services, bound: list[Bound]) -> None:
         """Stand for the controller's office and register; both end with the broker."""

@@ -13,6 +13,10 @@ broker that finds none of it asks what it means:
 A store that is there and empty beside a note or partitions is missed in the same way: its journal
 was cut off. (The note is written after the store's first entry.)
 
+The note also lists the data folders in use. One of them that is empty at a start is most likely a
+disk that is not mounted: the broker does not start either, since it would make the partitions that
+were there anew, empty, and write below the mount point what vanishes when the disk comes back.
+
 Kafka leaves files it does not know alone, so the note does not trouble it.
 """
 
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ottla.cluster.embedded import EmbeddedStore
@@ -72,7 +76,9 @@ def find_home(fs: FileSystem, folders: Sequence[str], offline: Mapping[str, str]
     noted = noted_homes(fs, folders)
     stores = find_stores(fs, folders)
     if stores:
-        return Home(_choose(stores, noted, offline), exists=True)
+        home = _choose(stores, noted, offline)
+        _miss_nothing(fs, home, folders)
+        return Home(home, exists=True)
     if noted:
         raise MetadataMissing(_missed(fs, noted[0], folders, offline))
     if any(fs.is_dir(os.path.join(folder, KRAFT_FOLDER)) for folder in folders):
@@ -119,14 +125,25 @@ def noted_homes(fs: FileSystem, folders: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def remember(fs: FileSystem, folders: Sequence[str], home: str) -> None:
-    """Note in every folder that the store is in the data folder `home`."""
-    home = os.path.abspath(home)
-    text = f"{_FIRST_LINE}\nversion=1\nfolder={home}\n"
+def remember(
+    fs: FileSystem, folders: Sequence[str], home: str, offline: Iterable[str] = ()
+) -> None:
+    """Note in every folder that the store is in the data folder `home`, and which folders are in
+    use: these, and of the `offline` ones those that were before."""
+    try:
+        before = _used(fs, home)
+        used = [os.path.abspath(folder) for folder in folders if _is_ours(fs, folder)]
+    except OSError as error:
+        logger.warning("the data folders in use could not be noted: %s", error)
+        return
+    used += (path for path in map(os.path.abspath, offline) if path in before)
+    lines = [_FIRST_LINE, "version=1", f"folder={os.path.abspath(home)}"]
+    text = "\n".join([*lines, *(f"used={path}" for path in sorted(used)), ""])
     for folder in folders:
+        path = os.path.join(folder, NOTE)
         try:
-            if _read_note(fs, folder) != home:
-                fs.write_atomic(os.path.join(folder, NOTE), text.encode())
+            if not fs.exists(path) or fs.read_bytes(path) != text.encode():
+                fs.write_atomic(path, text.encode())
         except OSError as error:
             logger.warning("%s: where the metadata is could not be noted: %s", folder, error)
 
@@ -145,14 +162,43 @@ def partition_folders(fs: FileSystem, folder: str) -> list[str]:
 
 def _read_note(fs: FileSystem, folder: str) -> str | None:
     try:
-        lines = fs.read_bytes(os.path.join(folder, NOTE)).decode("utf-8", "replace").splitlines()
+        named = _in_note(fs, folder, "folder")
     except FileNotFoundError:
         return None
-    for line in lines:
-        name, _, value = line.partition("=")
-        if name.strip() == "folder" and value.strip():
-            return value.strip()
-    return os.path.abspath(folder)  # damaged, but there was a store
+    return named[0] if named else os.path.abspath(folder)  # damaged, but there was a store
+
+
+def _used(fs: FileSystem, home: str) -> list[str]:
+    """The data folders that were in use, as noted beside the store."""
+    try:
+        return _in_note(fs, home, "used")
+    except FileNotFoundError:
+        return []
+
+
+def _in_note(fs: FileSystem, folder: str, wanted: str) -> list[str]:
+    text = fs.read_bytes(os.path.join(folder, NOTE)).decode("utf-8", "replace")
+    pairs = (line.partition("=") for line in text.splitlines())
+    return [value.strip() for name, _, value in pairs if name.strip() == wanted and value.strip()]
+
+
+def _miss_nothing(fs: FileSystem, home: str, folders: Sequence[str]) -> None:
+    """Raises MetadataMissing when a folder that was in use is empty."""
+    used = _used(fs, home)
+    for folder in folders:
+        if os.path.abspath(folder) in used and not _is_ours(fs, folder):
+            raise MetadataMissing(
+                f"{folder} was in use by this broker and is empty: is its disk mounted? If "
+                "what was there is lost for good, start the broker once without it in log.dirs: "
+                "the partitions that were there begin anew, empty"
+            )
+
+
+def _is_ours(fs: FileSystem, folder: str) -> bool:
+    """Whether a data folder has been used by a broker."""
+    return fs.exists(os.path.join(folder, paths.META_PROPERTIES)) or bool(
+        partition_folders(fs, folder)
+    )
 
 
 def _choose(stores: list[str], noted: list[str], offline: Mapping[str, str]) -> str:

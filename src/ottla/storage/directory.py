@@ -277,10 +277,11 @@ class LogDirectories:
         self._schedule.start()
         self.cleaner.start()
 
-    async def close(self, broker_epoch: int = -1) -> None:
+    async def close(self, broker_epoch: int = -1, *, clean: bool = True) -> None:
         """Stop cleanly: flush every log, write the checkpoints, and the mark that says so.
 
-        A folder with a failed or damaged log gets no mark, and is recovered at the next start.
+        A folder with a failed or damaged log gets no mark, and is recovered at the next start; nor
+        does any unless `clean`.
         """
         await self.cleaner.stop()
         await self._schedule.stop()
@@ -298,7 +299,7 @@ class LogDirectories:
         unclean |= {it.partition for it in self.logs.values() if it.unflushed_messages > 0}
         await self.write_checkpoints()
         mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-        for folder in list(self._online()):
+        for folder in list(self._online()) if clean else ():
             if folder.partitions & self.offline_partitions.keys():
                 continue  # a damaged log was refused by the scan; the next start must scan again
             if folder.partitions & unclean or any(path == folder.path for path, _ in self._stale):
@@ -446,12 +447,12 @@ class LogDirectories:
 
     def may_be_cut(self, partition: TopicPartition) -> bool:
         """Whether the log may have lost its end since it was last served: its folder was not closed
-        cleanly, or it is in none and may have been in one that was not (a power cut may take the
-        name of a young folder with all that is in it)."""
+        cleanly, or it is in none (a power cut may take the name of a young folder with all that is
+        in it, and a data folder may be missing), so that it begins anew."""
         for folder in self._folders.values():
             if partition in folder.partitions:
                 return not folder.clean
-        return not all(folder.clean for folder in self._folders.values())
+        return True
 
     def folder_of(self, partition: TopicPartition) -> str | None:
         """The data folder that holds a partition."""

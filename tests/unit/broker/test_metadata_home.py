@@ -126,3 +126,26 @@ def test_the_note_leaves_kafkas_own_file_alone(disk: MemoryFileSystem) -> None:
     remember(disk, (A,), A)
     assert disk.read_bytes(f"{A}/meta.properties") == META
     assert read_meta_properties(disk, A) == MetaProperties(1, "c")
+
+
+def test_a_folder_that_was_in_use_and_is_empty_is_missed(disk: MemoryFileSystem) -> None:
+    make_store(disk, A)
+    for folder in (A, B):
+        disk.write_atomic(f"{folder}/meta.properties", META)
+    remember(disk, (A, B), A)
+    disk.remove_tree(B)
+    disk.makedirs(B)
+    assert "/b was in use by this broker and is empty: is its disk mounted?" in missed(disk, A, B)
+    remember(disk, (A,), A, offline=[B])
+    assert "/b was in use" in missed(disk, A, B), "a folder that was offline is not forgotten"
+    remember(disk, (A,), A)  # a start without it
+    assert find_home(disk, (A, B), {}).exists
+
+
+def test_a_new_folder_is_not_missed(disk: MemoryFileSystem) -> None:
+    make_store(disk, A)
+    disk.write_atomic(f"{A}/meta.properties", META)
+    remember(disk, (A,), A)
+    assert find_home(disk, (A, B), {}).exists
+    remember(disk, (A, B), A)  # as `ottla metadata rescue` does, without making it anybody's
+    assert find_home(disk, (A, B), {}).exists
