@@ -220,7 +220,20 @@ class LogDirectories:
             # Beyond the log's end it says nothing about what will be written there.
             if found is not None and offset <= found.log_end_offset:
                 found.compaction.cleaned_to = offset
+        for name in (paths.RECOVERY_POINT_CHECKPOINT, paths.CLEANER_CHECKPOINT):
+            if any(self._reaches_too_far(name, result) for _, result in loaded):
+                await self.write_checkpoint(name)
         self._require_one()
+
+    def _reaches_too_far(self, name: str, loaded: Loaded) -> bool:
+        """Whether a checkpoint has an offset behind the end of its log, which was cut. It must not
+        be believed later, when the log has grown beyond it."""
+        entries = loaded.entries[name]
+        return any(
+            entry.offset > log.log_end_offset
+            for log in loaded.logs
+            if (entry := entries.get(log.partition)) is not None
+        )
 
     async def _take_entries(self, folder: DataFolder, loaded: Loaded) -> None:
         """Sort what a folder's checkpoints say: about its logs, and about what is here but cannot
