@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
@@ -236,6 +237,21 @@ class ProducerStates:
             self._ongoing[base_offset] = producer_id
         return None
 
+    def recall(self, header: BatchHeader) -> None:
+        """Remember an older batch of a known producer. The one that a snapshot has stays the last,
+        even when compaction has removed it: the producer goes on from its sequence number."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            return
+        batches = producer.batches
+        last_offset = header.last_offset
+        slot = bisect_left([batch.last_offset for batch in batches], last_offset)
+        if slot < len(batches) and batches[slot].last_offset == last_offset:
+            return
+        delta, timestamp = header.last_offset_delta, header.max_timestamp
+        batches.insert(slot, _Batch(header.last_sequence, last_offset, delta, timestamp))
+        del batches[:-WINDOW]
+
     def _end(
         self, producer_id: int, header: BatchHeader, offset: int, marker: EndMarker
     ) -> CompletedTxn | None:
@@ -260,6 +276,15 @@ class ProducerStates:
     def first_undecided_offset(self) -> int | None:
         """The start of the oldest transaction without a marker."""
         return next(iter(self._ongoing), None)
+
+    def open_transactions(self) -> list[tuple[int, int]]:
+        """First offset and producer id of every transaction without a marker."""
+        return list(self._ongoing.items())
+
+    def forget_transaction(self, first_offset: int) -> None:
+        """A transaction that seems to be open has ended: its marker was compacted away."""
+        producer_id = self._ongoing.pop(first_offset)
+        self._producers[producer_id].txn_first_offset = _NO_TRANSACTION
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """The offset up to which every transaction is decided, and the decision replicated.

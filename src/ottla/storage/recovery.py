@@ -28,7 +28,7 @@ from ottla.records.control import read_end_marker
 from ottla.storage import paths
 from ottla.storage.check import Checked, Damage, check_segment, index_entries
 from ottla.storage.producers import CompletedTxn, ProducerStates
-from ottla.storage.replay import reload_producers, replay
+from ottla.storage.replay import forget_compacted, reload_producers, replay
 from ottla.storage.scan import walk
 from ottla.storage.segment import OpenFiles, Segment
 from ottla.storage.snapshots import ProducerSnapshots
@@ -117,7 +117,11 @@ def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
     """
     files = OpenFiles(fs, 4)
     try:
-        return _recover(fs, task, files)
+        recovered = _recover(fs, task, files)
+        if recovered.producers.open_transactions():
+            kept = [_open(files, task.folder, segment) for segment in recovered.segments]
+            forget_compacted(recovered.producers, kept, task.log_start_offset)
+        return recovered
     finally:
         files.close()  # not when the collector comes by: thousands of logs are opened in a row
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from ottla.records.batch import TRANSACTIONAL_FLAG
 from ottla.records.control import read_end_marker
 from ottla.storage.scan import walk
 
@@ -76,12 +75,10 @@ def replay(states: ProducerStates, segments: Iterable[Segment], log_end_offset: 
 def refill_windows(states: ProducerStates, segments: Iterable[Segment]) -> None:
     """Let the known producers remember their batches of the last megabyte before the states' end.
 
-    The last batch of each, which is all that a snapshot has, comes again as the last; so sequence
-    and epoch are afterwards what they were.
+    Sequence and epoch of each are afterwards what they were in the snapshot.
     """
-    epochs = {state.producer_id: state.producer_epoch for state in states.statistics()}
     end = states.end_offset
-    if not epochs:
+    if not len(states):
         return
     stretches: list[tuple[Segment, int, int]] = []
     budget = _LOOK_BACK
@@ -95,10 +92,32 @@ def refill_windows(states: ProducerStates, segments: Iterable[Segment]) -> None:
             break
     for segment, start, stop in reversed(stretches):
         for _, header in walk(segment.file, start, stop):
-            if epochs.get(header.producer_id) == header.producer_epoch and not header.is_control:
-                plain = header._replace(attributes=header.attributes & ~TRANSACTIONAL_FLAG)
-                states.update(plain, header.base_offset)
-    states.end_offset = end
+            if not header.is_control:
+                states.recall(header)
+
+
+def forget_compacted(
+    states: ProducerStates, segments: Iterable[Segment], log_start_offset: int
+) -> None:
+    """Forget transactions that an old snapshot calls open and whose end was compacted away since.
+
+    To be called when the whole log has been replayed. Nothing of an open transaction is ever
+    compacted, and its marker stays as long as one of its batches does. So without a marker and
+    without its first batch, both are gone, and no marker will ever come.
+    """
+    listed = list(segments)
+    bases = [segment.base_offset for segment in listed]
+    for first_offset, producer_id in states.open_transactions():
+        slot = bisect_right(bases, first_offset) - 1
+        if slot < 0 or first_offset < log_start_offset:
+            continue  # deleted, not compacted: the marker may still come
+        segment = listed[slot]
+        place = segment.locate(first_offset)
+        if place is not None:
+            _, header = next(walk(segment.file, place[0], segment.size))
+            if (header.base_offset, header.producer_id) == (first_offset, producer_id):
+                continue
+        states.forget_transaction(first_offset)
 
 
 def _boundary(segment: Segment, stop: int, budget: int) -> int:
