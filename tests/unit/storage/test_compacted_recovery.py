@@ -1,0 +1,88 @@
+"""Opening logs that have been compacted, after a power cut or the loss of an index."""
+
+from __future__ import annotations
+
+from ottla.config.topic import TopicConfig
+from ottla.storage.paths import index_name
+from ottla.testing.logs import FOLDER, LogBench
+
+RETENTION_MS = 1000
+
+
+def settings(segment_bytes: int = 100_000) -> TopicConfig:
+    return TopicConfig(
+        cleanup_policy=frozenset({"compact"}),
+        internal_segment_bytes=segment_bytes,
+        delete_retention_ms=RETENTION_MS,
+    )
+
+
+def test_a_producer_goes_on_from_its_last_batch_though_that_was_compacted_away() -> None:
+    bench = LogBench(settings())
+    log = bench.open()
+
+    def put(key: bytes, sequence: int) -> bool:
+        return bench.put(
+            log, (key, b"v"), producer_id=1, producer_epoch=0, sequence=sequence
+        ).duplicate
+
+    put(b"stays", 0)
+    put(b"goes", 1)
+    bench.put(log, (b"goes", b"newer"))
+    log.roll()
+    bench.flush(log)
+    put(b"lost", 2)  # so the producer's last batch is not in what is cleaned
+    bench.clean(log)
+    assert [it.base_offset for it in bench.batches(log)] == [0, 2, 3]
+    bench = bench.power_lost(names=True)
+    log = bench.open(recovery_point=3)
+    assert log.log_end_offset == 3
+    assert not put(b"lost", 2)
+    assert put(b"goes", 1)
+
+
+def test_a_transaction_that_was_compacted_away_does_not_open_again() -> None:
+    bench = LogBench(settings(segment_bytes=400))
+    log = bench.open()
+    bench.put(
+        log, (b"a", b"v" * 100), producer_id=1, producer_epoch=0, sequence=0, transactional=True
+    )  # 0
+    bench.put(log, (b"b", b"v" * 100))  # 1
+    log.roll()  # the snapshot at 2 says that a transaction is open
+    bench.put(log, (b"c", b"v" * 300))  # 2
+    bench.end_transaction(log, 1, commit=True)  # 3, in the next segment
+    bench.put(log, (b"a", b"v" * 20))
+    log.roll()
+    bench.clock.advance(86_400_000)
+    assert log.expire_producers(bench.clock.now_ms()) == 1
+    for number in range(3):
+        bench.clean(log)
+        bench.clock.advance(RETENTION_MS)
+        bench.put(log, (b"later %d" % number, b"v" * 300))
+        log.roll()
+    bench.clean(log)
+    assert not any(it.is_transactional for it in bench.batches(log))
+    bench.flush(log)
+    end = log.log_end_offset
+    bench = bench.killed()
+    bench.fs.remove(f"{FOLDER}/{index_name(2)}")
+    log = bench.open(recovery_point=end)
+    assert log.last_stable_offset(end) == end
+
+
+def test_an_open_transaction_stays_open() -> None:
+    bench = LogBench(settings())
+    log = bench.open()
+    bench.put(log, (b"a", b"1"))
+    bench.put(
+        log, (b"b", b"1"), producer_id=1, producer_epoch=0, sequence=0, transactional=True
+    )  # 1
+    log.roll()
+    bench.put(log, (b"a", b"2"))
+    log.roll()
+    bench.clean(log)
+    bench.flush(log)
+    for clean in (True, False):
+        bench = bench.killed()
+        log = bench.open(clean=clean, recovery_point=log.log_end_offset)
+        assert log.last_stable_offset(log.log_end_offset) == 1
