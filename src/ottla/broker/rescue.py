@@ -325,7 +325,7 @@ class _Planner:
             last = max(mine, default=count - 1)
             self.conflicts.append(
                 f"{name}-{last} would be one of {count} partitions, of which {len(mine)} have a "
-                f"folder: move it away if it is none, or confirm it with --partitions {name}={count}"
+                f"folder: move it away if it is none, or confirm with --partitions {name}={count}"
             )
             count = len(mine)
         missing = tuple(index for index in range(count) if index not in mine)
