@@ -114,6 +114,27 @@ def test_metadata_older_than_the_log_gets_an_epoch_above_it(killed, wire, raw, b
     assert epochs(wire(killed.bootstrap)) == [4]
 
 
+def test_an_epoch_that_none_can_follow_is_not_believed(killed, wire, raw):
+    killed.start()
+    assert killed.terminate() == 0
+    (killed.data_dir / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n99999999999 0\n")
+    killed.start()
+    connection = wire(killed.bootstrap)
+    assert epochs(connection) == [1]
+    assert raw.fetch(connection, "t").high_watermark == 20
+
+
+def test_a_rescue_begins_above_epochs_that_no_record_tells_of(killed, wire):
+    for _ in range(3):
+        killed.start()
+        killed.kill()
+    shutil.rmtree(killed.data_dir / "metadata")
+    command = [sys.executable, "-m", "ottla", "metadata", "rescue", "--yes", "--data-dir"]
+    subprocess.run([*command, str(killed.data_dir)], check=True, capture_output=True)
+    killed.start()
+    assert fetch_error(wire(killed.bootstrap), 3) == FENCED_LEADER_EPOCH, "else it waits for ever"
+
+
 def test_each_folder_counts_for_itself(start_broker, wire, raw, tmp_path):
     folders = [tmp_path / "a", tmp_path / "b"]
     broker = start_broker(settings={"log.dirs": ",".join(map(str, folders))})

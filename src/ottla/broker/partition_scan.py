@@ -19,7 +19,10 @@ from ottla.storage.producers import ProducerStates, SnapshotError
 _NOBODY = TopicPartition("", 0)
 _NO_INDEX = 2**31 - 1
 _NEVER = 2**62
-_MAX_EPOCH = 2**31 - 2
+_MAX_EPOCH = 2**30
+_MAX_PRODUCER_ID = 2**62
+"""No broker gets there: what is above comes from damage, or from a client that made it up. Taken
+for real it would leave no numbers to go on with."""
 
 
 @dataclass(slots=True)
@@ -27,6 +30,8 @@ class Traces:
     """The highest numbers found, -1 for none, and what was odd."""
 
     folder: str
+    is_partition: bool = False
+    """Whether any file of a partition is there."""
     topic_id: TopicId | None = None
     leader_epoch: int = -1
     producer_id: int = -1
@@ -44,11 +49,13 @@ def read_traces(fs: FileSystem, folder: str) -> Traces:
         traces.problems.append(f"{error}; the topic id of its other partitions is used")
     try:
         for _, line in read_lines(fs, f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT}"):
-            traces.leader_epoch = max(traces.leader_epoch, int(line.split()[0]))
+            _note(traces, epoch=int(line.split()[0]))
     except (CheckpointError, ValueError, IndexError) as error:
         traces.problems.append(f"{error}; the epochs are taken from the records")
     for name in fs.listdir(folder):
         parsed = paths.parse_offset_file(name)
+        if parsed is not None or name in (paths.PARTITION_METADATA, paths.LEADER_EPOCH_CHECKPOINT):
+            traces.is_partition = True
         if parsed is None:
             continue
         if parsed[1] == paths.LOG_SUFFIX:
@@ -65,7 +72,15 @@ def _read_snapshot(fs: FileSystem, path: str, offset: int, traces: Traces) -> No
     except SnapshotError:
         return  # torn: the batches tell the same
     for state in states.statistics():
-        traces.producer_id = max(traces.producer_id, state.producer_id)
+        _note(traces, producer_id=state.producer_id)
+
+
+def _note(traces: Traces, *, epoch: int = -1, producer_id: int = -1) -> None:
+    """Take numbers into account, unless they cannot be real."""
+    if epoch <= _MAX_EPOCH:
+        traces.leader_epoch = max(traces.leader_epoch, epoch)
+    if producer_id <= _MAX_PRODUCER_ID:
+        traces.producer_id = max(traces.producer_id, producer_id)
 
 
 def _read_segment(fs: FileSystem, path: str, base_offset: int, traces: Traces) -> None:
@@ -96,8 +111,7 @@ def _read_segment(fs: FileSystem, path: str, base_offset: int, traces: Traces) -
             if is_news and checksum_ok(
                 file.pread(end - position, position), 0, BatchHeader._make(fields)
             ):
-                traces.leader_epoch = max(traces.leader_epoch, min(epoch, _MAX_EPOCH))
-                traces.producer_id = max(traces.producer_id, producer_id)
+                _note(traces, epoch=epoch, producer_id=producer_id)
             position, expected = end, fields[0]
     finally:
         file.close()

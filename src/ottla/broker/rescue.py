@@ -6,8 +6,10 @@ epochs, batches and producer snapshots have producer ids, and `meta.properties` 
 and cluster. From that a store can be made in which every record is where it was. What nothing but
 the store knew is gone: settings of topics, groups and brokers, and partitions that never had files.
 
-Numbers that must never be used twice begin above everything found: leader epochs by one, producer
-ids by a million, since ids are also held by producers that have not written yet.
+Numbers that must never be used twice begin far above everything found: leader epochs by a thousand,
+producer ids by a million. Both are also held by clients without any record that tells of them: an
+epoch is raised with every start after a crash, and a consumer that has seen a higher one would wait
+for it for ever; an id is given to a producer before it writes.
 
 `scan` looks and `plan` decides; neither changes anything. `carry_out` does it, and an older store
 stays beside the new one. A topic with two ids, or a partition in two folders, is for a person to
@@ -44,6 +46,10 @@ from ottla.storage import paths
 from ottla.storage.checkpoints import CheckpointError, MetaProperties, read_meta_properties
 
 PRODUCER_ID_GAP = 1_000_000
+LEADER_EPOCH_GAP = 1_000
+
+MOST_MISSING = 10_000
+"""A topic of which more partitions have no folder is rather a folder that is no partition's."""
 
 UNRECOVERABLE = (
     "settings of topics, groups and brokers (topics get the broker's defaults)",
@@ -148,6 +154,9 @@ def scan(
             assert partition is not None
             progress(f"{folder}/{name}")
             traces = read_traces(fs, f"{folder}/{name}")
+            if not traces.is_partition:
+                result.notes.append(f"{folder}/{name} has no file of a partition and is left out")
+                continue
             result.notes += traces.problems
             result.next_producer_id = max(result.next_producer_id, traces.producer_id + 1)
             other = result.found.setdefault(partition, traces)
@@ -292,6 +301,8 @@ class _Planner:
         self._found: dict[str, dict[int, Traces]] = {}
         for partition, traces in found.found.items():
             self._found.setdefault(partition.topic, {})[partition.partition] = traces
+        # A partition without a folder may have been under any of the epochs that the others had.
+        self._highest = max((it.leader_epoch for it in found.found.values()), default=-1)
         # what is said
         self.conflicts: list[str] = []
         self.notes: list[str] = []
@@ -322,6 +333,13 @@ class _Planner:
         elif name == OFFSETS_TOPIC:
             settings = offsets_settings(self._config)
             count = self._count_offsets(name, mine, count)
+        if count - len(mine) > MOST_MISSING and name not in self._counts:
+            last = max(mine, default=count - 1)
+            self.conflicts.append(
+                f"{name}-{last} would be one of {count} partitions, of which {len(mine)} have a "
+                f"folder: move it away if it is none, or confirm with --partitions {name}={count}"
+            )
+            count = len(mine)
         missing = tuple(index for index in range(count) if index not in mine)
         if missing and mine:
             self.notes.append(
@@ -329,11 +347,13 @@ class _Planner:
             )
         states = []
         for index in range(count):
-            epoch = mine[index].leader_epoch if index in mine else -1
+            epoch = mine[index].leader_epoch if index in mine else self._highest
             if known is not None and index < len(known.partitions):
                 epoch = max(epoch, known.partitions[index].leader_epoch)
             states.append(
-                PartitionState(self.node_id, epoch + 1, 0, (self.node_id,), (self.node_id,))
+                PartitionState(
+                    self.node_id, epoch + LEADER_EPOCH_GAP, 0, (self.node_id,), (self.node_id,)
+                )
             )
         return TopicPlan(name, topic_id, states, settings, missing, origin)
 

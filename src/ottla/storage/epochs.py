@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
+_MAX_EPOCH = 2**31 - 1
 
 
 class EpochStart(NamedTuple):
@@ -49,6 +50,8 @@ class LeaderEpochs:
             raise CheckpointError(self._path, number, f"not 'epoch offset': {line!r}") from None
         if epoch < 0 or start_offset < 0:
             raise CheckpointError(self._path, number, f"negative: {line!r}")
+        if epoch >= _MAX_EPOCH:
+            raise CheckpointError(self._path, number, f"no epoch can follow: {line!r}")
         return EpochStart(epoch, start_offset)
 
     @property

@@ -8,7 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from ottla.broker.metadata_home import remember
-from ottla.broker.rescue import PRODUCER_ID_GAP, Plan, RescueRefused, carry_out, plan, scan
+from ottla.broker.rescue import (
+    LEADER_EPOCH_GAP,
+    PRODUCER_ID_GAP,
+    Plan,
+    RescueRefused,
+    carry_out,
+    plan,
+    scan,
+)
 from ottla.cluster import journal, layout
 from ottla.cluster.backup import Backup, BadBackup, dump, parse
 from ottla.cluster.embedded import EmbeddedStore
@@ -82,7 +90,10 @@ def test_topics_ids_epochs_and_producer_ids_come_back(data: Data) -> None:
     assert (made.cluster_id, made.node_id) == ("c", 7)
     (topic,) = made.topics
     assert (topic.name, topic.id, topic.made) == ("orders", ONE, ())
-    assert [state.leader_epoch for state in topic.partitions] == [4, 10]
+    assert [state.leader_epoch for state in topic.partitions] == [
+        3 + LEADER_EPOCH_GAP,
+        9 + LEADER_EPOCH_GAP,
+    ]
     assert {state.leader for state in topic.partitions} == {7}
     assert made.next_producer_id == 42 + PRODUCER_ID_GAP
 
@@ -96,7 +107,8 @@ async def test_a_broker_reads_what_was_made(data: Data) -> None:
     registry = Registry(store)
     image = await registry.load()
     assert image.cluster_id == "c"
-    assert [it.leader_epoch for it in image.topics["wide"].partitions] == list(range(1, 71))
+    epochs = [it.leader_epoch - LEADER_EPOCH_GAP for it in image.topics["wide"].partitions]
+    assert epochs == list(range(70))
     assert (await registry.allocate_producer_ids()).start >= PRODUCER_ID_GAP
     await store.close()
 
@@ -107,6 +119,37 @@ def test_a_gap_in_the_partitions_is_said_and_filled(data: Data) -> None:
     made = data.plan()
     assert made.topics[0].made == (1, 2, 5, 6)
     assert any("partition(s) 1-2, 5-6" in note for note in made.notes)
+
+
+def test_a_partition_without_a_folder_may_have_had_any_epoch(data: Data) -> None:
+    data.partition(A, "orders-1", batch(0, epoch=5))
+    data.partition(A, "payments-0", batch(0, epoch=7))
+    epochs = [state.leader_epoch for state in data.plan().topics[0].partitions]
+    assert epochs == [7 + LEADER_EPOCH_GAP, 5 + LEADER_EPOCH_GAP]
+
+
+def test_numbers_that_nothing_could_follow_are_not_believed(data: Data) -> None:
+    data.partition(A, "orders-0", batch(0, epoch=2, producer_id=2**63 - 1), batch(1, 3, 41))
+    data.write(f"{A}/orders-0/leader-epoch-checkpoint", b"0\n1\n99999999999 4\n")
+    made = data.plan()
+    assert made.topics[0].partitions[0].leader_epoch == 3 + LEADER_EPOCH_GAP
+    assert made.next_producer_id == 42 + PRODUCER_ID_GAP
+
+
+def test_a_folder_that_only_has_the_name_of_a_partition_is_left_out(data: Data) -> None:
+    data.partition(A, "orders-0", batch(0))
+    data.fs.makedirs(f"{A}/backup-20261116/orders-0")
+    made = data.plan()
+    assert [topic.name for topic in made.topics] == ["orders"]
+    assert made.conflicts == []
+    assert any("backup-20261116" in note for note in made.notes)
+
+
+def test_a_partition_far_from_all_others_is_for_a_person_to_settle(data: Data) -> None:
+    data.partition(A, "orders-0", batch(0))
+    data.partition(A, "orders-20261116", batch(0))
+    (conflict,) = data.plan().conflicts
+    assert "orders-20261116" in conflict
 
 
 def test_a_topic_with_two_ids_is_for_a_person_to_settle(data: Data) -> None:
@@ -149,7 +192,7 @@ def test_damage_hides_nothing_behind_it(data: Data) -> None:
     damaged[16] = 7  # the magic byte
     data.partition(A, "orders-0", whole, bytes(damaged), batch(2, epoch=5, producer_id=9))
     made = data.plan()
-    assert made.topics[0].partitions[0].leader_epoch == 6
+    assert made.topics[0].partitions[0].leader_epoch == 5 + LEADER_EPOCH_GAP
     assert made.next_producer_id == 10 + PRODUCER_ID_GAP
     assert any(f"damaged at position {len(whole)}" in note for note in made.notes)
 
@@ -250,7 +293,8 @@ def test_the_data_is_newer_than_the_backup(data: Data) -> None:
     made = data.plan(base=backup_of(partitions=2, **{"retention.ms": "5"}).contents)
     topics = {it.name: it for it in made.topics}
     assert topics["orders"].config == {"retention.ms": "5"}
-    assert [it.leader_epoch for it in topics["orders"].partitions] == [26, 21, 1]
+    epochs = [it.leader_epoch - LEADER_EPOCH_GAP for it in topics["orders"].partitions]
+    assert epochs == [25, 25, 0]
     assert topics["later"].id == TWO
     assert made.next_producer_id == 7 + PRODUCER_ID_GAP
     entries = made.contents.entries
