@@ -310,7 +310,9 @@ class Inbox:
         deadline = time.monotonic() + _ASK
         for each in assigned:
             tp = TopicPartition(each.topic, each.partition)
-            if tp in self._paused or tp in self._at_end:
+            # An end that is not behind the last record: librdkafka may have gone to a wrong place.
+            end = self._at_end.get(tp)
+            if tp in self._paused or (end is not None and end == self.given.get(tp, end)):
                 continue
             if time.monotonic() >= deadline:
                 return
