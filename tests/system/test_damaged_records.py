@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import pytest
 
 import ottla
 from ottla.records.batch import batches
+from ottla.records.builder import build_batch
+from ottla.records.checksum import crc32c
 from ottla.testing.process import BrokerProcess
 
 StartBroker = Callable[..., BrokerProcess]
@@ -80,6 +83,45 @@ def test_skipping_goes_past_the_whole_batch(broker: BrokerProcess, kind: str) ->
         consumer.assign("orders", "earliest")
         seen = [record.offset for record in consumer.records(limit=12)]
     assert seen == [*range(6), *range(9, 15)]
+
+
+def lose_offset_5(broker: BrokerProcess) -> None:
+    """Make of the second batch, offsets 3 to 5, what compaction leaves of it without the last."""
+    [log] = Path(broker.data_dir, "orders-0").glob("*.log")
+    place, header = list(batches(log.read_bytes()))[1]
+    size = 0
+    for padding in range(400):
+        records = [(header.base_timestamp, None, b"x" * 50, ())] * 2
+        records[1] = (header.base_timestamp, None, b"x" * padding, ())
+        batch = bytearray(build_batch(records, base_offset=3, leader_epoch=header.leader_epoch))
+        size = len(batch)
+        if size == header.size:
+            break
+    assert size == header.size
+    struct.pack_into(">i", batch, 23, 2)  # the last offset's delta
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    with log.open("r+b") as file:
+        file.seek(place)
+        file.write(batch)
+
+
+@pytest.mark.parametrize("codec", ["none"], indirect=True)
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_found_behind_offsets_that_compaction_removed(
+    broker: BrokerProcess, kind: str
+) -> None:
+    lose_offset_5(broker)
+    damage(broker, kind)
+    with ottla.Consumer(broker.bootstrap) as consumer:
+        consumer.assign("orders", "earliest")
+        assert [record.offset for record in consumer.records(limit=5)] == list(range(5))
+        with pytest.raises(ottla.DamagedRecordsError) as caught:
+            consumer.poll(60)
+        assert caught.value.next_offset == 9
+    with ottla.Consumer(broker.bootstrap, on_error="skip") as consumer:
+        consumer.assign("orders", "earliest")
+        seen = [record.offset for record in consumer.records(limit=11)]
+    assert seen == [*range(5), *range(9, 15)]
 
 
 async def test_the_asynchronous_consumer_stops_and_skips_too(broker: BrokerProcess) -> None:

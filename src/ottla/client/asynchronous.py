@@ -370,8 +370,9 @@ class AsyncConsumer(Generic[K, V]):
         await self._close(finished=sys.exception() is None)
 
     async def _close(self, *, finished: bool) -> None:
-        if not self._closed:
-            self._closed = True
+        self._closed = True
+        # If this is cancelled before its turn comes, the next call closes.
+        if not self._consumer._inbox.closed:
             await self._run(functools.partial(self._consumer._inbox.close, finished=finished))
             self._thread.shutdown(wait=False)
 

@@ -35,12 +35,16 @@ _BYTES = 1 << 20
 def examine(router: Router, partition: TopicPartition, offset: int) -> Damage | None:
     """What is wrong with the records at `offset`; None when they can be read, or there are none.
 
-    Raises KafkaError when no broker can be asked.
+    Batches of which nothing is given to a reader at `offset` (compaction has removed the rest, or
+    they are a transaction's markers) are passed. Raises KafkaError when no broker can be asked.
     """
-    problem, end = _look(router, partition, offset)
-    if problem is None:
-        return None
-    return Damage(offset, problem, _behind(router, partition, offset, end))
+    at: int | None = offset
+    while at is not None:
+        problem, end, onward = _look(router, partition, at)
+        if problem is not None:
+            return Damage(at, problem, _behind(router, partition, at, end))
+        at = onward
+    return None
 
 
 def _behind(router: Router, partition: TopicPartition, damaged: int, end: int) -> int:
@@ -58,8 +62,11 @@ def _behind(router: Router, partition: TopicPartition, damaged: int, end: int) -
     return good
 
 
-def _look(router: Router, partition: TopicPartition, offset: int) -> tuple[str | None, int]:
-    """What is wrong with the batch that holds `offset`, if anything; and the high watermark."""
+def _look(
+    router: Router, partition: TopicPartition, offset: int
+) -> tuple[str | None, int, int | None]:
+    """What is wrong with the batch that holds `offset`, if anything; the high watermark; and where
+    to look next, if the batch gives a reader nothing."""
     answer = router.metadata([partition.topic])
     [topic] = answer.topics
     leader = next(
@@ -86,9 +93,19 @@ def _look(router: Router, partition: TopicPartition, offset: int) -> tuple[str |
         code = error_code(part.error_code)
         if code is not ErrorCode.CORRUPT_MESSAGE:
             raise KafkaError(code)
-        return "the broker finds no record batch there", end
+        return "the broker finds no record batch there", end, None
     data = memoryview(part.records or b"")
-    return (_fault(data) if data.nbytes else None), end
+    if not data.nbytes:
+        return None, end, None
+    fault = _fault(data)
+    if fault is not None:
+        return fault, end, None
+    header = read_header(data)
+    if not header.is_control and any(
+        record.offset >= offset for record in iter_records(data, header)
+    ):
+        return None, end, None
+    return None, end, header.next_offset if offset < header.next_offset < end else None
 
 
 def _fault(data: memoryview) -> str | None:

@@ -57,7 +57,7 @@ _DAMAGED = (
 _QUIET = 2.0
 _LONGEST_QUIET = 60.0
 # Seconds that a broker has to answer what is asked meanwhile.
-_ASK = 5.0
+_ASK = 2.0
 
 Examine = Callable[[TopicPartition, int], "Damage | None"]
 
@@ -301,14 +301,26 @@ class Inbox:
             self._unreturned = [m for m in self._unreturned if _partition_of(m) not in gone]
 
     def _look_for_damage(self) -> None:
-        """Nothing has come for a while: is there a partition that librdkafka cannot read on?"""
+        """Nothing has come for a while: is there a partition that librdkafka cannot read on?
+
+        The reader waits for the answer, so the time is limited, and a broker that does not answer
+        is no damage: librdkafka goes on trying."""
         with translated():
             assigned = self.client.assignment()
+        deadline = time.monotonic() + _ASK
         for each in assigned:
             tp = TopicPartition(each.topic, each.partition)
-            if tp in self._paused or tp in self._at_end:
+            # An end that is not behind the last record: librdkafka may have gone to a wrong place.
+            end = self._at_end.get(tp)
+            if tp in self._paused or (end is not None and end == self.given.get(tp, end)):
                 continue
-            offset = self._position(tp)
+            if time.monotonic() >= deadline:
+                return
+            try:
+                offset = self._position(tp)
+            except KafkaError as error:
+                LOGGER.debug("%s cannot be looked at: %s", tp, error)
+                return
             if offset is None:
                 continue
             damage = self._examine(tp, offset)

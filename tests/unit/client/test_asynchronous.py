@@ -158,6 +158,31 @@ async def test_a_cancelled_take_keeps_no_records(made: list[Any]) -> None:
         assert made[0].stored in ([], [("t", 0, 0)])
 
 
+async def test_a_consumer_can_be_closed_after_a_close_that_was_cancelled(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ottla.AsyncConsumer()
+    inside, go_on = threading.Event(), threading.Event()
+
+    def poll(timeout: float) -> Any:
+        inside.set()
+        go_on.wait(10)
+
+    monkeypatch.setattr(made[0], "poll", poll)
+    waiting = asyncio.ensure_future(consumer.poll(0.05))
+    await asyncio.to_thread(inside.wait, 10)
+    closing = asyncio.ensure_future(consumer.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    go_on.set()
+    assert await waiting is None
+    assert not made[0].closed
+    await consumer.close()
+    assert made[0].closed
+
+
 async def iterate_and_fail(consumer: ottla.AsyncConsumer[bytes, bytes]) -> None:
     async with consumer:
         async for record in consumer:

@@ -226,6 +226,26 @@ def test_a_function_that_fails_leaves_the_consumer_at_the_record(made: list[Any]
     assert record.offset == 1
 
 
+def test_a_broker_that_does_not_answer_is_no_reason_to_fail(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.inbox._QUIET", 0.0)
+    consumer = ottla.Consumer(group="g", reset="earliest")
+    asked: list[Any] = []
+
+    def committed(partitions: Any, timeout: float) -> Any:
+        asked.append(partitions)
+        raise rd.KafkaException(rd.KafkaError(rd.KafkaError._TIMED_OUT, "timed out"))
+
+    monkeypatch.setattr(made[0], "committed", committed, raising=False)
+    consumer.subscribe("t")
+    made[0].assigned = [rd.TopicPartition("t", number) for number in range(50)]
+    made[0].record("t", 50, 0)
+    assert consumer.poll() is not None  # contact there is
+    assert consumer.poll(0.01) is None
+    assert {each.partition for [each] in asked} == {0}  # the others would not answer either
+
+
 def test_an_interrupted_deserializer_takes_no_record_with_it(made: list[Any]) -> None:
     outcomes: Any = iter([KeyboardInterrupt(), None, None])
 
