@@ -7,8 +7,10 @@
 The clean part has each key once. Cleaning removes from both parts what the dirty part supersedes.
 The rules are Kafka's: never into the active segment, nor into one that reaches beyond the last
 stable offset (and so the high watermark), nor into one with a record younger than
-`min.compaction.lag.ms`. A log is due when its dirty share is above `min.cleanable.dirty.ratio`, or
-when a dirty record is older than `max.compaction.lag.ms`. The dirtiest comes first.
+`min.compaction.lag.ms`. One rule is ours: nor beyond what was flushed, because a power cut must not
+take a value together with the one it has replaced. A log is due when its dirty share is above
+`min.cleanable.dirty.ratio`, or when a dirty record is older than `max.compaction.lag.ms`. The
+dirtiest comes first.
 """
 
 from __future__ import annotations

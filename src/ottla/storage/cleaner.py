@@ -279,6 +279,8 @@ class Cleaner:
         try:
             if log.compaction.must_roll(now_ms):
                 log.roll()
+            if log.compaction.awaits_flush:
+                self._directories.flush_wanted(log)
             return log.compaction.assess(now_ms)
         except OSError as error:
             log.storage_failed(error, "looking for what to compact")

@@ -93,9 +93,14 @@ class Compaction:
             cleaned_to=self.cleaned_to,
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
-            stable_offset=log.last_stable_offset(limit),
+            stable_offset=min(log.last_stable_offset(limit), log.recovery_point),
             now_ms=now_ms,
         )
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Whether something cannot be cleaned only because it has not been flushed."""
+        return self.wanted and self._log.recovery_point < self._segments.active.base_offset
 
     def must_roll(self, now_ms: int) -> bool:
         """Whether a record in the active segment has waited for `max.compaction.lag.ms`: there it

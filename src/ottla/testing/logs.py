@@ -168,6 +168,8 @@ class Bench:
 
     def clean(self, log: Log, *, map_bytes: int = 1 << 20) -> CleanSummary | None:
         """What the log cleaner does, on the spot; None when there is nothing to clean."""
+        if log.compaction.awaits_flush:
+            self.flush(log)
         now_ms = self.clock.now_ms()
         self.fs.now_ms = now_ms
         found = log.compaction.assess(now_ms)

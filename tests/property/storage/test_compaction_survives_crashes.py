@@ -195,6 +195,7 @@ def goes_on(run: Run, bench: LogBench, log: Log) -> None:
     if log.log_end_offset > len(written) and run.in_flight is not None:
         written.append(run.in_flight)
     log.roll()
+    bench.flush(log)
     while log.compaction.assess(bench.clock.now_ms()).cleanable_bytes:
         bench.clean(log)
     compare(written, bench, log)

@@ -107,6 +107,7 @@ def test_an_open_transaction_and_what_follows_it_are_left_alone() -> None:
     log.roll()
     bench.put(log, (b"a", b"2"))  # 2
     log.roll()
+    bench.flush(log)
     found = log.compaction.assess(bench.clock.now_ms())
     assert found.first_uncleanable_offset == 1
     bench.clean(log)

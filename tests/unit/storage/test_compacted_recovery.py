@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ottla.config.topic import TopicConfig
+from ottla.storage.log import Log
 from ottla.storage.paths import index_name
+from ottla.testing.files import Crashed
 from ottla.testing.logs import FOLDER, LogBench
 
 RETENTION_MS = 1000
@@ -86,3 +90,40 @@ def test_an_open_transaction_stays_open() -> None:
         bench = bench.killed()
         log = bench.open(clean=clean, recovery_point=log.log_end_offset)
         assert log.last_stable_offset(log.log_end_offset) == 1
+
+
+def two_values() -> tuple[LogBench, Log]:
+    """A key whose first value was flushed and whose second was not."""
+    bench = LogBench(settings(segment_bytes=400))
+    log = bench.open()
+    bench.put(log, (b"k", b"first"))
+    bench.put(log, (b"a", b"v" * 300))
+    log.roll()
+    bench.flush(log)
+    bench.put(log, (b"k", b"second"))
+    bench.put(log, (b"b", b"v" * 300))
+    log.roll()
+    return bench, log
+
+
+def test_a_power_cut_does_not_take_a_value_with_the_one_that_replaced_it() -> None:
+    bench, log = two_values()
+    begin = bench.fs.operations
+    bench.clean(log)
+    for number in range(begin, bench.fs.operations):
+        bench, log = two_values()
+        bench.fs.crash_at(number, torn=0)
+        with pytest.raises(Crashed):
+            bench.clean(log)
+        bench = bench.power_lost(names=True)
+        log = bench.open(recovery_point=2)
+        assert b"k" in [record.key for record in bench.records(log)]
+
+
+def test_what_was_not_flushed_is_not_cleaned() -> None:
+    bench, log = two_values()
+    assert log.compaction.awaits_flush
+    assert log.compaction.assess(bench.clock.now_ms()).first_uncleanable_offset == 2
+    bench.flush(log)
+    assert not log.compaction.awaits_flush
+    assert log.compaction.assess(bench.clock.now_ms()).first_uncleanable_offset == 4
