@@ -134,12 +134,15 @@ def test_who_has_to_look_at_much_takes_turns(broker, wire, raw, batch, held, eve
         lying = crowded_batch(3, NOW + 5000)
         assert raw.produce(one, "t", lying).error_code == 0
     assert raw.produce(one, "t", batch([b"x"], timestamps=[NOW + 6000])).error_code == 0
-    assert raw.produce(one, "other", batch([b"x"], timestamps=[NOW])).error_code == 0
+    # Here no batch is searched, so that nothing but the turns decides.
+    broker.create_topic("stamped", 1, config={"message.timestamp.type": "LogAppendTime"})
+    assert raw.produce(one, "stamped", batch([b"x"], timestamps=[NOW])).error_code == 0
     for each in many:
         ask_by_time(each, range(1), NOW + 5000)
     eventually(lambda: len(held.threads) == 2)
-    ask_by_time(one, range(1), NOW, "other")
-    held.let(64)  # of the two hundred and more that the others need
+    ask_by_time(one, range(1), 0, "stamped")
+    eventually(lambda: broker._services().workers.look_ups.waiting == 1)
+    held.let(2 * reads.TURN_SEARCHES)  # of the two hundred that the others need
     assert found(one) == [(0, 0)]
     held.let(1000)
     assert [found(each) for each in many] == [[(0, 300)]] * 2

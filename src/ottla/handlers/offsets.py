@@ -44,7 +44,7 @@ from ottla.protocol.messages.offsets import (
 )
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
-from ottla.storage.reads import NeedsLongLookUp, TimeLookUp, TimestampOffset
+from ottla.storage.reads import LookUpGoesOn, NeedsLongLookUp, TimeLookUp, TimestampOffset
 
 LATEST = -1
 EARLIEST = -2
@@ -184,11 +184,18 @@ async def _look_up(pending: Pending, committed: bool, owner: object, services: S
 
 
 async def _run(look_up: TimeLookUp, owner: object, services: Services) -> TimestampOffset | None:
+    """In turns with the others: who meets a record from a wrong clock looks at a whole segment."""
     workers = services.workers
-    try:
-        return await workers.look_ups.run(owner, partial(look_up.run, short=True))
-    except NeedsLongLookUp:
-        return await workers.long_look_ups.run(owner, partial(look_up.run, short=False))
+    short = True
+    while look_up.is_current:
+        threads = workers.look_ups if short else workers.long_look_ups
+        try:
+            return await threads.run(owner, partial(look_up.run, short=short))
+        except LookUpGoesOn:
+            short = True
+        except NeedsLongLookUp:
+            short = False
+    return None
 
 
 def _name_position(

@@ -36,6 +36,10 @@ SHORT_BYTES = 4 << 20
 """A batch that is larger than this when decompressed is for the long look-ups, one at a time."""
 SHORT_RECORDS = 1 << 16
 """So is a batch with more records than this."""
+TURN_SEARCHES = 16
+TURN_HEADERS = 1 << 15
+"""After so many batches that were searched in vain (a long look-up: one), or of which the header
+was read, some 50 ms, a look-up by time makes way for the others, and goes on in its next turn."""
 ANY_TIME = -(1 << 63)
 
 
@@ -49,6 +53,10 @@ class TimestampOffset(NamedTuple):
 
 class NeedsLongLookUp(Exception):
     """A short look-up came across a batch that is too large for it: to be run as a long one."""
+
+
+class LookUpGoesOn(Exception):
+    """A look-up has had its turn and is not through: to be run again."""
 
 
 # --- by offset --------------------------------------------------------------------------------
@@ -122,7 +130,10 @@ class TimeLookUp:
     say where to begin.
     """
 
-    __slots__ = ("_generation", "_learned", "_log_start", "_segments", "_timestamp", "_views")
+    __slots__ = (
+        "_generation", "_learned", "_log_start", "_position", "_segments", "_slot", "_timestamp",
+        "_views",
+    )  # fmt: skip
 
     def __init__(self, segments: Segments, timestamp_ms: int | None, log_start_offset: int) -> None:
         self._segments = segments
@@ -131,6 +142,9 @@ class TimeLookUp:
         self._log_start = log_start_offset
         self._views = [self._view(segment) for segment in segments]
         self._learned: list[tuple[SegmentView, tuple[int, int]]] = []
+        # how far it has come
+        self._slot = 0
+        self._position: int | None = None  # in that segment; None: where the indexes say
 
     def _view(self, segment: Segment) -> SegmentView:
         if not segment.offset_index.in_memory:
@@ -148,7 +162,8 @@ class TimeLookUp:
         return all(view.latest is not None and view.latest[0] < wanted for view in self._views)
 
     def run(self, *, short: bool) -> TimestampOffset | None:
-        """Look. Blocks; raises OSError, KafkaError, and NeedsLongLookUp if it was to be `short`."""
+        """Look. Blocks; raises OSError, KafkaError, LookUpGoesOn when its turn is over, and
+        NeedsLongLookUp if it was to be `short`. After those two it goes on where it was."""
         if self._timestamp is not None:
             return self._first_at_or_after(self._timestamp, short)
         latest, found = NO_TIMESTAMP, None
@@ -158,23 +173,51 @@ class TimeLookUp:
                 latest, found = timestamp, view
         if found is None:
             return None
-        start = found.start
-        if start is None:
-            start = found.offset_index().lookup(self._latest(found)[1])
-        return _search(found, start, latest, 0, short)
+        if self._position is None:
+            start = found.start
+            if start is None:
+                start = found.offset_index().lookup(self._latest(found)[1])
+            self._position = start
+        return self._search(found, latest, 0, short)
 
     def _first_at_or_after(self, timestamp: int, short: bool) -> TimestampOffset | None:
-        for view in self._views:
-            if self._latest(view)[0] < timestamp:
-                continue
-            start = view.start
-            if start is None:
-                _, indexed = view.time_index().lookup(timestamp)
-                start = view.offset_index().lookup(max(indexed, self._log_start))
-            found = _search(view, start, timestamp, self._log_start, short)
-            if found is not None:
-                return found
+        for view in self._views[self._slot :]:
+            if self._latest(view)[0] >= timestamp:
+                if self._position is None:
+                    start = view.start
+                    if start is None:
+                        _, indexed = view.time_index().lookup(timestamp)
+                        start = view.offset_index().lookup(max(indexed, self._log_start))
+                    self._position = start
+                found = self._search(view, timestamp, self._log_start, short)
+                if found is not None:
+                    return found
+            self._slot += 1
+            self._position = None
         return None
+
+    def _search(
+        self, view: SegmentView, timestamp: int, min_offset: int, short: bool
+    ) -> TimestampOffset | None:
+        """The first record of a segment from the position on, at `min_offset` or after it, with
+        this timestamp or a later one."""
+        searches, headers = TURN_SEARCHES if short else 1, TURN_HEADERS
+        file = view.open()
+        try:
+            for position, header in walk(file, self._position or 0, view.size):
+                self._position = position
+                headers -= 1
+                if header.max_timestamp >= timestamp and header.last_offset >= min_offset:
+                    found = _search_batch(file, position, header, timestamp, min_offset, short)
+                    if found is not None:
+                        return TimestampOffset(*found, header.leader_epoch)
+                    searches -= 1
+                self._position = position + header.size
+                if not searches or not headers:
+                    raise LookUpGoesOn
+            return None
+        finally:
+            file.close()
 
     def _latest(self, view: SegmentView) -> tuple[int, int]:
         if view.latest is not None:
@@ -199,24 +242,6 @@ class TimeLookUp:
         for view, latest in self._learned:
             segments[segments.slot_of(view.base_offset)].learn_latest(latest)
         return True
-
-
-def _search(
-    view: SegmentView, start: int, timestamp: int, min_offset: int, short: bool
-) -> TimestampOffset | None:
-    """The first record of a segment from `start` on, at `min_offset` or after it, with this
-    timestamp or a later one."""
-    file = view.open()
-    try:
-        for position, header in walk(file, start, view.size):
-            if header.max_timestamp < timestamp or header.last_offset < min_offset:
-                continue
-            found = _search_batch(file, position, header, timestamp, min_offset, short)
-            if found is not None:
-                return TimestampOffset(*found, header.leader_epoch)
-        return None
-    finally:
-        file.close()
 
 
 def _search_batch(
