@@ -40,7 +40,7 @@ from ottla.protocol.messages.produce import (
 from ottla.records import walker
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
-from ottla.runtime.workers import NoChild
+from ottla.runtime.workers import ChildDied, NoChild
 from ottla.storage.validate import IN_A_THREAD, RecordsRejected, TakesLong, prepare
 
 BY_ID = 13
@@ -220,7 +220,7 @@ async def _append_slowly(
         try:
             buffer = memoryview(bytearray(await _prepared(records, partition, services)))
             info = partition.append(buffer, services.clock.now_ms(), prepared=True)
-        except (KafkaError, NoChild) as problem:
+        except (KafkaError, ChildDied, NoChild) as problem:
             error = (
                 problem
                 if isinstance(problem, KafkaError)
