@@ -26,7 +26,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Annotated, Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 import confluent_kafka as rd
 
@@ -40,7 +51,7 @@ from ottla.client.errors import (
     translate_exception,
     translated,
 )
-from ottla.client.inbox import Examine, Inbox
+from ottla.client.inbox import Inbox
 from ottla.client.options import Option, documented
 from ottla.client.positions import Position, check_offset, check_partition, check_position
 from ottla.client.records import Record, TimestampType
@@ -58,8 +69,12 @@ from ottla.client.settings import (
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.client.router import Router
+
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 Partitions = str | Iterable["TopicPartition | tuple[str, int]"]
 """A topic's name for all of its partitions, or (topic, partition) pairs."""
@@ -215,7 +230,7 @@ class Consumer(Generic[K, V]):
         }
         config = librdkafka_config(own, options.get("config"), _RESERVED)
         self._inbox = Inbox(
-            config, stores_offsets=self._group is not None, examine=_examiner(config)
+            config, stores_offsets=self._group is not None, outside=_Outside(config)
         )
         self._client = self._inbox.client
 
@@ -647,26 +662,37 @@ def _as_record(message: rd.Message, key: Any, value: Any) -> Record[Any, Any]:
     )
 
 
-def _examiner(config: Mapping[str, Any]) -> Examine:
-    """Looks at a partition from outside, where our own protocol may be spoken."""
-    servers = str(config["bootstrap.servers"])
-    plain = str(config.get("security.protocol", "plaintext")).lower() == "plaintext"
+class _Outside:
+    """Looks at partitions with requests of our own, where those can be spoken."""
 
-    def look(tp: TopicPartition, offset: int) -> Damage | None:
-        if not plain:
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._servers = str(config["bootstrap.servers"])
+        self._plain = str(config.get("security.protocol", "plaintext")).lower() == "plaintext"
+
+    def examine(self, tp: TopicPartition, offset: int) -> Damage | None:
+        from ottla.client.damage import examine
+
+        return self._ask(examine, tp, offset)
+
+    def first_offset(self, tp: TopicPartition, offset: int) -> int | None:
+        from ottla.client.damage import first_offset
+
+        return self._ask(first_offset, tp, offset)
+
+    def _ask(
+        self, question: Callable[[Router, TopicPartition, int], T], tp: TopicPartition, offset: int
+    ) -> T | None:
+        if not self._plain:
             return None
         # Not needed by anybody whose records are whole.
-        from ottla.client.damage import examine
         from ottla.client.router import Router
 
         try:
-            with Router(servers, timeout=5.0) as router:
-                return examine(router, tp, offset)
+            with Router(self._servers, timeout=5.0) as router:
+                return question(router, tp, offset)
         except KafkaError as error:
             LOGGER.debug("%s cannot be examined at %d: %s", tp, offset, error)
             return None
-
-    return look
 
 
 def _check_on_error(given: object) -> Any:

@@ -5,6 +5,7 @@ once, tries again and again in silence, or takes garbage for an offset and goes 
 partition that stands still although it has more records is looked at here, with a fetch of our own:
 
     examine(router, partition, offset)     what is wrong there; None when nothing is
+    first_offset(router, partition, offset)    the next record there; None when nothing is known
 
 The first offset behind the damage is found the same way: batches are tried, further and further
 away, until one is whole, and then closer and closer.
@@ -27,6 +28,7 @@ from ottla.records.reader import iter_records
 if TYPE_CHECKING:
     from ottla.client.router import Router
     from ottla.model.ids import TopicPartition
+    from ottla.records.batch import BatchHeader
 
 _BYTES = 1 << 20
 """What one look asks for; a broker sends a larger first batch whole."""
@@ -44,6 +46,23 @@ def examine(router: Router, partition: TopicPartition, offset: int) -> Damage | 
         if problem is not None:
             return Damage(at, problem, _behind(router, partition, at, end))
         at = onward
+    return None
+
+
+def first_offset(router: Router, partition: TopicPartition, offset: int) -> int | None:
+    """The offset of the first whole record at or behind `offset`; None when there is none yet, or
+    damage comes first. Records of aborted transactions count."""
+    at: int | None = offset
+    while at is not None:
+        data, end, problem = _fetch(router, partition, at)
+        if problem is not None or not data.nbytes or _fault(data) is not None:
+            return None
+        header = read_header(data)
+        if not header.is_control:
+            for record in iter_records(data, header):
+                if record.offset >= at:
+                    return record.offset
+        at = _onward(header, at, end)
     return None
 
 
@@ -67,6 +86,28 @@ def _look(
 ) -> tuple[str | None, int, int | None]:
     """What is wrong with the batch that holds `offset`, if anything; the high watermark; and where
     to look next, if the batch gives a reader nothing."""
+    data, end, problem = _fetch(router, partition, offset)
+    if problem is None and data.nbytes:
+        problem = _fault(data)
+    if problem is not None or not data.nbytes:
+        return problem, end, None
+    header = read_header(data)
+    if not header.is_control and any(
+        record.offset >= offset for record in iter_records(data, header)
+    ):
+        return None, end, None
+    return None, end, _onward(header, offset, end)
+
+
+def _onward(header: BatchHeader, offset: int, end: int) -> int | None:
+    """Where the next batch begins, if there is one."""
+    return header.next_offset if offset < header.next_offset < end else None
+
+
+def _fetch(
+    router: Router, partition: TopicPartition, offset: int
+) -> tuple[memoryview, int, str | None]:
+    """The bytes that a broker sends for `offset`, the high watermark, and why there are none."""
     answer = router.metadata([partition.topic])
     [topic] = answer.topics
     leader = next(
@@ -93,19 +134,8 @@ def _look(
         code = error_code(part.error_code)
         if code is not ErrorCode.CORRUPT_MESSAGE:
             raise KafkaError(code)
-        return "the broker finds no record batch there", end, None
-    data = memoryview(part.records or b"")
-    if not data.nbytes:
-        return None, end, None
-    fault = _fault(data)
-    if fault is not None:
-        return fault, end, None
-    header = read_header(data)
-    if not header.is_control and any(
-        record.offset >= offset for record in iter_records(data, header)
-    ):
-        return None, end, None
-    return None, end, header.next_offset if offset < header.next_offset < end else None
+        return memoryview(b""), end, "the broker finds no record batch there"
+    return memoryview(part.records or b""), end, None
 
 
 def _fault(data: memoryview) -> str | None:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import confluent_kafka as rd
 
@@ -59,13 +59,22 @@ _LONGEST_QUIET = 60.0
 # Seconds that a broker has to answer what is asked meanwhile.
 _ASK = 2.0
 
-Examine = Callable[[TopicPartition, int], "Damage | None"]
+# Times that librdkafka is put back to the same place.
+_PUT_BACK = 5
+
+
+class Outside(Protocol):
+    """Who looks at a partition without librdkafka; None where that is not possible."""
+
+    def examine(self, tp: TopicPartition, offset: int) -> Damage | None: ...
+
+    def first_offset(self, tp: TopicPartition, offset: int) -> int | None: ...
 
 
 class Inbox:
-    """Messages on their way to the reader. `examine` looks at a partition from outside."""
+    """Messages on their way to the reader. `outside` looks at a partition without librdkafka."""
 
-    def __init__(self, config: dict[str, Any], *, stores_offsets: bool, examine: Examine) -> None:
+    def __init__(self, config: dict[str, Any], *, stores_offsets: bool, outside: Outside) -> None:
         try:
             self.client = rd.Consumer({**config, "error_cb": self._note}, logger=RdkafkaLog())
         except rd.KafkaException as exception:
@@ -75,7 +84,7 @@ class Inbox:
         self._heard = False
         self._stores_offsets = stores_offsets
         self._from_start = config["auto.offset.reset"] == "earliest"
-        self._examine = examine
+        self._outside = outside
         self._failure: KafkaError | None = None
         self._torn = False  # records were lost on their way from librdkafka
         # Of the present assignment.
@@ -90,6 +99,9 @@ class Inbox:
         self._paused: set[TopicPartition] = set()
         self._suspects: dict[TopicPartition, rd.Message] = {}  # what librdkafka could not read
         self._damaged: dict[TopicPartition, DamagedRecordsError] = {}
+        # Damage was met in them, and how often librdkafka was put back to where since.
+        self._watched: dict[TopicPartition, tuple[int, int]] = {}
+        self._doubtful: rd.Message | None = None  # the first of `_ready`, perhaps too far on
         self._quiet_since = time.monotonic()
         self._quiet = _QUIET
 
@@ -104,6 +116,10 @@ class Inbox:
             message = self._ready.popleft()
             if self._suspects and _partition_of(message) in self._suspects:
                 continue  # whatever librdkafka made of the bytes behind the damaged ones
+            if self._watched and self._is_doubtful(message):
+                self._ready.appendleft(message)
+                self._doubtful = message
+                return None
             problem = message.error()
             if problem is None:
                 return message
@@ -135,6 +151,9 @@ class Inbox:
             self._stop_at(tp, message.offset(), error.str())
             del self._suspects[tp]
         if self._damaged:
+            return
+        if self._doubtful is not None:
+            self._settle_doubt()
             return
         if self._torn:
             self._go_back()
@@ -285,6 +304,7 @@ class Inbox:
             self._paused.clear()
             self._suspects.clear()
             self._damaged.clear()
+            self._watched.clear()
             if self._unreturned is not None:
                 self._unreturned.clear()
             return
@@ -299,6 +319,45 @@ class Inbox:
         self._unstored -= gone
         if self._unreturned is not None:
             self._unreturned = [m for m in self._unreturned if _partition_of(m) not in gone]
+
+    def _is_doubtful(self, message: rd.Message) -> bool:
+        """Whether there are offsets between the last record and this one, where damage was met.
+
+        librdkafka may take garbage for an offset. It finds no such offset at the broker and goes to
+        where `reset` says, also when it has been put back in the meantime."""
+        error = message.error()
+        if error is not None and error.code() != rd.KafkaError._PARTITION_EOF:
+            return False
+        tp, offset = _partition_of(message), cast(int, message.offset())
+        return tp in self._watched and offset > self.given.get(tp, offset)
+
+    def _settle_doubt(self) -> None:
+        """Let the doubtful message pass, if nothing readable is before it; else read again."""
+        message, self._doubtful = self._doubtful, None
+        if message is None or not self._ready or self._ready[0] is not message:
+            return
+        tp, offset = _partition_of(message), cast(int, message.offset())
+        at = self.given[tp]
+        damage = self._outside.examine(tp, at)
+        first = None if damage is not None else self._outside.first_offset(tp, at)
+        place, times = self._watched[tp]
+        times = times + 1 if place == at else 1
+        is_end = message.error() is not None
+        if damage is None and (times > _PUT_BACK or (is_end if first is None else first >= offset)):
+            # Nothing is there for the reader.
+            if is_end:
+                self._ready.popleft()
+                self._at_end[tp] = offset
+            else:
+                self.given[tp] = offset
+            return
+        self._ready = deque(m for m in self._ready if _partition_of(m) != tp)
+        self._at_end.pop(tp, None)
+        if damage is not None:
+            self._stop_at(tp, at, damage.problem, damage.next_offset)
+        else:
+            self._seek(tp, at)
+        self._watched[tp] = (at, times)
 
     def _look_for_damage(self) -> None:
         """Nothing has come for a while: is there a partition that librdkafka cannot read on?
@@ -323,7 +382,7 @@ class Inbox:
                 return
             if offset is None:
                 continue
-            damage = self._examine(tp, offset)
+            damage = self._outside.examine(tp, offset)
             if damage is not None:
                 self._stop_at(tp, offset, damage.problem, damage.next_offset)
 
@@ -350,9 +409,15 @@ class Inbox:
         librdkafka may have taken garbage for an offset and gone on there, so it is put back."""
         at = self.given.get(tp, -1 if offset is None else offset)
         if behind is None:
-            found = self._examine(tp, at)
+            found = self._outside.examine(tp, at)
             behind = None if found is None else found.next_offset
         self._damaged[tp] = DamagedRecordsError(tp, at, problem, behind)
+        if at >= 0:
+            self.given[tp] = at
+        self._watched.setdefault(tp, (at, 0))
+        self._seek(tp, at)
+
+    def _seek(self, tp: TopicPartition, at: int) -> None:
         try:
             self.client.seek(rd.TopicPartition(*tp, at))
         except rd.KafkaException as exception:

@@ -13,6 +13,7 @@ import pytest
 
 import ottla
 from ottla.client.consumer import ConsumerOptions
+from ottla.client.errors import Damage
 from ottla.client.options import options_of
 from ottla.client.producer import ProducerOptions
 from ottla.errors import ErrorCode, KafkaError
@@ -244,6 +245,42 @@ def test_a_broker_that_does_not_answer_is_no_reason_to_fail(
     assert consumer.poll() is not None  # contact there is
     assert consumer.poll(0.01) is None
     assert {each.partition for [each] in asked} == {0}  # the others would not answer either
+
+
+@pytest.mark.parametrize("jump", ["records", "end"])
+def test_behind_damage_librdkafka_is_put_back_when_it_goes_too_far(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch, jump: str
+) -> None:
+    whole = [9, 10, 30]  # of 6 to 8 nothing can be read, and 11 to 29 compaction has removed
+    monkeypatch.setattr(
+        "ottla.client.consumer._Outside.examine",
+        lambda _self, tp, offset: Damage(6, "no batch", 9) if offset <= 8 else None,
+    )
+    monkeypatch.setattr(
+        "ottla.client.consumer._Outside.first_offset",
+        lambda _self, tp, offset: next((each for each in whole if each >= offset), None),
+    )
+    consumer = ottla.Consumer(on_error="skip")
+    client = made[0]
+    client.topics["t"] = 1
+    consumer.assign([T0], 6)
+    client.failure(rd.KafkaError._BAD_MSG, "t", 0, 6)
+
+    def seek(partition: rd.TopicPartition) -> None:
+        """The first time that it is to go behind the damage, librdkafka goes to the end."""
+        client.sought.append((partition.topic, partition.partition, partition.offset))
+        if partition.offset == 9 and client.sought.count(("t", 0, 9)) == 1:
+            if jump == "records":
+                client.record("t", 0, 31)
+            else:
+                client.failure(rd.KafkaError._PARTITION_EOF, "t", 0, 31)
+        elif partition.offset == 9:
+            for offset in whole:
+                client.record("t", 0, offset)
+
+    monkeypatch.setattr(client, "seek", seek)
+    assert [record.offset for record in consumer.records(limit=3)] == whole
+    assert client.sought == [("t", 0, 6), ("t", 0, 9), ("t", 0, 9)]
 
 
 def test_an_interrupted_deserializer_takes_no_record_with_it(made: list[Any]) -> None:
