@@ -1,6 +1,6 @@
 # Everything a person types. `make run` and `make test` need only python3 (3.11 or newer) and make.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench interop explore fuzz docs clean
+.PHONY: help setup run test lint format bench interop explore fuzz docs site clean
 
 PYTHON ?= python3
 UV := .uv/bin/uv
@@ -68,6 +68,10 @@ fuzz: setup ## mutated frames against a broker until stopped
 docs: setup ## write the generated reference pages anew
 	$(BIN)/python -m ottla.cli.reference docs/reference
 	$(BIN)/python -m ottla.pipelines.reference docs/spark.md
+
+site: setup ## all of the documentation as one searchable site in .cache/site
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --conf-dir docs/site --doctree-dir .cache/site-state . .cache/site
+	@echo "open .cache/site/index.html, or: $(BIN)/python -m http.server --directory .cache/site 8000 --bind 127.0.0.1"
 
 clean: ## remove what was built; the data folder stays
 	rm -rf .venv .uv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
