@@ -1,6 +1,6 @@
 # Everything a person types. `make run` and `make test` need only python3 (3.11 or newer) and make.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench interop explore fuzz docs site clean
+.PHONY: help setup run test lint format bench interop matrix explore fuzz docs site clean
 
 PYTHON ?= python3
 UV := .uv/bin/uv
@@ -58,6 +58,9 @@ bench: setup ## Apache Kafka and Ottla side by side (needs java and mvn)
 interop: setup ## Apache's Java clients and tools, kcat, other projects' own suites against Ottla (needs java and mvn)
 	$(BIN)/python -m bench.interop $(ARGS)
 	$(BIN)/python -m bench.spark.interop
+
+matrix: setup ## the tests on every Python from 3.11 up that is found, a quarter of an hour for each
+	$(BIN)/python -m bench.matrix --workers $(WORKERS) $(ARGS)
 
 explore: setup ## the property tests with other examples than `make test` has
 	$(BIN)/pytest -n $(WORKERS) --hypothesis-profile search tests/property

@@ -170,7 +170,7 @@ def test_what_is_wrong_is_said_in_one_sentence(
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ('{"orders":{"0":23,}}', "no JSON from character 19 on"),
+        ('{"orders":{"0":23,]}', "no JSON from character 19 on"),
         ('{"orders":{"0":23}', "no JSON from character 19 on"),
         ('{"orders":23}', "'orders' does not hold an object"),
         ('{"orders":{"x":23}}', "'x' under 'orders' is not the number of a partition"),
