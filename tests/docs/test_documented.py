@@ -245,6 +245,12 @@ def test_the_file_map_shows_every_package_and_only_what_exists() -> None:
             assert (SOURCE / package / name).exists(), f"{package}/{name} is on the map only"
 
 
+def test_the_page_about_the_tests_names_every_folder() -> None:
+    named = set(re.findall(r"^\| `(\w+)/` \|", (ROOT / "tests" / "README.md").read_text(), re.M))
+    below = (path.relative_to(ROOT).parts for path in tracked())
+    assert named == {parts[1] for parts in below if parts[0] == "tests" and len(parts) > 2}
+
+
 # -- pages -------------------------------------------------------------------------------------
 
 
