@@ -232,7 +232,10 @@ class Writer:
         """The value, or a Deferred of it; a KafkaError is raised, or fails the Deferred."""
         if not self._gathered and self._all_committed():
             if isinstance(value, KafkaError):
-                raise value
+                try:
+                    raise value
+                finally:
+                    del value  # or the error and this frame would hold each other
             return value
         deferred: Deferred[Any] = Deferred()
         self.answer(deferred, value)

@@ -46,7 +46,10 @@ class Deferred(Generic[T]):
 
     def result(self) -> T:
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                del self  # or the error and this frame would hold each other: a cycle to collect
         return self._value  # type: ignore[return-value]
 
     def on_done(self, callback: Callable[[Deferred[T]], None]) -> None:
