@@ -109,7 +109,9 @@ class Writer:
         self._writes += 1
         if self._gathers and (self._writes > FEW or self._gathered):
             limit = self._limit()
-            size = sum(map(_size, result.records))
+            size = RECORD_OVERHEAD * len(result.records)
+            for key, value in result.records:
+                size += len(key) + (0 if value is None else len(value))
             if self._gathered_bytes + size > limit:
                 self._write_gathered()
             if size <= limit:

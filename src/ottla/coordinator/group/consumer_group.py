@@ -148,7 +148,7 @@ class ConsumerMember(NamedTuple):
             self.classic,
             it.member_epoch,
             it.previous_member_epoch,
-            MemberState(it.state),
+            it.state if type(it.state) is MemberState else MemberState(it.state),
             it.assigned,
             it.pending_revocation,
         )
@@ -348,12 +348,13 @@ class ConsumerGroup:
 
     def apply(self, entry: ConsumerEntry) -> None:
         """Replay one entry. Deleting what is not there is nothing: compaction may have been."""
+        if isinstance(entry, CurrentAssignmentEntry):  # most are, and `match` takes its time
+            if entry.value is not None:
+                self._hand_over(entry.member_id, entry.value)
+            elif entry.member_id in self.members:
+                self._hand_over(entry.member_id, _GONE)
+            return
         match entry:
-            case CurrentAssignmentEntry(_, member_id, None):
-                if member_id in self.members:
-                    self._hand_over(member_id, _GONE)
-            case CurrentAssignmentEntry(_, member_id, CurrentAssignment() as value):
-                self._hand_over(member_id, value)
             case TargetAssignmentEntry(_, member_id, target):
                 if target is None:
                     self.targets.pop(member_id, None)
@@ -475,15 +476,15 @@ def encode(entry: ConsumerEntry) -> Record:
 
 def _record(entry: ConsumerEntry) -> Record:
     group_id = entry.group_id
+    if isinstance(entry, CurrentAssignmentEntry):  # most are, and `match` takes its time
+        if entry.value is None:
+            return journal.current_assignment_tombstone(group_id, entry.member_id)
+        return journal.current_assignment(group_id, entry.member_id, entry.value)
     match entry:
         case TargetAssignmentEntry(_, member_id, target):
             if target is None:
                 return journal.target_assignment_tombstone(group_id, member_id)
             return journal.target_assignment(group_id, member_id, target)
-        case CurrentAssignmentEntry(_, member_id, None):
-            return journal.current_assignment_tombstone(group_id, member_id)
-        case CurrentAssignmentEntry(_, member_id, CurrentAssignment() as holdings):
-            return journal.current_assignment(group_id, member_id, holdings)
         case ConsumerGroupEntry(_, None):
             return journal.consumer_group_tombstone(group_id)
         case ConsumerGroupEntry(_, int() as epoch, metadata_hash):

@@ -106,6 +106,8 @@ class Revision:
     def update(self, now: Now, wishes: Mapping[str, Any]) -> None:
         """Take over what the member has said about itself."""
         before = self.before
+        if not wishes and not self._group.regexes and before.id in self._group.members:
+            return  # nothing, as most do
         news = {name: wish for name, wish in wishes.items() if wish != getattr(before, name)}
         self.member = member = before._replace(**news) if news else before
         if news or (member.id not in self._group.members and self.replaced is None):
