@@ -210,8 +210,9 @@ class Writer:
         replay = self._shard.replay
         try:
             for record in records:
+                key, value = record
                 meaning = record.meaning if type(record) is Written else None
-                replay(*record, offset=offset, meaning=meaning)
+                replay(key, value, offset=offset, meaning=meaning)
                 offset += 1
         except Exception:
             logger.exception("%s: a change could not be applied", self._partition.id)

@@ -60,6 +60,16 @@ def _listed(shares: journal.Partitions) -> list[wire.TopicPartitions]:
     ]
 
 
+@given(TEXTS, INTS, st.just(0) | LONGS)
+def test_epochs_are_packed_as_the_codec_does(group: str, epoch: int, metadata_hash: int) -> None:
+    _, value = journal.consumer_group(group, epoch, metadata_hash)
+    message = wire.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
+    assert value == journal._value(message, journal.CONSUMER_VERSION)
+    _, value = journal.target_epoch(group, epoch)
+    target = wire.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
+    assert value == journal._value(target, journal.CONSUMER_VERSION)
+
+
 @given(TEXTS, TEXTS, SHARES)
 def test_targets_are_packed_as_the_codec_does(
     group: str, member: str, shares: journal.Partitions

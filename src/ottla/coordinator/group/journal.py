@@ -313,14 +313,18 @@ def group_tombstone(group_id: str) -> Record:
 
 # --- consumer groups ------------------------------------------------------------------------------
 
+# A rebalance writes many of these: they are packed by hand, as the codec does it.
+_pack_epoch = Struct(">hix").pack
+_pack_hashed = Struct(">hiBBBq").pack  # the hash is the one tagged field (number 0, 8 bytes)
+_pack_epochs = Struct(">hiib").pack
+
 
 def consumer_group(group_id: str, epoch: int, metadata_hash: int) -> Record:
     return (
         _group_key(wire.ConsumerGroupMetadataKey, group_id),
-        _value(
-            wire.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
-            CONSUMER_VERSION,
-        ),
+        _pack_hashed(CONSUMER_VERSION, epoch, 1, 0, 8, metadata_hash)
+        if metadata_hash
+        else _pack_epoch(CONSUMER_VERSION, epoch),
     )
 
 
@@ -366,10 +370,7 @@ def consumer_member_tombstone(group_id: str, member_id: str) -> Record:
 def target_epoch(group_id: str, epoch: int) -> Record:
     return (
         _group_key(wire.ConsumerGroupTargetAssignmentMetadataKey, group_id),
-        _value(
-            wire.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch),
-            CONSUMER_VERSION,
-        ),
+        _pack_epoch(CONSUMER_VERSION, epoch),
     )
 
 
@@ -420,12 +421,8 @@ def regex_tombstone(group_id: str, expression: str) -> Record:
     return _key(key), None
 
 
-_pack_epochs = Struct(">hiib").pack
-
-
 def _packed(partitions: Partitions) -> bytes:
-    """What the codec writes for a list of `TopicPartitions`, in a fraction of its time: a member's
-    assignments are most of what a rebalance writes."""
+    """What the codec writes for a list of `TopicPartitions`, in a fraction of its time."""
     if not partitions:
         return b"\1"
     parts = [uvarint(len(partitions) + 1)]

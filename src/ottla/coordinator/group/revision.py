@@ -227,12 +227,13 @@ class Revision:
 
     def _assignor(self) -> Assignor:
         """The one that most members ask for, of those asked for equally often the first served."""
-        votes = self._group.assignors.copy()
+        votes = dict(self._group.assignors)
         for gone in (self.replaced, self._group.members.get(self.member.id)):
             if gone is not None and gone.server_assignor is not None:
                 votes[gone.server_assignor] -= 1
-        if self.member.server_assignor is not None:
-            votes[self.member.server_assignor] += 1
+        choice = self.member.server_assignor
+        if choice is not None:
+            votes[choice] = votes.get(choice, 0) + 1
         return ASSIGNORS[preferred(votes, self._config)]
 
     def reconcile(self, owned: Partitions | None) -> None:
