@@ -17,6 +17,8 @@ import click
 
 from ottla.cli.output import Column, show_json, show_table
 
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -111,3 +113,14 @@ def age(seconds: float | None) -> str | None:
                 else f"{whole // size} {name}"
             )
     return f"{whole} s"
+
+
+def in_bytes(size: float) -> str:
+    """`512 B`, `1.5 kB`, `20 MB`: thousands, as disks and networks are measured."""
+    unit = 0
+    while size >= 1000 and unit < len(_UNITS) - 1:
+        size /= 1000
+        unit += 1
+    return (
+        f"{size:.0f} {_UNITS[unit]}" if unit == 0 or size >= 100 else f"{size:.1f} {_UNITS[unit]}"
+    )

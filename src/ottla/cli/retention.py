@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.cli.live import age
+from ottla.cli.live import age, in_bytes
 from ottla.cli.options import bootstrap_option, complete_topics, connect, json_option
 from ottla.cli.output import Column, broker_errors, count, explain, say, show_json, show_table
-from ottla.cli.top import in_bytes
 
 if TYPE_CHECKING:
     from ottla.client.retention import PartitionRetention, SegmentRetention, TopicRetention

@@ -1,4 +1,4 @@
-"""A cluster at a glance: what is in each topic at one moment, and how fast it grows.
+"""A cluster at a glance: what is in each topic, how far each group is, and how fast both go on.
 
 before = look(groups)
 ...
@@ -13,8 +13,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ottla.client.ages import lag_seconds
 from ottla.client.groups import EARLIEST, LATEST, Groups
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.replicas import DescribeLogDirsRequest
 
@@ -48,6 +49,20 @@ class Growth:
 
     records: float
     bytes: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """One group at one moment, by partition where that is known."""
+
+    moment: float
+    name: str
+    state: str
+    members: int
+    partitions: int
+    committed: Mapping[TopicPartition, int]
+    lag: Mapping[TopicPartition, int]  # records
+    late: Mapping[TopicPartition, float]  # seconds: the age of the next record
 
 
 def look(groups: Groups, *, internal: bool = False) -> Look:
@@ -86,6 +101,48 @@ def look(groups: Groups, *, internal: bool = False) -> Look:
             None if sizes is None else sum(sizes.get(tp, 0) for tp in own),
         )
     return Look(moment, answer.cluster_id or "", len(answer.brokers), topics)
+
+
+def look_at_groups(groups: Groups) -> dict[str, GroupFigures]:
+    """All groups of consumers."""
+    found: dict[str, GroupFigures] = {}
+    for name in sorted(
+        each.name for each in groups.list_groups() if each.type in ("Classic", "Consumer")
+    ):
+        try:
+            described = groups.describe(name)[name]
+            rows = groups.lag(name, described)
+        except KafkaError as error:
+            if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            continue  # deleted since the list was made
+        moment = time.monotonic()
+        found[name] = GroupFigures(
+            moment,
+            name,
+            described.state,
+            len(described.members),
+            len(rows),
+            {row.partition: row.committed for row in rows if row.committed is not None},
+            {row.partition: row.lag for row in rows if row.lag is not None},
+            lag_seconds(groups, rows, time.time_ns() // 1_000_000),
+        )
+    return found
+
+
+def reading(before: GroupFigures, after: GroupFigures) -> dict[str, float]:
+    """How many records a second a group committed between two looks, by topic.
+
+    Partitions that it had not committed before do not count, nor does being reset.
+    """
+    seconds = after.moment - before.moment
+    if seconds <= 0:
+        return {}
+    rates: dict[str, float] = {}
+    for tp, offset in after.committed.items():
+        moved = max(0, offset - before.committed.get(tp, offset))
+        rates[tp.topic] = rates.get(tp.topic, 0.0) + moved / seconds
+    return rates
 
 
 def growth(before: Look, after: Look, topic: str) -> Growth | None:
