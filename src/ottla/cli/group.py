@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.group_changes import delete, reset
 from ottla.cli.live import Frame, Table, age, keep_showing, show
 from ottla.cli.options import bootstrap_option, complete_groups, json_option, open_groups
@@ -25,7 +26,7 @@ _STATES = ("stable", "empty", "assigning", "reconciling", "preparingrebalance",
 _TYPES = ("classic", "consumer", "share", "streams")
 
 
-@click.group()
+@click.group(cls=Noun)
 def group() -> None:
     """List, describe, reset, delete and watch groups."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Command
 from ottla.cli.live import show
 from ottla.cli.options import bootstrap_option, json_option, open_groups
 from ottla.cli.output import broker_errors, explain
@@ -34,7 +35,7 @@ _PATIENCE = 10.0  # seconds for one answer
 _TERMINATED = 143  # as a shell tells of SIGTERM
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--interval", type=click.FloatRange(0.1), default=2.0, show_default=True,
               metavar="SECONDS", help="Between two looks.")  # fmt: skip
 @click.option("--sort", type=click.Choice(tuple(SORTS)), default="in", show_default=True,
