@@ -69,7 +69,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla consume orders",
         "ottla consume orders -o -10 -n 10 -k",
         "ottla consume orders --from-beginning -e -f '{partition}:{offset} {key} {value}'",
-        "ottla consume orders -g billing --timeout 10 -J",
+        "ottla consume orders -g billing --timeout 5 -J",
     ),
     "group": (
         "ottla group ls",
@@ -123,17 +123,17 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla config alter group billing -s consumer.session.timeout.ms=50000",
     ),
     "perf": (
-        "ottla perf produce orders -n 100000",
-        "ottla perf consume orders -n 100000",
+        "ottla perf produce orders -n 10000",
+        "ottla perf consume orders -n 10000",
         "ottla perf latency pings -n 1000",
     ),
     "perf produce": (
-        "ottla perf produce orders -n 100000 --size 1000",
+        "ottla perf produce orders -n 10000 --size 1000",
         "ottla perf produce orders -n 1000 --rate 500",
-        "ottla perf produce orders -n 100000 -X linger.ms=20 -X compression.type=lz4",
+        "ottla perf produce orders -n 10000 -X linger.ms=20 -X compression.type=lz4",
     ),
     "perf consume": (
-        "ottla perf consume orders -n 100000",
+        "ottla perf consume orders -n 10000",
         "ottla perf consume orders -n 1000 -g perf",
     ),
     "perf latency": (
@@ -142,7 +142,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "top": (
         "ottla top",
-        "ottla top --sort lag -i 5",
+        "ottla top --sort lag -i 1",
         "ottla top --warn 30 --alarm 300",
         "ottla top --once -J",
     ),
