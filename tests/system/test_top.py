@@ -1,4 +1,4 @@
-"""`ottla top` on a terminal of its own, before a real broker."""
+"""`ottla top` and `ottla group watch` on a terminal of their own, before a real broker."""
 
 from __future__ import annotations
 
@@ -127,10 +127,15 @@ def top(eventually) -> Iterator[Callable[..., Pictures]]:
     opened: list[Window] = []
 
     def start(
-        bootstrap: str, *arguments: str, interval: str = QUICK, shell: str = "", **options
+        bootstrap: str,
+        *arguments: str,
+        command: tuple[str, ...] = ("top",),
+        interval: str = QUICK,
+        shell: str = "",
+        **options,
     ) -> Pictures:
-        line = [sys.executable, "-m", "ottla", "top", "--bootstrap", bootstrap]
-        line += ["--interval", interval, *arguments]
+        line = [sys.executable, "-m", "ottla", *command, *arguments]
+        line += ["--bootstrap", bootstrap, "--interval", interval]
         if shell:
             line = ["sh", "-mc", shell % shlex.join(line)]
         opened.append(Window(*line, **options))
@@ -285,6 +290,27 @@ def test_lag_is_red_where_colours_are_welcome(cluster, top, no_color, red):
     assert ("\x1b[36m" in picture) is red
     screen.window.type("q")
     assert screen.ends() == 0
+
+
+@pytest.mark.parametrize("leave", ["q", "\x03", signal.SIGTERM])
+def test_groups_are_watched_on_the_same_screen(cluster, top, leave):
+    screen = top(cluster.bootstrap, command=("group", "watch"))
+    screen.has(r"^ottla group watch  127\.0\.0\.1:\d+  1 broker  1 group ")
+    screen.has(r"^out 0 records/s  lag 6$")
+    screen.has(r"^billing +Empty +0 +1 +1 h .* 6$")
+    if isinstance(leave, str):
+        screen.window.type(leave)
+        assert screen.ends() == 0
+    else:
+        screen.window.process.send_signal(leave)
+        assert screen.ends() == 143
+
+
+def test_a_group_that_is_not_there_is_not_watched(cluster, top):
+    screen = top(cluster.bootstrap, "nobody", command=("group", "watch"))
+    assert screen.window.process.wait(timeout=30) == 1
+    assert ENTER not in screen.window.read()
+    assert "there is no group 'nobody'" in screen.window.written
 
 
 def test_a_terminal_that_cannot_be_drawn_on_gets_plain_text(cluster, top):

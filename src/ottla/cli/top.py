@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ottla.cli.terminal import Terminal
-    from ottla.cli.top_screen import View
+    from ottla.cli.top_screen import Status, View
     from ottla.client.groups import Groups
 
 _MOST = 20  # topics, where nothing else limits them
@@ -91,14 +91,23 @@ def top(
         if as_json or once or not usable():
             _print(monitor, interval, most or _MOST, 1 if once else repeat, as_json=as_json)
             return
-        from ottla.cli.terminal import Terminal
-        from ottla.cli.top_screen import View
+        from ottla.cli.top_screen import Status, View
 
-        with Terminal() as terminal:
-            screen = Screen(terminal, bootstrap, View(sort=sort, warn=warn, alarm=alarm), most)
-            status = screen.run(Looker(monitor, interval, screen.tell))
-    if status:
-        raise click.exceptions.Exit(status)
+        view = View(sort=sort, warn=warn, alarm=alarm)
+        draw(monitor, interval, Status(bootstrap), view, most)
+
+
+def draw(
+    monitor: Monitor, interval: float, status: Status, view: View, most: int | None = None
+) -> None:
+    """Show what a monitor sees, on the terminal, until somebody leaves."""
+    from ottla.cli.terminal import Terminal
+
+    with Terminal() as terminal:
+        screen = Screen(terminal, replace(status, keys=terminal.has_keys), view, most)
+        code = screen.run(Looker(monitor, interval, screen.tell))
+    if code:
+        raise click.exceptions.Exit(code)
 
 
 def _print(monitor: Monitor, interval: float, most: int, times: int, *, as_json: bool) -> None:
@@ -156,11 +165,11 @@ class Looker(threading.Thread):
 class Screen:
     """The screen, its keys, and what was told last."""
 
-    def __init__(self, terminal: Terminal, place: str, view: View, most: int | None) -> None:
+    def __init__(self, terminal: Terminal, status: Status, view: View, most: int | None) -> None:
         from ottla.cli.terminal import coloured
 
         self._terminal = terminal
-        self._place = place
+        self._status = status
         self._most = most
         self._colour = coloured()
         self._view = view
@@ -212,14 +221,14 @@ class Screen:
         return replace(told, topics=told.topics[: self._most])
 
     def _draw(self) -> None:
-        from ottla.cli.top_screen import Status, painted, render
+        from ottla.cli.top_screen import painted, render
 
         error, since = self._error, self._since
         problem = None
         if isinstance(error, KafkaError):
-            what = explain(error, self._place).partition(";")[0]
+            what = explain(error, self._status.place).partition(";")[0]
             problem = f"{what} (since {since}; trying again)"
-        status = Status(self._place, self._time, problem, self._terminal.has_keys)
+        status = replace(self._status, time=self._time, problem=problem)
         lines = render(self._view, self._shown(), status, *self._terminal.size())
         self._terminal.draw([painted(line, colour=self._colour) for line in lines])
 

@@ -1,4 +1,4 @@
-"""What `ottla top` shows: a cluster at one moment, compared with the moment before.
+"""What `ottla top` and `ottla group watch` show: a cluster now, compared with the moment before.
 
 `Monitor.look` asks a cluster and returns a `Snapshot`, in which rates are None as long as there is
 nothing to compare with. After a failure the next look connects anew.
@@ -6,7 +6,7 @@ nothing to compare with. After a failure the next look connects anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -127,11 +127,25 @@ class Snapshot:
 
 
 class Monitor:
-    """Looks at a cluster again and again, for one thread at a time."""
+    """Looks at a cluster again and again, for one thread at a time.
 
-    def __init__(self, connect: Callable[[], Groups], *, internal: bool) -> None:
+    internal  also at topics that brokers keep for themselves
+    topics    whether topics are wanted
+    groups    only these groups; all when there is none
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Groups],
+        *,
+        internal: bool = False,
+        topics: bool = True,
+        groups: Collection[str] = (),
+    ) -> None:
         self._connect = connect
         self._internal = internal
+        self._topics = topics
+        self._groups = groups
         self._connection: Groups | None = None
         self._before: tuple[Look, Mapping[str, GroupFigures]] | None = None
 
@@ -148,8 +162,8 @@ class Monitor:
 
         connection = self.connect()
         try:
-            topics = look(connection, internal=self._internal)
-            groups = look_at_groups(connection)
+            topics = look(connection, internal=self._internal, topics=self._topics)
+            groups = look_at_groups(connection, self._groups)
         except KafkaError:
             self.close()
             raise

@@ -1,4 +1,4 @@
-"""The screen of `ottla top`: what is drawn for a snapshot in a window, and what keys do.
+"""The screen of `ottla top` and `ottla group watch`: what is drawn in a window, what keys do.
 
 Pure: `render` makes lines of a `Snapshot`, a `View` (what the person at the keyboard has chosen)
 and a size; `press` makes the next `View` of a key. No line is wider than the window and there are
@@ -58,6 +58,7 @@ class View:
     sort: str = "in"
     reverse: bool = False
     shown: Shown = "both"
+    only: bool = False  # there is no other table than the one that is shown
     offset: int = 0
     filter: str = ""
     typing: bool = False
@@ -71,6 +72,7 @@ class Status:
     """What is to be said beside the figures."""
 
     place: str  # the broker that is asked
+    title: str = "ottla top"
     time: str = ""
     problem: str | None = None
     keys: bool = True
@@ -101,7 +103,7 @@ def press(view: View, key: str, page: int) -> View | None:
             return replace(view, typing=True)
         case "escape":
             return replace(view, filter="", offset=0)
-        case "tab":
+        case "tab" if not view.only:
             return replace(view, shown=_NEXT[view.shown], offset=0)
         case "?" | "h":
             return replace(view, help=True)
@@ -192,14 +194,16 @@ def painted(line: Line, *, colour: bool) -> str:
 
 
 def _header(view: View, snapshot: Snapshot | None, status: Status, width: int) -> list[Line]:
-    place = Span(f"ottla top  {status.place}", "heading")
+    place = Span(f"{status.title}  {status.place}", "heading")
     if snapshot is None:
         waits = status.problem or "asking for the first figures …"
         return [(place,), (Span(waits, "alarm" if status.problem else ""),), ()]
+    counted = {"topic": len(snapshot.topics), "partition": snapshot.partitions}
+    if view.only:
+        counted = {"group": len(snapshot.groups)}
     facts = [
         count(snapshot.brokers, "broker"),
-        f"{len(snapshot.topics):,} topics" if len(snapshot.topics) != 1 else "1 topic",
-        f"{snapshot.partitions:,} partitions" if snapshot.partitions != 1 else "1 partition",
+        *(f"{number:,} {noun}{'s' * (number != 1)}" for noun, number in counted.items()),
         status.time,
         f"cluster {printable(snapshot.cluster)}",
     ]
@@ -216,7 +220,7 @@ def _header(view: View, snapshot: Snapshot | None, status: Status, width: int) -
             Span(f"in {_rate(snapshot.written or 0)} records/s, {_size(snapshot.grown or 0)}/s"),
             Span(f"out {_rate(snapshot.read or 0)} records/s"),
             lag,
-        ]
+        ][view.only :]
         if snapshot.first:
             second = [lag, Span("rates come with the next look", "quiet")]
         if view.filter:
@@ -242,8 +246,12 @@ def _footer(view: View, status: Status, width: int) -> Line:
     if not status.keys:
         return (Span("Ctrl-C quits", "quiet"),)
     items = [("q", "quit"), ("?", "keys")]
-    items += [(letter, sort) for sort, letter in SORTS.items()]
+    fields = GROUP_FIELDS if view.only else TOPIC_FIELDS
+    there = {field.sort for field in fields}
+    items += [(letter, sort) for sort, letter in SORTS.items() if sort in there]
     items += [("r", "reverse"), ("/", "filter"), ("Tab", "tables"), ("↑↓", "scroll")]
+    if view.only:
+        items.remove(("Tab", "tables"))
     line: list[Span] = []
     used = 0
     for key, text in items:

@@ -10,7 +10,7 @@ for topic in after.topics.values():
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ottla.client.ages import lag_seconds
@@ -65,9 +65,9 @@ class GroupFigures:
     late: Mapping[TopicPartition, float]  # seconds: the age of the next record
 
 
-def look(groups: Groups, *, internal: bool = False) -> Look:
-    """All topics, without Kafka's own unless asked for."""
-    answer = groups.router.metadata(None)
+def look(groups: Groups, *, internal: bool = False, topics: bool = True) -> Look:
+    """All topics, without Kafka's own unless asked for; or, without topics, only the brokers."""
+    answer = groups.router.metadata(None if topics else ())
     chosen = [
         topic
         for topic in answer.topics
@@ -86,12 +86,12 @@ def look(groups: Groups, *, internal: bool = False) -> Look:
     first = groups.log_offsets(dict.fromkeys(places, EARLIEST))
     last = groups.log_offsets(dict.fromkeys(places, LATEST))
     moment = time.monotonic()
-    sizes = _sizes(groups, leaders)
-    topics: dict[str, TopicFigures] = {}
+    sizes = _sizes(groups, leaders) if places else None
+    found: dict[str, TopicFigures] = {}
     for topic in sorted(chosen, key=lambda each: each.name or ""):
         name = topic.name or ""
         own = [TopicPartition(name, each.partition_index) for each in topic.partitions]
-        topics[name] = TopicFigures(
+        found[name] = TopicFigures(
             name,
             len(own),
             sum(each.leader_id < 0 for each in topic.partitions),
@@ -100,20 +100,20 @@ def look(groups: Groups, *, internal: bool = False) -> Look:
             sum(last[tp].offset for tp in own if tp in last),
             None if sizes is None else sum(sizes.get(tp, 0) for tp in own),
         )
-    return Look(moment, answer.cluster_id or "", len(answer.brokers), topics)
+    return Look(moment, answer.cluster_id or "", len(answer.brokers), found)
 
 
-def look_at_groups(groups: Groups) -> dict[str, GroupFigures]:
-    """All groups of consumers."""
+def look_at_groups(groups: Groups, names: Collection[str] = ()) -> dict[str, GroupFigures]:
+    """These groups of consumers, or all; GROUP_ID_NOT_FOUND when one of these is not there."""
     found: dict[str, GroupFigures] = {}
-    for name in sorted(
+    for name in names or sorted(
         each.name for each in groups.list_groups() if each.type in ("Classic", "Consumer")
     ):
         try:
             described = groups.describe(name)[name]
             rows = groups.lag(name, described)
         except KafkaError as error:
-            if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            if names or error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
             continue  # deleted since the list was made
         moment = time.monotonic()

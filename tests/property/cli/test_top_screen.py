@@ -31,7 +31,8 @@ snapshots = st.builds(
 )  # fmt: skip
 statuses = st.builds(
     Status, st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=60),
-    st.just("12:00:00"), st.none() | st.just("no broker answers; trying again"), st.booleans(),
+    st.just("ottla top"), st.just("12:00:00"),
+    st.none() | st.just("no broker answers; trying again"), st.booleans(),
 )  # fmt: skip
 
 

@@ -134,7 +134,7 @@ def test_after_a_failure_the_next_look_connects_anew(monkeypatch: pytest.MonkeyP
         return connected[-1]
 
     monkeypatch.setattr("ottla.client.overview.look", look)
-    monkeypatch.setattr("ottla.client.overview.look_at_groups", lambda _connection: {})
+    monkeypatch.setattr("ottla.client.overview.look_at_groups", lambda *_arguments: {})
     monitor = Monitor(connect, internal=False)
     assert monitor.look().first
     with pytest.raises(KafkaError):

@@ -16,7 +16,7 @@ from ottla.cli.top_screen import (
     settled,
 )
 
-PLACE = Status("127.0.0.1:9092", "12:00:00")
+PLACE = Status("127.0.0.1:9092", time="12:00:00")
 
 
 def topic(name: str, **figures: float | None) -> TopicRow:
@@ -202,6 +202,22 @@ def test_tab_shows_one_table_or_both() -> None:
         view = pressed
         found.append({name.partition("-")[0] for name in names(view, snapshot())})
     assert found == [{"topic"}, {"group"}, {"topic", "group"}]
+
+
+def test_where_there_are_only_groups_nothing_is_said_of_topics() -> None:
+    view = View("lag", shown="groups", only=True)
+    status = replace(PLACE, title="ottla group watch")
+    assert texts(render(view, replace(snapshot(), topics=()), status, 100, 8)) == [
+        "ottla group watch  127.0.0.1:9092  3 brokers  2 groups  12:00:00  cluster id",
+        "out 280 records/s  lag 1",
+        "",
+        "GROUP    STATE     MEMBERS  PARTS      BEHIND     OUT/S      LAG ↓",
+        "group-1  Stable          2      3         5 s       140          1",
+        "group-0  Stable          2      3         5 s       140          0",
+        "",
+        "q quit  ? keys  o out  l lag  n name  r reverse  / filter  ↑↓ scroll",
+    ]
+    assert press(view, "tab", 5) == view
 
 
 def scrolled(*keys: str, height: int = 14) -> list[str]:
