@@ -16,7 +16,7 @@ from ottla.cli.output import Column, count
 
 if TYPE_CHECKING:
     from ottla.client.groups import Groups
-    from ottla.client.overview import GroupFigures, Look
+    from ottla.client.overview import GroupFigures, Look, Times
 
 SORTS = {"in": "i", "out": "o", "size": "s", "lag": "l", "name": "n"}
 """What can be sorted by, and its key."""
@@ -147,6 +147,7 @@ class Monitor:
         self._topics = topics
         self._groups = groups
         self._connection: Groups | None = None
+        self._times: Times = {}
         self._before: tuple[Look, Mapping[str, GroupFigures]] | None = None
 
     def connect(self) -> Groups:
@@ -163,7 +164,7 @@ class Monitor:
         connection = self.connect()
         try:
             topics = look(connection, internal=self._internal, topics=self._topics)
-            groups = look_at_groups(connection, self._groups)
+            groups = look_at_groups(connection, self._groups, self._times)
         except KafkaError:
             self.close()
             raise

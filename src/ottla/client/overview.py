@@ -13,11 +13,14 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ottla.client.ages import lag_seconds
+from ottla.client.ages import record_times
 from ottla.client.groups import EARLIEST, LATEST, Groups
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.replicas import DescribeLogDirsRequest
+
+Times = dict[tuple[TopicPartition, int], int]
+"""When the record at an offset was written, in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,31 +106,60 @@ def look(groups: Groups, *, internal: bool = False, topics: bool = True) -> Look
     return Look(moment, answer.cluster_id or "", len(answer.brokers), found)
 
 
-def look_at_groups(groups: Groups, names: Collection[str] = ()) -> dict[str, GroupFigures]:
-    """These groups of consumers, or all; GROUP_ID_NOT_FOUND when one of these is not there."""
+def look_at_groups(
+    groups: Groups, names: Collection[str] = (), times: Times | None = None
+) -> dict[str, GroupFigures]:
+    """These groups of consumers, or all; GROUP_ID_NOT_FOUND when one of these is not there.
+
+    A few requests to each broker, and one for each record whose age is not known: `times`, where
+    the caller keeps it from look to look, spares those of groups that stand still.
+    """
+    survey = groups.survey(names)
+    moment = time.monotonic()
+    places: dict[str, set[TopicPartition]] = {}
+    for name, (described, committed) in survey.items():
+        assigned = (tp for member in described.members for tp in member.assignment)
+        places[name] = {*committed, *assigned}
+    ends = groups.ends({tp for own in places.values() for tp in own})
+    lags: dict[str, dict[TopicPartition, int]] = {}
+    late: set[tuple[TopicPartition, int]] = set()
+    for name, (_, committed) in survey.items():
+        lags[name] = {tp: ends[tp] - at.offset for tp, at in committed.items() if tp in ends}
+        late |= {(tp, committed[tp].offset) for tp, lag in lags[name].items() if lag > 0}
+    known = _times(groups, late, {} if times is None else times)
+    now = time.time_ns() // 1_000_000
     found: dict[str, GroupFigures] = {}
-    for name in names or sorted(
-        each.name for each in groups.list_groups() if each.type in ("Classic", "Consumer")
-    ):
-        try:
-            described = groups.describe(name)[name]
-            rows = groups.lag(name, described)
-        except KafkaError as error:
-            if names or error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
-                raise
-            continue  # deleted since the list was made
-        moment = time.monotonic()
+    for name, (described, committed) in survey.items():
+        ages = {tp: 0.0 for tp, lag in lags[name].items() if lag == 0}
+        for tp, at in committed.items():
+            written = known.get((tp, at.offset))
+            if written is not None and lags[name].get(tp, 0) > 0:
+                ages[tp] = max(0.0, (now - written) / 1000)
         found[name] = GroupFigures(
             moment,
             name,
             described.state,
             len(described.members),
-            len(rows),
-            {row.partition: row.committed for row in rows if row.committed is not None},
-            {row.partition: row.lag for row in rows if row.lag is not None},
-            lag_seconds(groups, rows, time.time_ns() // 1_000_000),
+            len(places[name]),
+            {tp: at.offset for tp, at in committed.items()},
+            lags[name],
+            ages,
         )
     return found
+
+
+def _times(groups: Groups, places: set[tuple[TopicPartition, int]], times: Times) -> Times:
+    """When the records at these offsets were written; what is known already is not asked for."""
+    for forgotten in times.keys() - places:
+        del times[forgotten]
+    missing = places - times.keys()
+    while missing:
+        # One offset of each partition at a time, since a request cannot name a partition twice.
+        asked = dict(sorted(missing))
+        for tp, written in record_times(groups, asked).items():
+            times[tp, asked[tp]] = written
+        missing -= set(asked.items())
+    return times
 
 
 def reading(before: GroupFigures, after: GroupFigures) -> dict[str, float]:
