@@ -6,7 +6,7 @@ their own (`examples.py`, `short_options.py`), so that all commands can be compa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 import click
@@ -35,8 +35,41 @@ def write_examples(context: click.Context, formatter: click.HelpFormatter) -> No
                 formatter.write(f"{' ' * formatter.current_indent}{line}\n")
 
 
+def _value_of(option: str, arguments: Sequence[str]) -> str:
+    """What was given for an option; NAME when that cannot be told."""
+    for word, following in zip(arguments, [*arguments[1:], "NAME"], strict=True):
+        if word == option:
+            return following
+        if word.startswith(option):
+            return word.removeprefix(option).removeprefix("=")
+    return "NAME"
+
+
+_NAMED_PLAINLY = {"-t": "topic", "--topic": "topic", "-g": "group", "--group": "group"}
+
+
 class Command(click.Command):
     """A command with examples in its help."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            # Hands that know kcat or Kafka's tools type --topic where the name alone is enough.
+            noun = _NAMED_PLAINLY.get(error.option_name)
+            if noun is None or not self._takes(noun, ctx):
+                raise
+            name = _value_of(error.option_name, given)
+            raise click.UsageError(
+                f"a {noun} is named without {error.option_name}: {ctx.command_path} {name}", ctx
+            ) from None
+
+    def _takes(self, noun: str, ctx: click.Context) -> bool:
+        """Whether such names are arguments of this command."""
+        arguments = [it.name or "" for it in self.params if isinstance(it, click.Argument)]
+        about = path_of(ctx).split()[0] == noun
+        return bool(arguments) and (about or bool({noun, f"{noun}s"} & set(arguments)))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(ctx, formatter)

@@ -147,6 +147,29 @@ def test_no_letter_is_given_twice_in_one_command(path: str) -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("consume -t orders", "a topic is named without -t: ottla consume orders"),
+        ("consume --from-beginning --topic orders", "without --topic: ottla consume orders"),
+        ("consume --topic=orders", "without --topic: ottla consume orders"),
+        ("consume -torders", "without -t: ottla consume orders"),
+        ("consume -et orders", "without -t: ottla consume NAME"),
+        ("produce -t orders", "a topic is named without -t: ottla produce orders"),
+        ("topic desc --topic orders", "without --topic: ottla topic describe orders"),
+        ("topic create -t", "a topic is named without -t: ottla topic create NAME"),
+        ("group desc -g billing", "a group is named without -g: ottla group describe billing"),
+        ("topic list -t orders", "No such option"),
+        ("group list -t orders", "No such option"),
+        ("consume orders -x", "No such option"),
+    ],
+)
+def test_a_name_that_needs_no_option_is_told_so(ottla: Run, typed: str, told: str) -> None:
+    result = ottla(*typed.split())
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
 # -- verbs
 
 
