@@ -14,6 +14,7 @@ import click
 import pytest
 
 from ottla.broker.reference import paragraphs
+from ottla.cli.command import ALIASES
 from ottla.cli.main import cli
 from ottla.cli.reference import pages
 from ottla.config.broker import BrokerConfig
@@ -185,14 +186,15 @@ def test_a_command_that_a_page_tells_to_type_exists(page: Path) -> None:
         words = shlex.split(line, comments=True)
         path = words[0]
         rest = words[1:]
-        while rest and f"{path} {rest[0]}" in tree:
-            path = f"{path} {rest.pop(0)}"
+        while rest and f"{path} {ALIASES.get(rest[0], rest[0])}" in tree:
+            word = rest.pop(0)
+            path = f"{path} {ALIASES.get(word, word)}"
         context = tree[path]
         if isinstance(context.command, click.Group) and rest:
             assert rest[0].startswith(("-", "…")) or "|" in rest[0], f"{shown(page)}: {line}"
         known = {option for it in context.command.params for option in it.opts} | {"--help", "-h"}
         for word in rest:
-            if re.fullmatch(r"--?[a-z][a-z-]*", word):
+            if re.fullmatch(r"-[A-Za-z]|--[a-z][a-z-]*", word):
                 assert word in known, f"{shown(page)}: {line}: there is no option {word}"
 
 

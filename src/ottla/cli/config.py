@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.options import bootstrap_option, connect, json_option, settings
 from ottla.cli.output import Column, broker_errors, show_json, show_table
 from ottla.errors import KafkaError
@@ -25,7 +26,7 @@ _OWN_SOURCES: Mapping[str, frozenset[str]] = {
 }
 
 
-@click.group()
+@click.group(cls=Noun)
 def config() -> None:
     """Show and change settings of topics, brokers and groups."""
 

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.command import Command
 from ottla.cli.options import (
     CONFIG,
     bootstrap_option,
@@ -50,7 +51,7 @@ _BATCH = 500
 _COORDINATOR_TIMEOUT = 15.0
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--from-beginning", is_flag=True, help="The same as --offset earliest.")
 @click.option(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.group_changes import delete, reset
 from ottla.cli.live import Frame, Table, age, keep_showing, show
 from ottla.cli.options import bootstrap_option, complete_groups, json_option, open_groups
 from ottla.cli.output import Column, broker_errors, count, show_json, show_table
+from ottla.cli.terminal import usable
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ _STATES = ("stable", "empty", "assigning", "reconciling", "preparingrebalance",
 _TYPES = ("classic", "consumer", "share", "streams")
 
 
-@click.group()
+@click.group(cls=Noun)
 def group() -> None:
     """List, describe, reset, delete and watch groups."""
 
@@ -262,10 +265,11 @@ def _document(
 def watch(
     names: tuple[str, ...], interval: float, once: bool, bootstrap: str, as_json: bool
 ) -> None:
-    """Watch how far behind groups are, until Ctrl-C.
+    """Watch how far behind groups are, until q or Ctrl-C.
 
-    Without a name all groups. READ/S is how many records a second were committed since the last
-    look.
+    Without a name all groups. On a terminal the keys and colours are those of `ottla top`; in a
+    pipe one picture is below the other. READ/S, or OUT/S, is how many records a second were
+    committed since the last look.
 
     JSON, a line per look: [{"group", "state", "members", "partitions", "lag", "lag_seconds",
     "rate"}]
@@ -274,8 +278,22 @@ def watch(
         watcher = Watcher(groups, names)
         if once:
             show(watcher.frame(), as_json=as_json)
-        else:
+        elif as_json or not usable():
             keep_showing(watcher.frame, interval, as_json=as_json)
+        else:
+            watcher.rows()  # a name that is not there is refused before the screen is taken
+            _draw(names, interval, bootstrap)
+
+
+def _draw(names: tuple[str, ...], interval: float, bootstrap: str) -> None:
+    from ottla.cli.top import draw
+    from ottla.cli.top_figures import Monitor
+    from ottla.cli.top_screen import Status, View
+
+    monitor = Monitor(lambda: open_groups(bootstrap), topics=False, groups=names)
+    view = View("lag", shown="groups", only=True)
+    with closing(monitor):
+        draw(monitor, interval, Status(bootstrap, "ottla group watch"), view)
 
 
 class Watcher:

@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Command
 from ottla.cli.options import (
     bootstrap_option,
     complete_groups,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ottla.client.resets import Target
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", shell_complete=complete_groups)
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]",
               shell_complete=complete_topics, help="What to reset; repeatable.")  # fmt: skip
@@ -171,7 +172,7 @@ def _check_idle(groups: Groups, name: str) -> None:
         )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_groups)
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]",
               shell_complete=complete_topics,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.output import Column, count, show_table
 
 _SHORT = 60
@@ -17,7 +18,7 @@ _LINES = 2_000
 Cells = Callable[[dict[str, object]], Sequence[object]]
 
 
-@click.group()
+@click.group(cls=Noun)
 def log() -> None:
     """Look into and repair segment files, without a broker."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.options import json_option
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _changes(command: F) -> F:
     return command
 
 
-@click.group()
+@click.group(cls=Noun)
 def metadata() -> None:
     """Back up, bring back and rebuild a broker's metadata.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from ottla.cli.command import Command
 from ottla.cli.options import bootstrap_option, complete_topics, json_option, open_groups
 from ottla.cli.output import Column, broker_errors, show_json, show_table
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("topics", metavar="TOPIC[:0,1]...", nargs=-1, required=True,
                 shell_complete=complete_topics)  # fmt: skip
 @click.option(

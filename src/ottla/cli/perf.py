@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.options import (
     CONFIG,
     bootstrap_option,
@@ -34,7 +35,7 @@ _property_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Noun)
 def perf() -> None:
     """Measure how fast records are sent and read."""
 

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 import click
 
+from ottla.cli.command import Command
 from ottla.cli.options import (
     CONFIG,
     bootstrap_option,
@@ -47,7 +48,7 @@ class BadLine(Exception):
     """A line that does not have the shape the options promise."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("topic", shell_complete=complete_topics)
 @click.option(
     "--key-separator",

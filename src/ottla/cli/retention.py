@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.cli.live import age
+from ottla.cli.command import Command
+from ottla.cli.live import age, in_bytes
 from ottla.cli.options import bootstrap_option, complete_topics, connect, json_option
 from ottla.cli.output import Column, broker_errors, count, explain, say, show_json, show_table
-from ottla.cli.top import in_bytes
 
 if TYPE_CHECKING:
     from ottla.client.retention import PartitionRetention, SegmentRetention, TopicRetention
@@ -19,7 +19,7 @@ _LAST_YEAR = 253_402_300_799_999
 """The last moment that a calendar of four digits has."""
 
 
-@click.command(name="explain-retention")
+@click.command(name="explain-retention", cls=Command)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @bootstrap_option
 @json_option

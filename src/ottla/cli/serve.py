@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla import __version__
+from ottla.cli.command import Noun
 
 if TYPE_CHECKING:
     from ottla.broker.app import Broker
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 EXIT_FAILED = 1
 
 
-@click.group()
+@click.group(cls=Noun)
 def server() -> None:
     """Run a broker."""
 

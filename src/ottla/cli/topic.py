@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.options import (
     bootstrap_option,
     complete_topics,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     Bounds = Mapping[tuple[str, int], tuple[int, int]]
 
 
-@click.group()
+@click.group(cls=Noun)
 def topic() -> None:
     """Create, list, describe, alter and delete topics."""
 
