@@ -7,8 +7,10 @@ import re
 import sqlite3
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyspark
@@ -20,6 +22,41 @@ from ottla.pipelines.pack import pack
 
 PROGRAM = Path(__file__).parent / "copy_program.py"
 COUNT = 3_000
+
+SLOW = """
+    import sys
+    from ottla.pipelines import spark_session
+
+    master, bootstrap, topic, folder = sys.argv[1:]
+    spark = spark_session(
+        "slow",
+        master=master,
+        config={
+            "spark.executorEnv.OTTLA_NATIVE": "0",
+            "spark.executor.memory": "600m",
+            "spark.driver.host": "127.0.0.1",
+            "spark.ui.enabled": "false",
+        },
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    to = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
+    rows = spark.range(50).selectExpr("CAST(id AS string) AS value").coalesce(1)
+    rows.write.format("ottla").options(**to).mode("append").save()
+    print("the batch is written", file=sys.stderr, flush=True)
+    stream = (
+        spark.readStream.format("ottla")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", "20")
+        .load()
+    )
+    copy = stream.writeStream.format("ottla").options(**to, checkpointLocation=folder)
+    copy.option("topic", topic + "-copy").trigger(availableNow=True).start().awaitTermination()
+    print(spark.read.format("ottla").option("kafka.bootstrap.servers", bootstrap)
+          .option("subscribe", topic + "-copy").load().count(), "rows are copied", file=sys.stderr)
+    spark.stop()
+"""
 
 
 @pytest.fixture
@@ -53,8 +90,30 @@ def spark_class(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         process.wait()
 
 
+@pytest.fixture
+def cluster(spark_class: Callable[..., Path], eventually: Any) -> Callable[[int], str]:
+    """`cluster(2)`: a master with so many workers; returns its address."""
+
+    def start(workers: int) -> str:
+        log = spark_class("master.Master", "--port", "0")
+
+        def address() -> str | None:
+            found = re.search(r"Starting Spark master at (spark://\S+)", log.read_text())
+            return found[1] if found else None
+
+        master: str = eventually(address, timeout=180)
+        for _ in range(workers):
+            spark_class(
+                "worker.Worker", "--cores", "1", "--memory", "700m", "--work-dir", "work", master
+            )
+        eventually(lambda: log.read_text().count("Registering worker") == workers, timeout=180)
+        return master
+
+    return start
+
+
 def test_two_workers_read_with_the_environment_that_was_packed(
-    spark_class, bootstrap, unique, eventually, tmp_path
+    cluster, bootstrap, unique, tmp_path
 ):
     topic = unique()
     with ottla.Admin(bootstrap) as admin:
@@ -62,19 +121,7 @@ def test_two_workers_read_with_the_environment_that_was_packed(
     with ottla.Producer(bootstrap) as producer:
         for number in range(COUNT):
             producer.post(topic, f"value {number}")
-    log = spark_class("master.Master", "--port", "0")
-
-    def address() -> str | None:
-        found = re.search(r"Starting Spark master at (spark://\S+)", log.read_text())
-        return found[1] if found else None
-
-    master = eventually(address, timeout=60)
-    for _ in range(2):
-        spark_class(
-            "worker.Worker", "--cores", "1", "--memory", "700m", "--work-dir", "work", master
-        )
-    eventually(lambda: log.read_text().count("Registering worker") == 2, timeout=60)
-
+    master = cluster(2)
     archive = tmp_path / "ottla.tar"
     pack(archive)
     home = tmp_path / "copy"
@@ -105,3 +152,28 @@ def test_two_workers_read_with_the_environment_that_was_packed(
     copies = (home / "imported").read_text().splitlines()
     workers = {Path(copy).relative_to(tmp_path).parts[0] for copy in copies}
     assert workers == {"worker-1", "worker-2"}, f"the tasks imported {copies}"
+
+
+def test_a_driver_with_native_code_says_that_its_workers_have_none(
+    cluster, bootstrap, unique, tmp_path
+):
+    topic = unique()
+    with ottla.Admin(bootstrap) as admin:
+        admin.create_topic(topic)
+        admin.create_topic(f"{topic}-copy")
+    arguments = (cluster(1), bootstrap, topic, str(tmp_path / "checkpoint"))
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SLOW), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    batch, _, stream = ended.stderr.partition("the batch is written")
+    for part in (batch, stream):
+        # Once, although the stream has three micro-batches.
+        assert part.count("1 of 1 tasks made record batches in plain Python") == 1, ended.stderr
+        assert "OTTLA_NATIVE=0 turns the native code off; unset it" in part
+    assert "50 rows are copied" in stream

@@ -9,14 +9,13 @@ holds those, as this environment has them, and Spark unpacks it beside every exe
     )
 
 The workers' Python must be of the same minor version as this one: parts of it are compiled. Spark
-itself and its Java are not packed, the workers have them. The loops that are compiled come with it
-as machine code for this processor; workers with another one compile them again, each once. A name
-that ends in `.gz` is compressed.
+itself and its Java are not packed, the workers have them. Where Ottla's native code was built it
+comes along, for workers with the same kind of processor and system. A name that ends in `.gz` is
+compressed.
 """
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 import tarfile
@@ -24,10 +23,7 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from ottla.pipelines.compiled import Library
+from typing import Final
 
 _OURS: Final = ("ottla", "pyspark_ottla")
 _EXTRA: Final = "pipelines"
@@ -43,14 +39,6 @@ def pack(target: Path) -> int:
     with tarfile.open(target, "w:gz") if compressed else tarfile.open(target, "w") as archive:
         for name in _OURS:
             archive.add(_home(name), arcname=name, filter=_without_caches)
-        for library in _compiled():
-            member = tarfile.TarInfo()
-            try:
-                member.name, content = library.packed()
-            except ImportError:
-                continue  # no numba here, and so none there
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
         found = packages()
         for each in found:
             for file in each.files or ():
@@ -97,12 +85,6 @@ def _home(package: str) -> Path:
 def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """All but what was made of the sources, perhaps of older ones."""
     return None if "__pycache__" in member.name.split("/") else member
-
-
-def _compiled() -> tuple[Library, ...]:
-    from ottla.pipelines.sink import loops
-
-    return (loops.LIBRARY,)
 
 
 def main() -> int:

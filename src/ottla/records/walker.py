@@ -1,5 +1,5 @@
 """Walks over many records at once: the one way for validation, time look-ups, the log cleaner and
-Spark's source.
+Spark's source. Spark's sink, which makes records, has its loops in the same extension.
 
 The door to `_native`, a small extension in C that is built where there is a compiler: some sixty
 million records a second, without the interpreter's lock. Where it is not there, or where the
@@ -41,6 +41,7 @@ __all__ = [
     "COLUMN_LOOPS",
     "NATIVE",
     "ROW",
+    "ROW_LOOPS",
     "TURNED_OFF",
     "WHY_PLAIN",
     "End",
@@ -63,7 +64,7 @@ __all__ = [
     "summarize",
 ]
 
-_INTERFACE: Final = 3  # of `_native`, as its sources beside this module have it
+_INTERFACE: Final = 4  # of `_native`, as its sources beside this module have it
 
 TURNED_OFF: Final = os.environ.get("OTTLA_NATIVE") == "0"
 
@@ -86,6 +87,11 @@ NATIVE: Final = _native is not None
 
 COLUMN_LOOPS: Final = None if _native is None else (_native.outline, _native.fill_columns)
 """From the bytes of a fetch to Arrow's columns, for Spark's source (`pipelines.source.kernel`)."""
+
+ROW_LOOPS: Final = (
+    None if _native is None else (_native.route, _native.sort_by_lane, _native.encode)
+)
+"""From Arrow's columns to the bytes of records, for Spark's sink (`pipelines.sink.loops`)."""
 
 if not TYPE_CHECKING:
     KeyOffsets = plain_cleaning.KeyOffsets if _native is None else _native.KeyOffsets

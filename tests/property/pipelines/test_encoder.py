@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.client.partitioners import murmur2_partition
-from ottla.pipelines.sink import loops
 from ottla.pipelines.sink.columns import blobs_of, columns_of, integers_of
 from ottla.pipelines.sink.encoder import Encoder, Format, split
 from ottla.pipelines.sink.failures import RowFailed
@@ -64,7 +63,7 @@ def record(row: dict[str, Any]) -> tuple[Any, ...]:
     return moment, row["key"], row["value"], headers
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "python"])
+@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
 @settings(deadline=None, max_examples=60)
 @given(
     chunks=st.lists(st.lists(row, min_size=1, max_size=20), min_size=1, max_size=4),
@@ -75,7 +74,7 @@ def record(row: dict[str, Any]) -> tuple[Any, ...]:
     producer_id=st.sampled_from([-1, 7]),
 )
 def test_batches_hold_the_rows_in_order(
-    compiled: bool,
+    native: bool,
     chunks: list[list[dict[str, Any]]],
     batch_bytes: int,
     codec: Compression,
@@ -84,8 +83,8 @@ def test_batches_hold_the_rows_in_order(
     producer_id: int,
 ):
     form = Format(codec, None, batch_bytes, 1 << 20, producer_id, producer_id)
-    encoder = Encoder(form, compiled=compiled)
-    partitioner = Partitioner(chunk_bytes=100, ignore_keys=False, compiled=compiled)
+    encoder = Encoder(form, native=native)
+    partitioner = Partitioner(chunk_bytes=100, ignore_keys=False, native=native)
     partitioner.add_topic("t", 3, [0, 2])
     batches = []
     done = 0
@@ -159,8 +158,8 @@ def test_halves_of_a_batch_hold_its_records_and_sequence_numbers(
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=50), st.integers(1, 100))
 def test_keys_go_where_java_puts_them(keys: list[bytes], partitions: int):
     column = blobs_of(pa.array(keys))
-    for compiled in (True, False):
-        partitioner = Partitioner(chunk_bytes=1, ignore_keys=False, compiled=compiled)
+    for native in (True, False):
+        partitioner = Partitioner(chunk_bytes=1, ignore_keys=False, native=native)
         partitioner.add_topic("t", partitions, [])
         lanes = partitioner.route(np.zeros(len(keys), np.int64), column, column.sizes())
         assert lanes.tolist() == [murmur2_partition(key, partitions) for key in keys]
@@ -170,13 +169,14 @@ def test_keys_go_where_java_puts_them(keys: list[bytes], partitions: int):
 @given(st.lists(st.integers(0, 5), max_size=60))
 def test_rows_are_sorted_by_lane_and_keep_their_order(lanes: list[int]):
     column = np.asarray(lanes, np.int64)
-    starts, order = np.zeros(7, np.int64), np.empty(len(lanes), np.int64)
-    compiled = loops.load()
-    assert compiled is not None
-    compiled.sort_by_lane(column, starts, order)
-    assert order.tolist() == sorted(range(len(lanes)), key=lanes.__getitem__)
-    for lane in range(6):
-        assert starts[lane + 1] - starts[lane] == lanes.count(lane)
+    for native in (True, False):
+        partitioner = Partitioner(chunk_bytes=1, ignore_keys=False, native=native)
+        partitioner.add_topic("t", 6, [])
+        starts, order = partitioner.sort(column)
+        assert order.tolist() == sorted(range(len(lanes)), key=lanes.__getitem__)
+        assert starts.size == 7
+        for lane in range(6):
+            assert starts[lane + 1] - starts[lane] == lanes.count(lane)
 
 
 @settings(deadline=None, max_examples=60)

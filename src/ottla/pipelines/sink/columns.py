@@ -67,6 +67,24 @@ class Columns:
             for at in range(self.header_lists[row], self.header_lists[row + 1])
         ]
 
+    def arrays(self) -> tuple[Longs | Bytes, ...]:
+        """All of it, in the order in which `loops.Loops.encode` takes it."""
+        return (
+            self.times,
+            self.keys.nulls,
+            self.keys.offsets,
+            self.keys.data,
+            self.values.nulls,
+            self.values.offsets,
+            self.values.data,
+            self.header_lists,
+            self.header_names.offsets,
+            self.header_names.data,
+            self.header_values.nulls,
+            self.header_values.offsets,
+            self.header_values.data,
+        )
+
     def sizes(self) -> Longs:
         """About how many bytes each row takes: key and value, and a little for the rest."""
         return self.keys.sizes() + self.values.sizes() + 8

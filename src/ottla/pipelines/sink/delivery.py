@@ -1,6 +1,6 @@
 """One task's way from Arrow batches to acknowledged records: route, encode, send.
 
-The part of the writer that runs inside a task, where numba and numpy may be loaded.
+The part of the writer that runs inside a task, where numpy may be loaded.
 """
 
 from __future__ import annotations

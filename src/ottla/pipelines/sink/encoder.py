@@ -1,27 +1,26 @@
 """Rows into record batches: one batch in the making for each partition, closed when it is full.
 
 The rows of an Arrow batch that go to one partition are appended to its batch by one call of a
-compiled loop (`kernels.encode`), column-wise: no row is ever a Python object. A batch is closed at
-`batch_bytes` before compression, or when the task ends, or when all the open ones together take
+native loop (`loops.Loops.encode`), column-wise: no row is ever a Python object. A batch is closed
+at `batch_bytes` before compression, or when the task ends, or when all the open ones together take
 more than `open_bytes`, as happens with thousands of partitions.
 
 Sequence numbers of an idempotent producer are given when a batch is closed. That is early, and
 right: a task sends the batches of a partition one after another, fails as a whole when one is
 refused, and a batch split in two keeps the numbers of its records.
 
-Without numba the same batches are made row by row in Python, some forty times slower, which `loops`
-announces.
+Where the native code was not built the same batches are made row by row in Python, some forty times
+slower, which `loops` announces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from ottla.pipelines.loop import Loop, Pinned
 from ottla.pipelines.sink import loops
 from ottla.records.batch import HEADER_SIZE, read_header
 from ottla.records.builder import BatchBuilder, assemble
@@ -72,12 +71,12 @@ class Format:
 
 
 class Encoder:
-    """The batches in the making of one task; with `compiled`, by the compiled loop if there is."""
+    """The batches in the making of one task; with `native`, by the native loop if there is."""
 
-    def __init__(self, form: Format, *, compiled: bool = True) -> None:
+    def __init__(self, form: Format, *, native: bool = True) -> None:
         self._form = form
-        found = loops.load() if compiled else None
-        self._call = None if found is None else _Call(found.encode)
+        found = loops.load() if native else None
+        self._encode = None if found is None else found.encode
         self._open: dict[tuple[str, int], _Making] = {}
         self._sequences: dict[tuple[str, int], int] = {}
 
@@ -93,8 +92,8 @@ class Encoder:
         """Append the rows `order[first:last]` to the batch for `place`; yields what is full."""
         making = self._open.get(place)
         if making is None:
-            call = self._call
-            making = _Plain(self._form) if call is None else _Compiled(self._form, call)
+            encode = self._encode
+            making = _Plain(self._form) if encode is None else _Native(self._form, encode)
             self._open[place] = making
         while True:
             first = making.append(columns, order, first, last, first_row)
@@ -166,78 +165,40 @@ class _Making(Protocol):
     def close(self, sequence: int) -> bytes: ...
 
 
-class _Call:
-    """`kernels.encode` with its arguments: rows are put in once for all the batches they go to."""
+class _Native:
+    """A buffer that the native loop writes to."""
 
-    def __init__(self, encode: Loop) -> None:
-        self._frame = encode.frame()
-        self._columns: Columns | None = None
-        self._order: Longs | None = None
-
-    def rows(self, columns: Columns, order: Longs) -> None:
-        if columns is not self._columns:
-            self._columns = None
-            self._frame.put(
-                loops.COLUMNS,
-                columns.times,
-                columns.keys.nulls,
-                columns.keys.offsets,
-                columns.keys.data,
-                columns.values.nulls,
-                columns.values.offsets,
-                columns.values.data,
-                columns.header_lists,
-                columns.header_names.offsets,
-                columns.header_names.data,
-                columns.header_values.nulls,
-                columns.header_values.offsets,
-                columns.header_values.data,
-            )
-            self._columns = columns
-        if order is not self._order:
-            self._frame.put(loops.ORDER, order)
-            self._order = order
-
-    def encode(
-        self, first: int, last: int, out: Pinned, rows: Pinned, first_row: int, state: Pinned
-    ) -> int:
-        self._frame.put(loops.FIRST, first, last)
-        self._frame.put(loops.OUT, out, rows, first_row, state)
-        return self._frame()
-
-
-class _Compiled:
-    """A buffer that the compiled loop writes to."""
-
-    def __init__(self, form: Format, call: _Call) -> None:
+    def __init__(self, form: Format, encode: Callable[..., int]) -> None:
         self._form = form
-        self._call = call
-        self._buffer = Pinned(np.empty(min(_FIRST_BYTES, form.batch_bytes), np.uint8))
-        self._rows = Pinned(np.empty(_FIRST_ROWS, np.int64))
-        self._state = Pinned(np.zeros(loops.STATE_SIZE, np.int64))
+        self._encode = encode
+        self._buffer = np.empty(min(_FIRST_BYTES, form.batch_bytes), np.uint8)
+        self._rows = np.empty(_FIRST_ROWS, np.int64)
+        self._state = np.zeros(loops.STATE_SIZE, np.int64)
 
     @property
     def count(self) -> int:
-        return int(self._state.array[loops.COUNT])
+        return int(self._state[loops.COUNT])
 
     @property
     def held(self) -> int:
-        return int(self._buffer.array.nbytes + self._rows.array.nbytes)
+        return int(self._buffer.nbytes + self._rows.nbytes)
 
     def append(self, columns: Columns, order: Longs, first: int, last: int, first_row: int) -> int:
-        self._call.rows(columns, order)
+        arrays = columns.arrays()
         while True:
-            first = self._call.encode(first, last, self._buffer, self._rows, first_row, self._state)
+            first = self._encode(
+                *arrays, order, first, last, self._buffer, self._rows, first_row, self._state
+            )
             if first == last or not self._grow():
                 return first
 
     def rows(self) -> Longs:
-        rows: Longs = self._rows.array[: self.count].copy()
+        rows: Longs = self._rows[: self.count].copy()
         return rows
 
     def close(self, sequence: int) -> bytes:
-        form, state = self._form, self._state.array.tolist()
-        body = self._buffer.array[: state[loops.POSITION]].data
+        form, state = self._form, self._state.tolist()
+        body = self._buffer[: state[loops.POSITION]].data
         count = state[loops.COUNT]
         batch = assemble(
             body
@@ -254,16 +215,16 @@ class _Compiled:
             base_sequence=sequence,
             record_count=count,
         )
-        self._state.array[:] = 0
+        self._state[:] = 0
         return batch
 
     def _grow(self) -> bool:
         """Make room for the next record; False when the batch is full instead."""
-        rows, buffer, state = self._rows.array, self._buffer.array, self._state.array
+        rows, buffer, state = self._rows, self._buffer, self._state
         if self.count == rows.size:
             if self.count >= _MOST_ROWS:
                 return False
-            self._rows = Pinned(np.concatenate((rows, np.empty_like(rows))))
+            self._rows = np.concatenate((rows, np.empty_like(rows)))
             return True
         needed = int(state[loops.NEEDED])
         limit = self._form.batch_bytes - HEADER_SIZE
@@ -274,7 +235,7 @@ class _Compiled:
         larger = np.empty(size, np.uint8)
         position = state[loops.POSITION]
         larger[:position] = buffer[:position]
-        self._buffer = Pinned(larger)
+        self._buffer = larger
         return True
 
 

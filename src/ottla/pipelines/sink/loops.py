@@ -1,17 +1,23 @@
-"""The compiled loops of the writer, and what they and Python say to one another.
+"""The native loops of the writer, and what they and Python say to one another.
 
-The loops themselves are in `kernels`, which needs numba; this does not (see `compiled`).
+They are in C (`ottla.records.native`, built with Ottla; see `ottla.records.walker`) and check every
+index before it is used. Where they were not built, `encoder` and `partitioner` do the same in
+Python, a row at a time. A task says so on stderr, which Spark keeps with its executor's logs, and
+to the driver: see `writer.Written`.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
+import logging
 import threading
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ottla.pipelines.compiled import Library
-from ottla.pipelines.loop import BYTES, LONG, LONGS, WRITTEN_BYTES, WRITTEN_LONGS, Loop
+from ottla.pipelines.native import how_to_mend
+from ottla.records import walker
+
+LOGGER = logging.getLogger("ottla.pipelines")
 
 # What a batch in the making knows of itself, by its place in `state`.
 POSITION: Final = 0
@@ -21,56 +27,38 @@ MAX_TIME: Final = 3
 NEEDED: Final = 4
 STATE_SIZE: Final = 5
 
-# Arguments of `encode`, by their number.
-ORDER: Final = 0
-FIRST: Final = 1  # and `last`
-COLUMNS: Final = 3  # `times` to `headers`
-OUT: Final = 16  # to `state`
-
 
 class Loops(NamedTuple):
-    """The functions of `kernels`, compiled."""
+    """What there is in C. A ValueError for arrays that do not fit one another.
 
-    route: Loop
-    sort_by_lane: Loop
-    encode: Loop
+    route         `partitioner._route`
+    sort_by_lane  lanes, starts, order: a counting sort that keeps rows of one lane in their order.
+                  Afterwards lane n has the rows `order[starts[n]:starts[n + 1]]`
+    encode        columns.arrays(), order, first, last, out, rows, first_row, state: append the
+                  rows `order[first:last]` to a batch until it is full. Returns how far it came.
+                  When that is not `last`, NEEDED says how large `out` would have to be for the
+                  next one, or `rows`, which notes which row each record was, is full
+    """
 
+    route: Callable[..., int]
+    sort_by_lane: Callable[..., int]
+    encode: Callable[..., int]
 
-_COLUMN: Final = (BYTES, LONGS, BYTES)  # nulls, offsets, data
-LIBRARY: Final = Library(
-    "ottla.pipelines.sink.kernels",
-    {
-        "route": (
-            *(LONGS, LONGS, BYTES, LONGS, BYTES, LONGS),
-            *(LONGS, LONGS, LONGS, LONGS, WRITTEN_LONGS, WRITTEN_LONGS, LONG),
-            WRITTEN_LONGS,
-        ),
-        "sort_by_lane": (LONGS, WRITTEN_LONGS, WRITTEN_LONGS),
-        "encode": (
-            *(LONGS, LONG, LONG),
-            *(LONGS, *_COLUMN, *_COLUMN, LONGS, LONGS, BYTES, *_COLUMN),
-            *(WRITTEN_BYTES, WRITTEN_LONGS, LONG, WRITTEN_LONGS),
-        ),
-    },
-    imported=(__name__,),
-)
 
 _loading: Final = threading.Lock()
 
 
 def load() -> Loops | None:
-    """The compiled loops, or None where there is no numba; the first one to ask is told."""
+    """The native loops, or None where they were not built; the first one to ask is told."""
     with _loading:
         return _load()
 
 
 @functools.cache
 def _load() -> Loops | None:
-    try:
-        return Loops(**LIBRARY.load())
-    except Exception as error:
-        # Spark keeps it with its executor's logs.
-        sys.stderr.write(
-            f"ottla: record batches are made in plain Python, some forty times slower: {error}\n"
+    if walker.ROW_LOOPS is None:
+        LOGGER.warning(
+            "Record batches are made in plain Python, some forty times slower: %s.", how_to_mend()
         )
         return None
+    return Loops(*walker.ROW_LOOPS)

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 class Partitioner:
     """Knows the topics of one task. `add_topic` first, then `route` batch after batch."""
 
-    def __init__(self, *, chunk_bytes: int, ignore_keys: bool, compiled: bool = True) -> None:
+    def __init__(self, *, chunk_bytes: int, ignore_keys: bool, native: bool = True) -> None:
         self._chunk = chunk_bytes
         self._ignore_keys = ignore_keys
-        self._loops = loops.load() if compiled else None
+        self._loops = loops.load() if native else None
         self.lanes: list[tuple[str, int]] = []
         """Topic and partition of each lane."""
         self._topics: dict[str, int] = {}
@@ -150,7 +150,8 @@ def _route(
     chunk: int,
     lanes: Longs,
 ) -> int:
-    """`kernels.route` where numba is not there."""
+    """Fill `lanes`; the first row whose chosen partition is not there, or -1. What the native
+    `route` does, in Python."""
     data = keys.tobytes()
     for row, topic in enumerate(topics.tolist()):
         partition = int(chosen[row])

@@ -15,9 +15,10 @@ Arrow batches are sorted by partition and appended to record batches while earli
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("ottla.pipelines")
 
+_REMIND: Final = 600.0
+
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
@@ -46,6 +49,8 @@ class Written(WriterCommitMessage):
     """Of record batches, as they travelled."""
     batches: int
     requests: int
+    plain: str = ""
+    """Which machine it was, and why, if the batches were made without native code."""
 
 
 class OttlaWriter(DataSourceArrowWriter):
@@ -63,7 +68,8 @@ class OttlaWriter(DataSourceArrowWriter):
         return write_rows(iterator, self._settings)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Everything is in its topic already."""
+        """Everything is in its topic already. What tasks could not say aloud is said here."""
+        _say_what_is_slow(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """What is in a topic cannot be taken back."""
@@ -80,10 +86,34 @@ class OttlaStreamWriter(DataSourceStreamArrowWriter):
         return write_rows(iterator, self._settings)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Everything is in its topic already."""
+        """Everything is in its topic already. What tasks could not say aloud is said here."""
+        _say_what_is_slow(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """What is in a topic cannot be taken back."""
+
+
+_told: dict[str, float] = {}
+
+
+def _say_what_is_slow(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """In the driver's log: the machines that made batches without native code. A stream commits
+    every few seconds, in one process, and does not repeat itself each time."""
+    slow: dict[str, int] = {}
+    for each in messages:
+        if isinstance(each, Written) and each.plain:
+            slow[each.plain] = slow.get(each.plain, 0) + 1
+    now = time.monotonic()
+    for where, count in slow.items():
+        if now - _told.get(where, -_REMIND) >= _REMIND:
+            _told[where] = now
+            LOGGER.warning(
+                "%d of %d tasks made record batches in plain Python, some forty times slower, on "
+                "%s.",
+                count,
+                len(messages),
+                where,
+            )
 
 
 def _settings(schema: StructType, options: Mapping[str, str]) -> WriteOptions:
@@ -96,7 +126,8 @@ def _settings(schema: StructType, options: Mapping[str, str]) -> WriteOptions:
 
 def write_rows(batches: Iterator[Any], settings: WriteOptions) -> Written:
     """Write Arrow batches in this process; `WriteFailed` names the row that was in the way."""
-    # Here and not above: numba takes a second to load, and only tasks need it.
+    # Here and not above: numpy takes a while to load, and only tasks need it.
+    from ottla.pipelines.native import missing_here
     from ottla.pipelines.sink.delivery import Delivery
 
     delivery: Delivery | None = None
@@ -112,4 +143,6 @@ def write_rows(batches: Iterator[Any], settings: WriteOptions) -> Written:
     finally:
         if delivery is not None:
             delivery.close()
-    return Written(totals.records, totals.bytes, totals.batches, totals.requests)
+    return Written(
+        totals.records, totals.bytes, totals.batches, totals.requests, plain=missing_here()
+    )

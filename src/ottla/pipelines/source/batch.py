@@ -18,6 +18,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from ottla.pipelines.native import driver_notices
 from ottla.pipelines.source.connection import fetch_settings
 from ottla.pipelines.source.filters import Wanted, narrowed
 from ottla.pipelines.source.options import ReadOptions
@@ -38,7 +39,7 @@ class OttlaReader(DataSourceReader):
         """One task for each range. The list may be empty; Spark then reads one without a value."""
         from ottla.pipelines.source.batch_plan import plan
 
-        for notice in self._options.notices:
+        for notice in (*self._options.notices, *driver_notices()):
             LOGGER.warning("%s", notice)
         return [InputPartition(each) for each in plan(self._options, self._wanted)]
 

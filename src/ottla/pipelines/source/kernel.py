@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from ottla.pipelines.native import how_to_mend
 from ottla.records import walker
 
 log = logging.getLogger(__name__)
@@ -371,7 +372,7 @@ def load() -> Loops | None:
 def _load() -> Loops | None:
     if walker.COLUMN_LOOPS is None:
         log.warning(
-            "records are decoded in plain Python, some thirty times slower: %s", walker.WHY_PLAIN
+            "Records are decoded in plain Python, some thirty times slower: %s.", how_to_mend()
         )
         return None
     return Loops(*walker.COLUMN_LOOPS)

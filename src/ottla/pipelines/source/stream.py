@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ottla.model.ids import TopicPartition
+from ottla.pipelines.native import driver_notices
 from ottla.pipelines.source.commits import GroupCommits
 from ottla.pipelines.source.connection import connect, fetch_settings
 from ottla.pipelines.source.lookup import find_topics, wanted
@@ -99,7 +100,7 @@ class _Driver:
     """What the process of a query keeps from batch to batch."""
 
     def __init__(self, options: ReadOptions) -> None:
-        for notice in options.notices:
+        for notice in (*options.notices, *driver_notices()):
             LOGGER.warning("%s", notice)
         self._watch = Watch(
             connect(options),

@@ -5,7 +5,7 @@
 
 The way from the broker's bytes to Arrow has three stations. A thread fetches from the leader,
 checks and unpacks what came (`fetcher`), at most `prefetch_bytes` ahead of the consumer. The
-records are walked and copied straight into Arrow's buffers (`decoder`), by compiled code that
+records are walked and copied straight into Arrow's buffers (`decoder`), by native code that
 leaves the interpreter's lock alone. What Spark is handed are those buffers (`columns`).
 
 Planning happens elsewhere, in processes that must start fast, and needs `FetchSettings` only: so

@@ -44,19 +44,9 @@ static inline void set_bit(uint8_t *bits, int64_t index) {
     bits[index >> 3] |= (uint8_t)(1 << (index & 7));
 }
 
-/* memcpy as a call costs more than the few bytes that keys and values mostly are. Sixteen bytes at
- * once, where both sides have them. */
-static inline void copy(uint8_t *to, int64_t to_room, const uint8_t *from, int64_t from_room,
-                        int64_t size) {
-    if (size <= 16 && to_room >= 16 && from_room >= 16)
-        memcpy(to, from, 16);
-    else
-        memcpy(to, from, (size_t)size);
-}
-
 static inline void append(const strings *column, int64_t used, const uint8_t *from,
                           const uint8_t *end, int64_t size) {
-    copy(column->bytes + used, column->room - used, from, end - from, size);
+    copy_bytes(column->bytes + used, column->room - used, from, end - from, size);
 }
 
 #define READ(p, stop, value)                                                                       \

@@ -13,7 +13,7 @@
 #include "keys.h"
 #include "walks.h"
 
-#define INTERFACE 3 /* what `walker` expects */
+#define INTERFACE 4 /* what `walker` expects */
 #define LONG_WALK (1 << 20)
 
 int refuse(PyObject *module, const failure *why) {
@@ -204,6 +204,9 @@ static PyMethodDef functions[] = {
     {"filter_records", py_filter_records, METH_VARARGS, NULL},
     {"outline", py_outline, METH_VARARGS, NULL},
     {"fill_columns", py_fill_columns, METH_VARARGS, NULL},
+    {"route", py_route, METH_VARARGS, NULL},
+    {"sort_by_lane", py_sort_by_lane, METH_VARARGS, NULL},
+    {"encode", py_encode, METH_VARARGS, NULL},
     {"crc32c", py_crc32c, METH_VARARGS, NULL},
     {"siphash128", py_siphash128, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -22,5 +22,8 @@ PyObject *py_filter_chunk(PyObject *module, PyObject *args);
 PyObject *py_filter_records(PyObject *module, PyObject *args);
 PyObject *py_outline(PyObject *module, PyObject *args);
 PyObject *py_fill_columns(PyObject *module, PyObject *args);
+PyObject *py_route(PyObject *module, PyObject *args);
+PyObject *py_sort_by_lane(PyObject *module, PyObject *args);
+PyObject *py_encode(PyObject *module, PyObject *args);
 
 #endif

@@ -153,6 +153,16 @@ static inline uint8_t *write_varint(uint8_t *out, int64_t value) {
     return out;
 }
 
+/* memcpy as a call costs more than the few bytes that keys and values mostly are. Sixteen bytes at
+ * once, where both sides have them. */
+static inline void copy_bytes(uint8_t *to, int64_t to_room, const uint8_t *from,
+                              int64_t from_room, int64_t size) {
+    if (size <= 16 && to_room >= 16 && from_room >= 16)
+        memcpy(to, from, 16);
+    else
+        memcpy(to, from, (size_t)size);
+}
+
 static inline int fail(failure *why, enum fault fault, int64_t a, int64_t b) {
     why->fault = fault;
     why->a = a;

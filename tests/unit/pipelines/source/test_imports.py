@@ -18,12 +18,12 @@ PROGRAM = """
     from ottla.pipelines.source import decoder, fetcher, kernel
 
     kernel.load()
-    heavy = {"numba", "llvmlite", "pandas", "confluent_kafka", "click", "rich"}
+    heavy = {"pandas", "confluent_kafka", "click", "rich"}
     print(sorted((heavy | {"ottla.pipelines.cluster"}) & set(sys.modules)))
 """
 
 
-def test_a_task_loads_neither_numba_nor_what_only_planning_needs():
+def test_a_task_loads_nothing_that_only_planning_needs():
     options = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}
     reader = OttlaReader(ReadOptions.of(options, streaming=False))
     done = subprocess.run(
