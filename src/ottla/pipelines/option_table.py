@@ -218,9 +218,16 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "delivery",
         WRITE,
-        "`at_least_once`",
-        "`at_least_once`, or `idempotent`: a request that is sent again writes nothing twice; "
+        "`idempotent`",
+        "`idempotent`: a request that is sent again writes nothing twice; or `at_least_once`; "
         "Ottla's own",
+    ),
+    Option(
+        "keepTimestamps",
+        WRITE,
+        "`false`",
+        "take the timestamp of each record from the column `timestamp`, where it is not null; the "
+        "time of writing else; Ottla's own",
     ),
     Option("kafka.*", ALL, "", "any setting of Kafka's consumer or producer, see below"),
     Option("checkpointLocation", ALL, "", "Spark's own: where a query keeps its progress"),
