@@ -185,6 +185,17 @@ def test_available_now_reads_what_is_there_in_batches_of_limited_size(
         assert [row.committed for row in groups.lag(group)] == [30, 15]
 
 
+def test_a_stream_has_the_columns_that_are_named(
+    stream: Callable[..., Stream], bootstrap: str, unique: Callable[..., str]
+) -> None:
+    topic = unique()
+    create(bootstrap, topic)
+    produce(bootstrap, topic, 7)
+    query = stream()
+    query.read_all(subscribe=topic, columns="partition,offset,topic")
+    assert Counter(query.rows) == stretch(topic, (0, 0, 7))
+
+
 def test_a_running_query_follows_new_records_new_partitions_and_new_topics(
     stream: Callable[..., Stream],
     bootstrap: str,

@@ -16,12 +16,13 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
 )
 
 from ottla.pipelines.errors import OptionError
-from ottla.pipelines.options import truth
+from ottla.pipelines.source.column_choice import USUAL
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -31,17 +32,22 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
 
-_COLUMNS = (
-    StructType()
-    .add("key", BinaryType())
-    .add("value", BinaryType())
-    .add("topic", StringType())
-    .add("partition", IntegerType())
-    .add("offset", LongType())
-    .add("timestamp", TimestampType())
-    .add("timestampType", IntegerType())
-)
-_HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+_FIELDS = {
+    field.name: field
+    for field in (
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField(
+            "headers",
+            ArrayType(StructType().add("key", StringType()).add("value", BinaryType())),
+        ),
+    )
+}
 
 
 class OttlaDataSource(DataSource):
@@ -55,33 +61,31 @@ class OttlaDataSource(DataSource):
         """The columns of every topic. What is wrong in any case is said here, at `load()`."""
         from ottla.pipelines.source.options import ReadOptions
 
-        mistakes: set[str] = set()
+        mistakes: list[OptionError] = []
         for streaming in (False, True):
             try:
-                ReadOptions.of(self.options, streaming=streaming)
+                return _schema(ReadOptions.of(self.options, streaming=streaming).columns)
             except OptionError as error:
-                mistakes.add(str(error))
-                first = error
-            else:
-                mistakes.add("")
-        if len(mistakes) == 1 and "" not in mistakes:
-            raise first
-        return self._schema()
+                mistakes.append(error)
+        if len({str(mistake) for mistake in mistakes}) == 1:
+            raise mistakes[0]
+        return _schema(USUAL)  # whoever asks for a reader is told what is wrong for that one
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from ottla.pipelines.source.batch import OttlaFilteringReader, OttlaReader
         from ottla.pipelines.source.options import ReadOptions
 
-        self._refuse_other(schema)
         options = ReadOptions.of(self.options, streaming=False)
+        _refuse_other(schema, options.columns)
         return OttlaFilteringReader(options) if options.pushdown else OttlaReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from ottla.pipelines.source.options import ReadOptions
         from ottla.pipelines.source.stream import OttlaStreamReader
 
-        self._refuse_other(schema)
-        return OttlaStreamReader(ReadOptions.of(self.options, streaming=True))
+        options = ReadOptions.of(self.options, streaming=True)
+        _refuse_other(schema, options.columns)
+        return OttlaStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from ottla.pipelines.sink.writer import OttlaWriter
@@ -93,17 +97,16 @@ class OttlaDataSource(DataSource):
 
         return OttlaStreamWriter(schema, dict(self.options), overwrite)
 
-    def _schema(self) -> StructType:
-        with_headers = truth("includeHeaders", self.options.get("includeHeaders") or "false")
-        # `add` changes what it is called on.
-        columns = StructType(list(_COLUMNS.fields))
-        return columns.add("headers", _HEADERS) if with_headers else columns
 
-    def _refuse_other(self, schema: StructType) -> None:
-        fixed = self._schema()
-        if schema != fixed:
-            raise OptionError(
-                "schema",
-                "A topic has the columns it has, and a schema cannot be given: leave out schema(), "
-                f"and cast from {', '.join(fixed.fieldNames())}.",
-            )
+def _schema(names: tuple[str, ...]) -> StructType:
+    return StructType([_FIELDS[name] for name in names])
+
+
+def _refuse_other(schema: StructType, names: tuple[str, ...]) -> None:
+    fixed = _schema(names)
+    if schema != fixed:
+        raise OptionError(
+            "schema",
+            "A topic has the columns it has, and a schema cannot be given: leave out schema(), "
+            f"and cast from {', '.join(fixed.fieldNames())}.",
+        )

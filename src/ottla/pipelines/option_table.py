@@ -171,6 +171,13 @@ OPTIONS: tuple[Option, ...] = (
         "add the column `headers`; for a write the column itself says it",
     ),
     Option(
+        "columns",
+        READ,
+        "",
+        "the columns that are read, by comma, `key,timestamp`: what is not named is not sent to "
+        "Spark, which asks no Python source for fewer; Ottla's own",
+    ),
+    Option(
         "groupIdPrefix",
         READ,
         "`spark-kafka-source`",
