@@ -171,6 +171,11 @@ def test_available_now_reads_what_is_there_in_batches_of_limited_size(
     reports = query.reported()
     assert reports[0]["totalLag"] == 20
     assert reports[0]["lag"] == {topic: {"0": 15, "1": 5}}
+    assert reports[0]["metrics"] == {
+        "avgOffsetsBehindLatest": "10.0",
+        "maxOffsetsBehindLatest": "15",
+        "minOffsetsBehindLatest": "5",
+    }
     assert reports[-1]["latest"] == {topic: {"0": 30, "1": 10}}
     # The query is a consumer group that has finished.
     with Groups(bootstrap) as groups:
