@@ -148,7 +148,7 @@ def _title(described: GroupDescription, rows: list[PartitionLag], late: Late) ->
         count(len(described.members), "member"),
         f"lag {total_lag(rows)}",
         f"behind {age(_longest(late)) or '-'}",
-        f"coordinator {place.host}:{place.port} ({place.id})",
+        f"coordinator {place} ({place.id})",
     ]
     return "  ".join(facts)
 

@@ -81,7 +81,7 @@ class Router:
     def any(self) -> Wire:
         """The first broker of `bootstrap` that answers, or else another that is known by now."""
         if self._first is None:
-            known = [str(node) for node in self._nodes.values() if ":" not in node.host]
+            known = [str(node) for node in self._nodes.values()]
             servers = dict.fromkeys([*self.bootstrap.split(","), *known])
             self._first = Wire.first_of(
                 ",".join(servers), timeout=self._timeout, client_id=self._client_id
