@@ -16,7 +16,7 @@ from typing import Final, Self, TypeVar
 
 from ottla.client.descriptions import Node
 from ottla.client.settings import bootstrap_servers
-from ottla.client.wire import Wire
+from ottla.client.wire import Wire, advertised
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.groups import FindCoordinatorRequest
@@ -105,7 +105,8 @@ class Router:
         if number not in self._nodes:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {number}")
         place = self._nodes[number]
-        wire = Wire(place.host, place.port, timeout=self._timeout, client_id=self._client_id)
+        with advertised(place):
+            wire = Wire(place.host, place.port, timeout=self._timeout, client_id=self._client_id)
         self._cap(wire)
         self._wires[number] = wire
         return wire
