@@ -25,12 +25,14 @@ $(BROKER): pyproject.toml uv.lock $(NATIVE) | $(UV)
 	@echo "Building the environment in .venv ..."
 	@$(UV) $(SYNC) --inexact --no-dev
 	@$(BIN)/python -m compileall -q src
+	@$(BIN)/ottla tools link --force $(BIN) >/dev/null
 	@touch $(BROKER)
 
 $(COMPLETE): pyproject.toml uv.lock $(NATIVE) | $(UV)
 	@echo "Building the environment in .venv, with Spark: about a minute the first time ..."
 	@$(UV) $(SYNC) --all-extras
 	@$(BIN)/python -m compileall -q src
+	@$(BIN)/ottla tools link --force $(BIN) >/dev/null
 	@touch $(COMPLETE) $(BROKER)
 
 setup: $(COMPLETE) ## build .venv with everything, Spark too

@@ -355,7 +355,7 @@ def test_a_reset_moves_the_offsets_and_one_with_members_is_refused(
     scene: Scene, ottla: Callable[..., Any]
 ) -> None:
     group, orders = f"moved-{uuid.uuid4().hex}", scene.names["orders"]
-    code, found = ottla(f"group reset {group} --topic {{orders}}:0,2 --to 4 --execute")
+    code, found = ottla(f"group reset {group} --topic {{orders}}:0,2 --to 4 --execute --create")
     assert (code, found["executed"]) == (0, True)
     with Groups(scene.bootstrap) as groups:
         moved = {tp: each.offset for tp, each in groups.offsets(group).items()}

@@ -12,6 +12,7 @@ import click
 from ottla.cli.command import Noun
 from ottla.cli.group_changes import delete, reset
 from ottla.cli.live import Frame, Table, age, keep_showing, show
+from ottla.cli.near import no_group
 from ottla.cli.options import bootstrap_option, complete_groups, json_option, open_groups
 from ottla.cli.output import Column, broker_errors, count, show_json, show_table
 from ottla.cli.terminal import usable
@@ -119,17 +120,11 @@ def _look(groups: Groups, name: str) -> tuple[GroupDescription, list[PartitionLa
     try:
         described = groups.describe(name)[name]
     except KafkaError as error:
-        raise _named(error, name) from None
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        raise no_group(groups, name, "`ottla group list` shows those there are") from None
     rows = groups.lag(name, described)
     return described, rows, lag_seconds(groups, rows, time.time_ns() // 1_000_000)
-
-
-def _named(error: KafkaError, name: str) -> KafkaError:
-    if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
-        return KafkaError(
-            error.code, f"there is no group {name!r}; `ottla group list` shows those there are"
-        )
-    return error
 
 
 def total_lag(rows: list[PartitionLag]) -> int:
@@ -151,7 +146,7 @@ def _title(described: GroupDescription, rows: list[PartitionLag], late: Late) ->
         count(len(described.members), "member"),
         f"lag {total_lag(rows)}",
         f"behind {age(_longest(late)) or '-'}",
-        f"coordinator {place.host}:{place.port} ({place.id})",
+        f"coordinator {place} ({place.id})",
     ]
     return "  ".join(facts)
 

@@ -54,6 +54,9 @@ COMMANDS: Mapping[str, Entry] = {
     "metadata": Entry(
         "ottla.cli.metadata:metadata", "Back up, bring back and rebuild a broker's metadata."
     ),
+    "tools": Entry(
+        "ottla.cli.tools:tools", "Put Kafka's command names, kafka-topics and so on, into a folder."
+    ),
     "completion": Entry("ottla.cli.completion:completion", "Print a shell's completion script."),
 }
 

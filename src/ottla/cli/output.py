@@ -23,8 +23,6 @@ from ottla.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_UNREACHABLE = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
-
 
 class Column(NamedTuple):
     """A column of a table: its title, and whether it holds numbers."""
@@ -116,11 +114,11 @@ def count(number: int, noun: str) -> str:
 def explain(error: KafkaError, bootstrap: str) -> str:
     """One line: what is wrong, and what to do about it."""
     local = getattr(error, "local", None)
-    if error.code in _UNREACHABLE or local in ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
-        return (
-            f"no broker answers at {bootstrap}; start one with `ottla server start`, or name "
-            f"another with --bootstrap"
-        )
+    other = "start one with `ottla server start`, or name another with --bootstrap"
+    if local in ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
+        return f"no broker answers at {bootstrap}; {other}"
+    if error.code is ErrorCode.BROKER_NOT_AVAILABLE:
+        return f"no broker answers: {error.message or bootstrap}; {other}"
     if local in ("_TIMED_OUT", "_TIMED_OUT_QUEUE"):
         return (
             f"the broker at {bootstrap} did not answer in time; is it a Kafka broker, and can "

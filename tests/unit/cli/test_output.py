@@ -55,7 +55,6 @@ def test_nothing_there_is_still_a_heading(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     "error",
     [
-        KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "refused"),
         ClientError(ErrorCode.NETWORK_EXCEPTION, local="_TRANSPORT"),
         ClientError(ErrorCode.NETWORK_EXCEPTION, local="_RESOLVE"),
     ],
@@ -63,6 +62,14 @@ def test_nothing_there_is_still_a_heading(capsys: pytest.CaptureFixture[str]) ->
 def test_an_unreachable_broker_is_explained_with_what_to_do(error: KafkaError) -> None:
     assert explain(error, "h:1") == (
         "no broker answers at h:1; start one with `ottla server start`, "
+        "or name another with --bootstrap"
+    )
+
+
+def test_what_is_at_the_address_instead_of_a_broker_is_said() -> None:
+    error = KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "h:1 is an HTTP server")
+    assert explain(error, "h:1") == (
+        "no broker answers: h:1 is an HTTP server; start one with `ottla server start`, "
         "or name another with --bootstrap"
     )
 
