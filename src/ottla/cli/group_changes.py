@@ -88,7 +88,7 @@ def reset(
         offsets = [dict(zip(names, row, strict=True)) for row in rows]
         show_json({"group": name, "executed": execute, "offsets": offsets})
         return
-    columns = [Column("TOPIC"), Column("PARTITION", True), Column("BEFORE", True),
+    columns = [Column("TOPIC"), Column("PARTITION", True, is_name=True), Column("BEFORE", True),
                Column("AFTER", True), Column("END", True)]  # fmt: skip
     done = "reset" if execute else "would be reset; --execute does it"
     show_table(columns, rows, title=f"{name}  {count(len(rows), 'partition')} {done}")

@@ -64,7 +64,7 @@ def offsets(topics: tuple[str, ...], at: str | None, bootstrap: str, as_json: bo
         return
     columns = [
         Column("TOPIC"),
-        Column("PARTITION", True),
+        Column("PARTITION", True, is_name=True),
         Column("EARLIEST", True),
         Column("LATEST", True),
         Column("NEWEST", True),

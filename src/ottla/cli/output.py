@@ -27,10 +27,22 @@ _UNREACHABLE = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
 
 
 class Column(NamedTuple):
-    """A column of a table: its title, and whether it holds numbers."""
+    """A column of a table: its title, and whether it holds numbers.
+
+    Whole numbers get separators between their thousands, unless they are names, such as that of a
+    partition or a broker."""
 
     title: str
     numeric: bool = False
+    is_name: bool = False
+
+    def text(self, cell: object) -> str:
+        """A cell as it is shown; None is a dash."""
+        if cell is None:
+            return "-"
+        if isinstance(cell, int) and not isinstance(cell, bool) and not self.is_name:
+            return grouped(cell)
+        return str(cell)
 
 
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
@@ -51,7 +63,7 @@ def show_table(
     columns: Sequence[Column], rows: Sequence[Sequence[object]], *, title: str | None = None
 ) -> None:
     """A table; None is shown as a dash."""
-    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    texts = [[column.text(cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
     if sys.stdout.isatty():
         _draw(columns, texts, title)
         return
@@ -98,7 +110,7 @@ def drawn(
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(Text(column.text(cell)) for column, cell in zip(columns, row, strict=True)))
     # A title of rich's own would be folded to the width of a table that may be narrow.
     return Group(Text(title, style="bold"), table) if title else table
 
@@ -109,8 +121,13 @@ def say(text: str) -> None:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """`1 record`, `2 records`, `12,000 records`."""
+    return f"{grouped(number)} {noun}" if number == 1 else f"{grouped(number)} {noun}s"
+
+
+def grouped(number: int) -> str:
+    """`1234567` as people read it: `1,234,567`."""
+    return f"{number:,}"
 
 
 def explain(error: KafkaError, bootstrap: str) -> str:

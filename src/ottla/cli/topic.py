@@ -287,8 +287,8 @@ def _show(described: TopicDescription, config: Mapping[str, str | None], bounds:
     facts = [f"id {described.id}", *(f"{key}={value}" for key, value in config.items())]
     show_table(
         [
-            Column("PARTITION", True),
-            Column("LEADER", True),
+            Column("PARTITION", True, is_name=True),
+            Column("LEADER", True, is_name=True),
             Column("REPLICAS"),
             Column("IN SYNC"),
             Column("EARLIEST", True),

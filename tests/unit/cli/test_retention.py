@@ -110,6 +110,14 @@ def test_a_sentence_about_each_partition() -> None:
     )
 
 
+def test_offsets_are_written_as_asked_for() -> None:
+    held = replace(SEGMENT, rule="hold", base_offset=12_000, end_offset=13_000)
+    partition = replace(PARTITION, segments=(held,), holds=(Position("billing", 12_500),))
+    assert "from offset 12000 on waits for billing (at 12500)" in summary(TOPIC, partition)
+    shown = summary(TOPIC, partition, "{:,}".format)
+    assert "from offset 12,000 on waits for billing (at 12,500)" in shown
+
+
 def test_moments_are_in_utc() -> None:
     assert moment(NOW) == "2023-11-14 22:13:20"
     assert moment(None) is None
