@@ -156,3 +156,108 @@ def test_perf_that_is_stopped_shows_what_it_has_measured(
     if verb == "consume":
         # the seconds in which nothing came any more are not counted
         assert found["records_per_second"] > found["records"] / found["seconds"]
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "consume {} --from-beginning --exit-at-end",
+        "consume {} --group g",
+        "topic describe {}",
+        "topic delete {}",
+        "topic alter {} --partitions 5",
+        "topic alter {} --config retention.ms=1000",
+        "topic explain-retention {}",
+        "config describe topic {}",
+        "config alter topic {} --set retention.ms=1000",
+        "offsets {}",
+        "offsets {}:0",
+        "group reset g --topic {} --to earliest",
+        "group delete g --topic {}",
+        "perf produce {}",
+        "perf consume {}",
+        "perf latency {}",
+    ],
+)
+def test_a_topic_that_is_not_there_gets_the_name_that_was_meant(
+    bootstrap: str, topic: str, command: str, ours_only: None
+) -> None:
+    wrong = topic[:-1]
+    result = run(bootstrap, *command.format(wrong).split())
+    said = f"Error: there is no topic {wrong!r}; did you mean {topic!r}?\n"
+    assert (result.returncode, result.stderr.decode()) == (1, said)
+
+
+# -- consume
+
+
+def test_several_topics_are_read_at_once(bootstrap: str, topic: str, unique: Any) -> None:
+    other = unique()
+    run(bootstrap, "produce", topic, given=b"a\n")
+    run(bootstrap, "topic", "create", other)
+    run(bootstrap, "produce", other, given=b"b\n")
+    plain = ["--exit-at-end", "--format", "{topic} {value}"]
+    wanted = sorted([f"{topic} a", f"{other} b"])
+    read = run(bootstrap, "consume", topic, other, "--from-beginning", *plain)
+    assert sorted(read.stdout.decode().splitlines()) == wanted
+    read = run(bootstrap, "consume", topic, other, "--group", unique("g"), "--max", "2", *plain[1:])
+    assert sorted(read.stdout.decode().splitlines()) == wanted
+
+
+def test_a_group_begins_at_the_beginning_once_and_then_goes_on(
+    bootstrap: str, topic: str, unique: Any
+) -> None:
+    group = unique("g")
+    run(bootstrap, "produce", topic, "--partition", "0", given=b"a\nb\n")
+    options = ["--group", group, "--from-beginning", "--timeout", "1"]
+    first = run(bootstrap, "consume", topic, *options)
+    assert first.stdout == b"a\nb\n"
+    assert first.stderr.decode() == (
+        f"the group {group!r} has read nothing of {topic!r} yet: it begins at the first record\n"
+    )
+    run(bootstrap, "produce", topic, "--partition", "0", given=b"c\n")
+    again = run(bootstrap, "consume", topic, *options)
+    assert again.stdout == b"c\n"
+    reset = f"ottla group reset {group} --topic {topic} --to earliest --execute"
+    assert again.stderr.decode() == (
+        f"the group {group!r} begins at the first record in 1 partition, and goes on where it was "
+        f"in the other 1; to begin anew: {reset}\n"
+    )
+    assert run(bootstrap, *reset.split()[1:]).returncode == 0
+    assert run(bootstrap, "consume", topic, *options).stdout == b"a\nb\nc\n"
+
+
+def test_an_idle_consume_says_that_it_waits_until_a_record_comes(
+    on_terminal: Start, bootstrap: str, topic: str, eventually: Any
+) -> None:
+    command = on_terminal("consume", topic)
+    line = f"waiting for new records of {topic} (2 partitions); --from-beginning shows the old"
+    eventually(lambda: command.left().startswith(line))
+    run(bootstrap, "produce", topic, given=b"hello\n")
+    eventually(lambda: command.left().startswith("hello\n"))
+    eventually(lambda: f"\n{line}" in command.left())
+    command.process.send_signal(signal.SIGINT)
+    assert command.end() == 0
+    assert command.left() == "hello\n"
+
+
+def test_a_member_without_partitions_is_told_why_it_waits(
+    on_terminal: Start, topic: str, unique: Any, eventually: Any
+) -> None:
+    group = unique("g")
+    members = [on_terminal("consume", topic, "--group", group, piped=True) for _ in range(3)]
+
+    def lines() -> list[str]:
+        return sorted(member.left().split("\n")[-1][:70] for member in members)
+
+    one = f"waiting for new records of {topic} (1 of 2 partitions); Ctrl-C ends"
+    idle = f"waiting for a partition of {topic}: other members of {group} read"
+    eventually(lambda: lines() == sorted([one[:70], one[:70], idle[:70]]))
+
+
+def test_in_a_pipe_nothing_is_said_about_waiting(bootstrap: str, topic: str) -> None:
+    read = run(bootstrap, "consume", topic, "--timeout", "2")
+    assert (read.stdout, read.stderr) == (b"", b"")

@@ -64,7 +64,7 @@ def reset(
         raise click.UsageError(
             "say what to reset: --topic, --all-topics or --from-file, one of them"
         )
-    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+    with broker_errors(bootstrap, topics=topics), open_groups(bootstrap) as groups:
         _check_idle(groups, name)
         committed = groups.offsets(name)
         try:
@@ -194,7 +194,7 @@ def delete(
     from ottla.client.errors import PartialFailureError
 
     failures: dict[str, KafkaError] = {}
-    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+    with broker_errors(bootstrap, topics=topics), open_groups(bootstrap) as groups:
         outcomes: dict[str, ErrorCode] = {}
         if topics:
             try:

@@ -149,11 +149,17 @@ def explain(error: KafkaError, bootstrap: str) -> str:
 
 
 @contextmanager
-def broker_errors(bootstrap: str) -> Iterator[None]:
-    """Turn what a broker or client complains about into one line on stderr and exit code 1."""
+def broker_errors(bootstrap: str, *, topics: Sequence[str] = ()) -> Iterator[None]:
+    """Turn what a broker or client complains about into one line on stderr and exit code 1.
+
+    `topics` are those that the command line names: for one that is not there, the name that was
+    probably meant is suggested."""
     try:
         yield
-    except KafkaError as error:
+    except KafkaError as raised:
+        from ottla.cli.names import with_suggestion
+
+        error = with_suggestion(raised, bootstrap, topics)
         failures = getattr(error, "failures", None)
         if isinstance(failures, dict) and failures:
             lines = [f"{name}: {explain(each, bootstrap)}" for name, each in failures.items()]

@@ -40,10 +40,10 @@ def perf() -> None:
 
 
 @contextmanager
-def _measuring(bootstrap: str) -> Iterator[None]:
+def _measuring(bootstrap: str, topic: str) -> Iterator[None]:
     """What a broker complains about is one line; so is an end before there are any figures."""
     try:
-        with sigterm_interrupts(), broker_errors(bootstrap):
+        with sigterm_interrupts(), broker_errors(bootstrap, topics=[topic]):
             yield
     except KeyboardInterrupt:
         raise _nothing("stopped before the first record") from None
@@ -94,7 +94,7 @@ def produce(
         **settings(properties, "--property"),
     }
     quiet_client_log()
-    with _measuring(bootstrap):
+    with _measuring(bootstrap, topic):
         _need_topic(bootstrap, topic)
         from ottla.client.load import letters, produce_load
 
@@ -188,7 +188,7 @@ def consume(
     """
     config = {"client.id": "ottla-perf", **CONFIG, **settings(properties, "--property")}
     quiet_client_log()
-    with _measuring(bootstrap):
+    with _measuring(bootstrap, topic):
         _need_topic(bootstrap, topic)
         from ottla.client.load import consume_load
 
@@ -258,7 +258,7 @@ def latency(topic: str, records: int, size: int, acks: str, bootstrap: str, as_j
     """
     quiet_client_log()
     found: list[float] = []
-    with _measuring(bootstrap):
+    with _measuring(bootstrap, topic):
         _need_topic(bootstrap, topic)
         from ottla.client.load import latency_load, letters, percentiles
 

@@ -59,7 +59,7 @@ def explain_retention(name: str, bootstrap: str, as_json: bool) -> None:
     Moments are milliseconds since 1970; "due" is null when no pass will delete the segment, and
     not after "now" (perhaps 0) when the next pass will.
     """
-    with broker_errors(bootstrap):
+    with broker_errors(bootstrap, topics=[name]):
         connect(bootstrap)
         from ottla.client.retention import explain as ask
         from ottla.client.router import Router

@@ -290,7 +290,8 @@ def test_groups_that_are_being_loaded_are_mentioned(run: Run) -> None:
     assert "still loading groups" in run(FakeRouter(loading, answer()), "orders").output
 
 
-def test_a_topic_that_is_not_there(run: Run) -> None:
+def test_a_topic_that_is_not_there(run: Run, topics_there: list[str]) -> None:
+    topics_there += ["orders"]
     shown = run(FakeRouter(), "order")
     assert shown.exit_code == 1
     assert shown.output == "Error: there is no topic 'order'; did you mean 'orders'?\n"
