@@ -62,7 +62,8 @@ def describe(
     \b
     JSON: {"kind", "name", "settings": [{"key", "value", "source", "read_only", "sensitive"}]}
     """
-    with broker_errors(bootstrap), _open(bootstrap) as admin:
+    topics = [name] if kind == "topic" else []
+    with broker_errors(bootstrap, topics=topics), _open(bootstrap) as admin:
         _check_name(kind, name)
         found = admin.describe_configs(_number(kind), name, keys=keys or None)
     own = _OWN_SOURCES[kind]
@@ -139,7 +140,8 @@ def alter(
     ]
     if not changes:
         raise click.UsageError("nothing to change; give --set, --delete, --append or --subtract")
-    with broker_errors(bootstrap), _open(bootstrap) as admin:
+    topics = [name] if kind == "topic" else []
+    with broker_errors(bootstrap, topics=topics), _open(bootstrap) as admin:
         _check_name(kind, name)
         try:
             admin.alter_configs(_number(kind), name, changes)

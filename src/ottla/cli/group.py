@@ -14,7 +14,7 @@ from ottla.cli.group_changes import delete, reset
 from ottla.cli.live import Frame, Table, age, keep_showing, show
 from ottla.cli.near import no_group
 from ottla.cli.options import bootstrap_option, complete_groups, json_option, open_groups
-from ottla.cli.output import Column, broker_errors, count, show_json, show_table
+from ottla.cli.output import Column, broker_errors, count, grouped, show_json, show_table
 from ottla.cli.terminal import usable
 from ottla.errors import ErrorCode, KafkaError
 
@@ -144,7 +144,7 @@ def _title(described: GroupDescription, rows: list[PartitionLag], late: Late) ->
         described.type.lower(),
         *([described.assignor] if described.assignor else []),
         count(len(described.members), "member"),
-        f"lag {total_lag(rows)}",
+        f"lag {grouped(total_lag(rows))}",
         f"behind {age(_longest(late)) or '-'}",
         f"coordinator {place} ({place.id})",
     ]
@@ -155,7 +155,7 @@ def _show_offsets(described: GroupDescription, rows: list[PartitionLag], late: L
     show_table(
         [
             Column("TOPIC"),
-            Column("PARTITION", True),
+            Column("PARTITION", True, is_name=True),
             Column("COMMITTED", True),
             Column("END", True),
             Column("LAG", True),
@@ -189,7 +189,7 @@ def _show_members(described: GroupDescription) -> None:
             Column("INSTANCE"),
             Column("CLIENT"),
             Column("HOST"),
-            Column("EPOCH", True),
+            Column("EPOCH", True, is_name=True),
             Column("PARTITIONS", True),
             Column("ASSIGNMENT"),
         ],
@@ -350,7 +350,7 @@ def group_table(rows: list[dict[str, object]]) -> Table:
                 row["partitions"],
                 row["lag"],
                 age(seconds if isinstance(seconds, float) else None),
-                f"{rate:.1f}" if isinstance(rate, float) else None,
+                f"{rate:,.1f}" if isinstance(rate, float) else None,
             )
         )
     columns = [

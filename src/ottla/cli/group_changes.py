@@ -69,7 +69,7 @@ def reset(
         raise click.UsageError(
             "say what to reset: --topic, --all-topics or --from-file, one of them"
         )
-    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+    with broker_errors(bootstrap, topics=topics), open_groups(bootstrap) as groups:
         _check_idle(groups, name, create=create)
         committed = groups.offsets(name)
         try:
@@ -93,7 +93,7 @@ def reset(
         offsets = [dict(zip(names, row, strict=True)) for row in rows]
         show_json({"group": name, "executed": execute, "offsets": offsets})
         return
-    columns = [Column("TOPIC"), Column("PARTITION", True), Column("BEFORE", True),
+    columns = [Column("TOPIC"), Column("PARTITION", True, is_name=True), Column("BEFORE", True),
                Column("AFTER", True), Column("END", True)]  # fmt: skip
     done = "reset" if execute else "would be reset; --execute does it"
     show_table(columns, rows, title=f"{name}  {count(len(rows), 'partition')} {done}")
@@ -204,7 +204,7 @@ def delete(
     from ottla.client.errors import PartialFailureError
 
     failures: dict[str, KafkaError] = {}
-    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+    with broker_errors(bootstrap, topics=topics), open_groups(bootstrap) as groups:
         outcomes: dict[str, ErrorCode] = {}
         if topics:
             try:

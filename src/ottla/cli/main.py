@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, Entry] = {
     "server": Entry("ottla.cli.serve:server", "Run a broker."),
     "topic": Entry("ottla.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "produce": Entry("ottla.cli.produce:produce", "Send lines of standard input to a topic."),
-    "consume": Entry("ottla.cli.consume:consume", "Print the records of a topic."),
+    "consume": Entry("ottla.cli.consume:consume", "Print the records of topics."),
     "group": Entry("ottla.cli.group:group", "List, describe, reset, delete and watch groups."),
     "offsets": Entry(
         "ottla.cli.offsets:offsets", "Show where the partitions of topics begin and end."

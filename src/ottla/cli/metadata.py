@@ -122,7 +122,7 @@ def export_command(file: str, config_file: Path | None, data_dir: tuple[str, ...
         return
     with _told():
         fs.write_atomic(os.path.abspath(file), text.encode())
-    click.echo(f"wrote {len(contents.entries)} entries of {store_path(home)} to {file}")
+    click.echo(f"wrote {len(contents.entries):,} entries of {store_path(home)} to {file}")
 
 
 @metadata.command("import")
@@ -273,7 +273,7 @@ def _show(plan: Plan, *, lost: bool) -> None:
             Column("ID"),
             Column("PARTITIONS", True),
             Column("EMPTY", True),
-            Column("EPOCH", True),
+            Column("EPOCH", True, is_name=True),
             Column("FROM"),
         ],
         [

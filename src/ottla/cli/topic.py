@@ -123,7 +123,7 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     JSON: [{"name", "id", "internal", "replication", "config": {key: value},
             "partitions": [{"partition", "leader", "replicas", "isr", "earliest", "latest"}]}]
     """
-    with broker_errors(bootstrap):
+    with broker_errors(bootstrap, topics=names):
         admin = _admin(bootstrap)
         chosen = names or tuple(each.name for each in admin.list_topics())
         topics = admin.describe_topics(*chosen)
@@ -170,7 +170,7 @@ def alter(
     changes = settings(configs, "--config")
     if partitions is None and not changes and not deleted:
         raise click.UsageError("nothing to change; give --partitions, --config or --delete-config")
-    with broker_errors(bootstrap):
+    with broker_errors(bootstrap, topics=[name]):
         admin = _admin(bootstrap)
         if changes or deleted:
             admin.alter_configs(topic=name, set=changes, delete=deleted)
@@ -195,7 +195,7 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, as_json: boo
     JSON: {"deleted": [name], "missing": [name]}
     """
     missing: list[str] = []
-    with broker_errors(bootstrap):
+    with broker_errors(bootstrap, topics=names):
         try:
             _admin(bootstrap).delete_topics(*names)
         except KafkaError as error:
@@ -288,8 +288,8 @@ def _show(described: TopicDescription, config: Mapping[str, str | None], bounds:
     facts = [f"id {described.id}", *(f"{key}={value}" for key, value in config.items())]
     show_table(
         [
-            Column("PARTITION", True),
-            Column("LEADER", True),
+            Column("PARTITION", True, is_name=True),
+            Column("LEADER", True, is_name=True),
             Column("REPLICAS"),
             Column("IN SYNC"),
             Column("EARLIEST", True),

@@ -56,6 +56,19 @@ def test_describe_shows_lag_in_records_and_in_time(group: Run) -> None:
     )
 
 
+def test_describe_separates_thousands(
+    group: Run, scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = TopicPartition(f"orders{MARK}", 0)
+    scene.committed[f"idle{MARK}"] = {orders: 1500}
+    monkeypatch.setattr(type(scene), "ends", lambda *_: {orders: 1_234_567}, raising=False)
+    shown = group("describe", f"idle{MARK}").output
+    assert "lag 1,233,067" in shown
+    assert "1,500  1,234,567  1,233,067" in shown
+    [found] = json.loads(group("describe", f"idle{MARK}", "--json").output)
+    assert found["lag"] == 1_233_067
+
+
 def test_describe_as_json(group: Run) -> None:
     [found] = json.loads(group("describe", f"fresh{MARK}", "--json").output)
     assert (found["group"], found["type"], found["epoch"], found["lag"]) == (
