@@ -178,6 +178,22 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla metadata rescue -d data",
         "ottla metadata rescue -d data --partitions orders=3 --replace -y",
     ),
+    "tools": (
+        "ottla tools list",
+        "ottla tools link ~/.local/bin",
+    ),
+    "tools list": (
+        "ottla tools list",
+        "ottla tools ls -J",
+    ),
+    "tools link": (
+        "ottla tools link ~/.local/bin",
+        "ottla tools link .venv/bin --force",
+    ),
+    "tools unlink": (
+        "ottla tools unlink ~/.local/bin",
+        "ottla tools unlink .venv/bin",
+    ),
     "completion": (
         "ottla completion bash >> ~/.bashrc",
         "ottla completion fish > ~/.config/fish/completions/ottla.fish",

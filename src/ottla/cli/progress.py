@@ -61,7 +61,7 @@ def bytes_progress(what: str, total: int) -> Iterator[Advance]:
     if not on_terminal():
         yield _nobody_watches
         return
-    from ottla.cli.top import in_bytes
+    from ottla.cli.live import in_bytes
 
     with _bar() as bar:
         task = bar.add_task(what, total=total, shown="", rate="")

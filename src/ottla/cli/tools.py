@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.kafka_compat import TOOLS
 from ottla.cli.options import json_option
 from ottla.cli.output import Column, count, say, show_json, show_table
@@ -30,7 +31,7 @@ _LONGEST_INTERPRETER = 120
 _READ = 4096
 
 
-@click.group()
+@click.group(cls=Noun)
 def tools() -> None:
     """Put Kafka's command names, kafka-topics and so on, into a folder."""
 
@@ -63,10 +64,6 @@ def list_tools(as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Replace files of these names that are not Ottla's.")
 def link(folder: Path, force: bool) -> None:
     """Put Kafka's command names into DIR, each with and without .sh.
-
-    \b
-    ottla tools link ~/.local/bin
-    ottla tools link .venv/bin
 
     They start the Python that Ottla runs in now. To be repeated when that is another one.
     """

@@ -72,7 +72,7 @@ def test_each_of_several_failures_is_about_its_own_topic(topics_there: list[str]
         "perf produce order",
         "perf consume order",
         "perf latency order",
-        "group reset g --topic order --to earliest",
+        "group reset g --create --topic order --to earliest",
         "group delete g --topic order",
     ],
 )
