@@ -63,7 +63,7 @@ __all__ = [
     "summarize",
 ]
 
-_INTERFACE: Final = 3  # of `_native`, as its sources beside this module have it
+_INTERFACE: Final = 4  # of `_native`, as its sources beside this module have it
 
 TURNED_OFF: Final = os.environ.get("OTTLA_NATIVE") == "0"
 
@@ -137,10 +137,10 @@ def first_at_or_after(
     return walk(data, record_count, base_offset, base_timestamp, timestamp, min_offset)
 
 
-def renumber(data: ReadableBuffer, record_count: int) -> bytes:
-    """The records with the offset deltas 0, 1, 2, …"""
+def renumber(data: ReadableBuffer, record_count: int, *, same_time: bool = False) -> bytes:
+    """The records with the offset deltas 0, 1, 2, … and, with `same_time`, the timestamp delta 0."""
     walk = plain_walker.renumber if _native is None else _native.renumber
-    return walk(data, record_count)
+    return walk(data, record_count, same_time)
 
 
 # The log cleaner. A chunk is a piece of a segment file that begins with a batch. Plain batches are
