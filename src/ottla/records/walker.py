@@ -138,7 +138,7 @@ def first_at_or_after(
 
 
 def renumber(data: ReadableBuffer, record_count: int, *, same_time: bool = False) -> bytes:
-    """The records with the offset deltas 0, 1, 2, …; with `same_time` all timestamp deltas are 0."""
+    """The records with the offset deltas 0, 1, 2, …; with `same_time` the time deltas are all 0."""
     walk = plain_walker.renumber if _native is None else _native.renumber
     return walk(data, record_count, same_time)
 
