@@ -187,7 +187,11 @@ def _warm(reads: list[Callable[[], None]]) -> None:
 # ---------------------------------------------------------------------- what is asked for
 
 
-def _plan(request: Request[FetchRequest], services: Services, requested: Iterable[Item]) -> Plan:
+def _plan(
+    request: Request[FetchRequest],
+    services: Services,
+    requested: Iterable[Item] | OrderedDict[Key, Wanted],
+) -> Plan:
     body = request.body
     if body.replica_id >= 0 or (body.replica_state and body.replica_state.replica_id >= 0):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "this broker has no followers")
@@ -205,7 +209,10 @@ def _plan(request: Request[FetchRequest], services: Services, requested: Iterabl
     if body.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         if body.session_id != NO_SESSION:
             sessions.close(body.session_id)
-        plan.items.update(requested)
+        if isinstance(requested, OrderedDict):
+            plan.items = requested
+        else:
+            plan.items.update(requested)
         if body.session_epoch == INITIAL_EPOCH:
             plan.session = sessions.open(plan.items, by_id, now)
         return plan
@@ -213,7 +220,7 @@ def _plan(request: Request[FetchRequest], services: Services, requested: Iterabl
         body.session_id,
         body.session_epoch,
         by_id,
-        requested,
+        requested.items() if isinstance(requested, OrderedDict) else requested,
         _forgotten(body, by_id),
         now,
     )
@@ -423,7 +430,7 @@ def _fetch_many(
         if count % TURN == 0:
             yield 0
     try:
-        plan = _plan(request, services, requested.items())
+        plan = _plan(request, services, requested)
     except KafkaError as error:
         return _failed(request, error)
     wait = body.max_wait_ms / 1000

@@ -24,8 +24,8 @@ FINAL_EPOCH = -1
 EVICTION_IDLE = 120.0
 MAX_EPOCH = 2**31 - 1
 FEW = 1000
-MAX_PARTITIONS = 1 << 20
-"""Of all sessions and waiting fetches together, not counting those with few: some 300 MB."""
+MAX_PARTITIONS = 1 << 19
+"""Of all sessions and waiting fetches together, not counting those with few: some 350 MB."""
 
 # A partition as the client named it: by topic id from version 13 on, by name before.
 Key = tuple[str | bytes, int]
