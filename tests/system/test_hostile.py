@@ -19,6 +19,21 @@ from typing import Any
 import cramjam
 import pytest
 
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.compiler import codec
+from ottla.protocol.header import parse_response_header, request_header
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from ottla.protocol.messages.offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from ottla.testing.process import BrokerProcess
 
 MB = 1 << 20
@@ -296,3 +311,106 @@ def test_a_small_batch_that_would_unpack_to_a_gigabyte(
             assert written.error_code != 0, topic
             assert written.base_offset == -1
         friend.served()
+
+
+def encoded(key: ApiKey, version: int, body: Any) -> bytes:
+    parts: list[Any] = []
+    codec(type(body), version).encode(body, parts)
+    return frame(request_header(key, version, 1, "me") + b"".join(parts))
+
+
+def answered(connection: socket.socket, key: ApiKey, version: int, kind: type[Any]) -> Any:
+    """The next answer on a connection."""
+    with connection.makefile("rb") as stream:
+        (size,) = struct.unpack(">i", stream.read(4))
+        data = memoryview(stream.read(size))
+    _, position = parse_response_header(data, key, version)
+    return codec(kind, version).decode(data, position)[0]
+
+
+MANY = 60_000
+
+
+def test_requests_of_many_tiny_entries_hold_up_nobody_and_are_answered(
+    broker, strangers, neighbour, memory
+):
+    friend = neighbour(broker)
+    asked = {
+        "empty names": encoded(
+            ApiKey.METADATA, 1, MetadataRequest(topics=[MetadataRequestTopic(name="")] * MANY)
+        ),
+        "one name again and again": encoded(
+            ApiKey.METADATA,
+            1,
+            MetadataRequest(topics=[MetadataRequestTopic(name="neighbourhood")] * MANY),
+        ),
+        "unknown partitions": encoded(
+            ApiKey.DELETE_RECORDS,
+            2,
+            DeleteRecordsRequest(
+                topics=[
+                    DeleteRecordsTopic(
+                        name="neighbourhood",
+                        partitions=[
+                            DeleteRecordsPartition(partition_index=1 + number, offset=0)
+                            for number in range(MANY)
+                        ],
+                    )
+                ],
+                timeout_ms=1000,
+            ),
+        ),
+        "a fetch of everything": encoded(
+            ApiKey.FETCH,
+            12,
+            FetchRequest(
+                max_wait_ms=0,
+                min_bytes=1,
+                topics=[
+                    FetchTopic(
+                        topic="neighbourhood",
+                        partitions=[
+                            FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1)
+                            for n in range(MANY)
+                        ],
+                    )
+                ],
+                forgotten_topics_data=[],
+            ),
+        ),
+    }
+    with memory(broker, grows_at_most=250 * MB):
+        connections = {what: strangers() for what in asked}
+        for what, connection in connections.items():
+            connection.sendall(asked[what])
+        friend.served(rounds=2)
+        for what in ("empty names", "one name again and again"):
+            response = answered(connections[what], ApiKey.METADATA, 1, MetadataResponse)
+            assert len(response.topics) == 1, what
+        response = answered(
+            connections["unknown partitions"], ApiKey.DELETE_RECORDS, 2, DeleteRecordsResponse
+        )
+        (topic,) = response.topics
+        assert [it.partition_index for it in topic.partitions] == list(range(1, MANY + 1))
+        assert {it.error_code for it in topic.partitions} == {3}
+        fetched = answered(connections["a fetch of everything"], ApiKey.FETCH, 12, FetchResponse)
+        assert len(fetched.responses[0].partitions) == MANY
+        friend.served(rounds=1)
+
+
+def test_requests_of_more_entries_than_anybody_needs_are_hung_up_on(
+    broker, strangers, neighbour, memory, quiet
+):
+    friend = neighbour(broker)
+    names = MetadataRequest(topics=[MetadataRequestTopic(name="")] * 300_000)
+    tags = HEADER.pack(18, 3, 1, 2, b"me") + b"\xff\xff\xff\x07" + b"\x63\x00" * 8_000_000
+    before = broker.log_size()
+    with memory(broker, grows_at_most=100 * MB), quiet(broker, lines=20, at_least=2):
+        for data in (encoded(ApiKey.METADATA, 1, names), frame(tags)):
+            connection = strangers()
+            connection.sendall(data)
+            friend.served(rounds=1)
+            assert closed(connection)
+    said = broker.log_since(before)
+    assert "300000 elements are too many for one request" in said
+    assert "tagged fields in one place" in said

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from ottla.config.group import GroupConfig
 
 _MEGABYTE = 1024 * 1024
+_THREAD_POOLS = (
+    "num.io.threads",
+    "num.network.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.follower.thread.pool.size",
+    "remote.log.reader.threads",
+)
 _HOST = re.compile(r"[0-9a-zA-Z\-%._:]*")
 
 
@@ -126,6 +137,34 @@ def _network(config: BrokerConfig) -> Iterator[ConfigError]:
             f"connections.max.idle.ms={idle} to prevent failed authentication responses from "
             "timing out",
         )
+
+
+def thread_count_jumps(before: BrokerConfig, after: BrokerConfig) -> Iterator[str]:
+    """Why thread pools may not be resized like this at run time: at most halved or doubled."""
+    old, new = before.log_cleaner_threads, after.log_cleaner_threads
+    if new != old:
+        if new < 1:
+            yield "Log cleaner threads should be at least 1"
+        elif new < old // 2:
+            yield (
+                f"Log cleaner threads cannot be reduced to less than half the current value {old}"
+            )
+        elif new > old * 2:
+            yield (
+                "Log cleaner threads cannot be increased to more than double the current value "
+                f"{old}"
+            )
+    for name in _THREAD_POOLS:
+        old, new = _of(before, name), _of(after, name)
+        if new == old:
+            continue
+        failed = f"Dynamic thread count update validation failed for {name}={new}, value should"
+        if new < 1:
+            yield f"{failed} be at least 1"
+        elif new < old // 2:
+            yield f"{failed} be at least half the current value {old}"
+        elif new > old * 2:
+            yield f"{failed} not be greater than double the current value {old}"
 
 
 def group_contradictions(group: GroupConfig, broker: BrokerConfig) -> list[ConfigError]:

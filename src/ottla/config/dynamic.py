@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.config.broker import BrokerConfig
-from ottla.config.checks import contradictions, group_contradictions
+from ottla.config.checks import contradictions, group_contradictions, thread_count_jumps
 from ottla.config.declare import Settings, Texts, mistakes
 from ottla.config.group import GroupConfig
 from ottla.config.listeners import base_name
@@ -157,6 +157,11 @@ def validate_broker_overrides(
     for error in contradictions(changed):
         if str(error) not in before:
             raise _refused(f"requirement failed: {error}")
+    for jump in thread_count_jumps(base, changed):
+        raise _refused(
+            f"Invalid value org.apache.kafka.common.config.ConfigException: {jump} for "
+            "configuration Invalid dynamic configuration"
+        )
     return texts
 
 

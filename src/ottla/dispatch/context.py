@@ -26,13 +26,22 @@ T = TypeVar("T")
 class Request(Generic[T]):
     """One decoded request. `body`'s records are views that die when the handler returns."""
 
-    __slots__ = ("api_version", "body", "client_id", "connection")
+    __slots__ = ("api_version", "body", "client_id", "connection", "has_many")
 
-    def __init__(self, api_version: int, client_id: str | None, connection: Connection, body: T):
+    def __init__(
+        self,
+        api_version: int,
+        client_id: str | None,
+        connection: Connection,
+        body: T,
+        has_many: bool = False,
+    ):
         self.api_version = api_version
         self.client_id = client_id
         self.connection = connection
         self.body = body
+        # So many entries that they are to be handled in turns with other requests.
+        self.has_many = has_many
 
     @property
     def listener(self) -> str:

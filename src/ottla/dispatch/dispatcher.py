@@ -5,6 +5,10 @@ the range, a body that does not decode. Only ApiVersions is answered at any vers
 how a client finds out.
 
 The straight path (a handler that returns its response) creates no coroutine, future or task.
+
+A request of many entries is decoded, handled and answered in turns with the others (`turns`): its
+decoder, its handler and the encoder of its answer are generators. So is any handler that may have
+much to do for a small request.
 """
 
 from __future__ import annotations
@@ -14,21 +18,29 @@ import logging
 import struct
 from collections.abc import Callable, Coroutine
 from time import perf_counter
+from types import GeneratorType
 from typing import Any
 
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.pieces import Pieces
 from ottla.dispatch.repeats import Repeat, remember
 from ottla.dispatch.table import Handler, Table
+from ottla.dispatch.turns import InTurns, Turns, pass_on
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.connection import Connection, Hangup, Part, Reply
+from ottla.net.frame import Buffer
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.compiler import codec
+from ottla.protocol.compiler import Codec, codec
+from ottla.protocol.decoder import MAX_ELEMENTS, TooManyElements
 from ottla.protocol.header import parse_request_header
 from ottla.protocol.primitives import DecodeError, EncodeError
 from ottla.runtime.metrics import Counter, Histogram
 from ottla.runtime.waiters import Deferred
 
 logger = logging.getLogger(__name__)
+
+# A handler in turns that took longer has made an answer that takes its time to encode.
+QUICK = 0.001
 
 _unpack_head = struct.Struct(">Iih").unpack_from  # API and version in one, correlation id, size
 _HEADER_V0 = struct.Struct(">ii")
@@ -40,7 +52,8 @@ class Route:
 
     __slots__ = (
         "decode", "encode", "errors", "flexible", "function", "handler", "header_v1", "latency",
-        "repeats", "requests", "response_type", "version",
+        "most", "repeats", "request_codec", "requests", "response_codec", "response_type",
+        "version",
     )  # fmt: skip
 
     def __init__(self, handler: Handler, version: int, services: Services) -> None:
@@ -49,8 +62,11 @@ class Route:
         self.version = version
         self.function: Callable[..., Any] = handler.function
         self.response_type = spec.response
-        self.decode = codec(spec.request, version).decode
-        self.encode = codec(spec.response, version).encode
+        self.request_codec: Codec[Any] = codec(spec.request, version)
+        self.response_codec: Codec[Any] = codec(spec.response, version)
+        self.decode = self.request_codec.decode_few
+        self.encode = self.response_codec.encode
+        self.most = handler.most if handler.pieces is None else MAX_ELEMENTS
         self.repeats = spec.key == ApiKey.PRODUCE
         self.flexible = version >= spec.flexible_from
         self.header_v1 = self.flexible and spec.key != ApiKey.API_VERSIONS
@@ -74,6 +90,7 @@ class Dispatcher:
         self._services = services
         self._routes: dict[int, Route] = {}  # by the API and version that a frame begins with
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = Turns()
 
     def answer(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:
         started = perf_counter()
@@ -104,6 +121,11 @@ class Dispatcher:
             connection.client = client_id
         try:
             body, _ = route.decode(frame, position)
+        except TooManyElements:
+            kept = connection.keep(frame[position:])
+            return self._turns.begin(
+                self._answer_many(route, connection, client_id, correlation_id, kept, started)
+            )
         except DecodeError as error:
             raise Hangup(f"malformed {route.handler.spec.name} v{version}: {error}") from None
         request = Request(version, client_id, connection, body)
@@ -114,6 +136,93 @@ class Dispatcher:
         if repeat is not None:
             repeat.let_go()
         return reply
+
+    def _answer_many(
+        self,
+        route: Route,
+        connection: Connection,
+        client_id: str | None,
+        correlation_id: int,
+        kept: Buffer,
+        started: float,
+    ) -> InTurns[Reply | Deferred[Reply]]:
+        """As `answer`, for a request of many entries: in turns with those of others."""
+        name = route.handler.spec.name
+        try:
+            view, most = memoryview(kept), route.most
+            body, _ = yield from route.request_codec.decode_in_turns(view, 0, most)
+            request = Request(route.version, client_id, connection, body, has_many=True)
+            route.requests.value += 1
+            if route.handler.pieces is not None:
+                result = yield from self._in_pieces(route, request, route.handler.pieces)
+            else:
+                try:
+                    result = route.function(request, self._services)
+                except Exception as error:
+                    result = self._failed(route, request, error)
+            return (yield from self._handle_many(route, request, correlation_id, result, started))
+        except DecodeError as error:
+            raise Hangup(f"malformed {name} v{route.version}: {error}") from None
+        except Hangup:
+            raise
+        except Exception as error:
+            logger.exception("%s v%d from %s failed", name, route.version, connection.peer)
+            raise Hangup(f"internal error: {error}") from None
+        finally:
+            connection.let_go(kept)
+
+    def _in_pieces(self, route: Route, request: Request[Any], pieces: Pieces) -> InTurns[Any]:
+        """The answer to a request that its handler is given piece by piece."""
+        whole = None
+        for body in pieces.split(request.body):
+            piece = Request(route.version, request.client_id, request.connection, body)
+            try:
+                response = route.function(piece, self._services)
+                if type(response) is GeneratorType:
+                    response = yield from response
+                if isinstance(response, Deferred | Coroutine):
+                    response = yield response
+            except Exception as error:
+                response = self._failed(route, piece, error)
+            if response is None:
+                continue
+            yield pieces.count(response)
+            if whole is None:
+                whole = response
+            else:
+                pieces.join(whole, response)
+        return whole
+
+    def _handle_many(
+        self,
+        route: Route,
+        request: Request[Any],
+        correlation_id: int,
+        result: Any,
+        started: float,
+    ) -> InTurns[Reply | Deferred[Reply]]:
+        """Go on with what a handler has returned, and encode the response, in turns."""
+        if type(result) is GeneratorType:
+            try:
+                result = yield from result
+            except Exception as error:
+                result = self._failed(route, request, error)
+            if perf_counter() - started > QUICK:
+                request.has_many = True
+        if request.has_many and isinstance(result, Coroutine):
+            try:
+                result = yield result
+            except Exception as error:
+                result = self._failed(route, request, error)
+        if type(result) is not route.response_type:
+            if result is None:
+                route.latency.record(perf_counter() - started)
+                return None
+            return self._later(route, request, correlation_id, result, started)
+        route.latency.record(perf_counter() - started)
+        if not request.has_many:
+            return self._encode(route, correlation_id, result)
+        return (yield from self._encode_many(route, correlation_id, result))
 
     def _call(
         self, route: Route, request: Request[Any], correlation_id: int, started: float
@@ -126,6 +235,9 @@ class Dispatcher:
         if type(result) is route.response_type:
             route.latency.record(perf_counter() - started)
             return self._encode(route, correlation_id, result)
+        if type(result) is GeneratorType:
+            steps = self._handle_many(route, request, correlation_id, result, started)
+            return self._turns.begin(steps)
         if result is None:
             route.latency.record(perf_counter() - started)
             return None
@@ -148,23 +260,33 @@ class Dispatcher:
             def finish(done: Deferred[Any]) -> None:
                 try:
                     response = done.result()
+                    if type(response) is GeneratorType:
+                        response = self._turns.begin(response)
+                        request.has_many = True
                 except Exception as error:
                     try:
                         response = self._failed(route, request, error)
                     except Hangup as hangup:
                         reply.fail(hangup)
                         return
-                self._resolve(route, correlation_id, response, started, reply)
+                if isinstance(response, Deferred):
+                    reply.on_abandon = response.abandon
+                    response.on_done(finish)
+                elif isinstance(response, Coroutine):
+                    self._start(self._run(route, request, correlation_id, response, started, reply))
+                else:
+                    self._resolve(route, request, correlation_id, response, started, reply)
 
             inner.on_done(finish)
             return reply
         reply = Deferred(exclusive=True)
-        task = asyncio.get_running_loop().create_task(
-            self._run(route, request, correlation_id, result, started, reply)
-        )
+        self._start(self._run(route, request, correlation_id, result, started, reply))
+        return reply
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return reply
 
     async def _run(
         self,
@@ -183,11 +305,12 @@ class Dispatcher:
             except Hangup as hangup:
                 reply.fail(hangup)
                 return
-        self._resolve(route, correlation_id, response, started, reply)
+        self._resolve(route, request, correlation_id, response, started, reply)
 
     def _resolve(
         self,
         route: Route,
+        request: Request[Any],
         correlation_id: int,
         response: Any,
         started: float,
@@ -195,9 +318,16 @@ class Dispatcher:
     ) -> None:
         route.latency.record(perf_counter() - started)
         try:
-            reply.resolve(
-                None if response is None else self._encode(route, correlation_id, response)
-            )
+            if response is None:
+                reply.resolve(None)
+            elif not request.has_many:
+                reply.resolve(self._encode(route, correlation_id, response))
+            else:
+                parts = self._turns.begin(self._encode_many(route, correlation_id, response))
+                if isinstance(parts, Deferred):
+                    pass_on(parts, reply)
+                else:
+                    reply.resolve(parts)
         except Hangup as hangup:
             reply.fail(hangup)
 
@@ -227,19 +357,17 @@ class Dispatcher:
         try:
             length = route.encode(response, parts)
         except EncodeError as error:
-            # A handler made something that this version cannot say. The request's effects stand,
-            # so there is no honest answer but to hang up; and it is a bug of ours, so say so.
-            logger.exception("a %s v%d response", route.handler.spec.name, route.version)
-            raise Hangup(f"internal error: {error}") from None
-        if route.header_v1:
-            head = _HEADER_V1.pack(length + 5, correlation_id, 0)
-        else:
-            head = _HEADER_V0.pack(length + 4, correlation_id)
-        if parts:
-            parts[0] = head + parts[0]
-        else:
-            parts.append(head)
-        return parts
+            raise _unspeakable(route, error) from None
+        return _with_head(route, correlation_id, length, parts)
+
+    def _encode_many(self, route: Route, correlation_id: int, response: Any) -> InTurns[list[Part]]:
+        """The same in turns."""
+        parts: list[Any] = []
+        try:
+            length = yield from route.response_codec.encode_in_turns(response, parts)
+        except EncodeError as error:
+            raise _unspeakable(route, error) from None
+        return _with_head(route, correlation_id, length, parts)
 
     def _route(self, key: int, version: int) -> Route:
         handler = self._table.get(key)
@@ -259,3 +387,23 @@ class Dispatcher:
         """Wait for what is still being worked on."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
+        self._turns.close()
+
+
+def _unspeakable(route: Route, error: EncodeError) -> Hangup:
+    # A handler made something that this version cannot say. The request's effects stand,
+    # so there is no honest answer but to hang up; and it is a bug of ours, so say so.
+    logger.error("a %s v%d response", route.handler.spec.name, route.version, exc_info=error)
+    return Hangup(f"internal error: {error}")
+
+
+def _with_head(route: Route, correlation_id: int, length: int, parts: list[Any]) -> list[Part]:
+    if route.header_v1:
+        head = _HEADER_V1.pack(length + 5, correlation_id, 0)
+    else:
+        head = _HEADER_V0.pack(length + 4, correlation_id)
+    if parts:
+        parts[0] = head + parts[0]
+    else:
+        parts.append(head)
+    return parts

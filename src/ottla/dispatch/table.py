@@ -10,7 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ottla.dispatch.pieces import Pieces
 from ottla.protocol.apis import APIS, ApiKey, ApiSpec
+
+MANY_WHOLE = 1 << 14
+"""Elements of a request that cannot be cut: a group of so many members."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,6 +28,9 @@ class Handler:
     function: Callable[..., Any]
     # Makes the response to a request that failed as a whole; None: the connection is closed.
     failure: Callable[..., Any] | None
+    # How a request of many entries is cut; None: it is handled whole, and may have `most` of them.
+    pieces: Pieces | None = None
+    most: int = MANY_WHOLE
 
     @property
     def spec(self) -> ApiSpec:
@@ -31,12 +38,18 @@ class Handler:
 
 
 def handles(
-    key: ApiKey, versions: range, failure: Callable[..., Any] | None = None
+    key: ApiKey,
+    versions: range,
+    failure: Callable[..., Any] | None = None,
+    *,
+    pieces: Pieces | None = None,
+    most: int = MANY_WHOLE,
 ) -> Callable[[F], F]:
     """Mark a function as the handler of `key` for `versions`."""
 
     def mark(function: F) -> F:
-        function.handler = Handler(key, versions, function, failure)  # type: ignore[attr-defined]
+        handler = Handler(key, versions, function, failure, pieces, most)
+        function.handler = handler  # type: ignore[attr-defined]
         return function
 
     return mark

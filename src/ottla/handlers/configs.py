@@ -40,6 +40,7 @@ from ottla.config.group import GroupConfig
 from ottla.config.topic import TopicConfig
 from ottla.controller.service import ConfigChange, ResourceKind
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.names import check_topic_name
@@ -74,7 +75,11 @@ LISTS_ANY_TYPE = 1
 # ---------------------------------------------------------------------- describing
 
 
-@handles(ApiKey.DESCRIBE_CONFIGS, versions=range(1, 5))
+@handles(
+    ApiKey.DESCRIBE_CONFIGS,
+    versions=range(1, 5),
+    pieces=ListOf("resources", "results", answered_within="configs", piece=2),
+)
 def describe_configs(
     request: Request[DescribeConfigsRequest], services: Services
 ) -> DescribeConfigsResponse:
@@ -138,7 +143,11 @@ def _shown(
 # ---------------------------------------------------------------------- changing
 
 
-@handles(ApiKey.ALTER_CONFIGS, versions=range(3))
+@handles(
+    ApiKey.ALTER_CONFIGS,
+    versions=range(3),
+    pieces=ListOf("resources", "responses", piece=16),
+)
 async def alter_configs(
     request: Request[AlterConfigsRequest], services: Services
 ) -> AlterConfigsResponse:
@@ -155,7 +164,11 @@ async def alter_configs(
     )
 
 
-@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=range(2))
+@handles(
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    versions=range(2),
+    pieces=ListOf("resources", "responses", piece=16),
+)
 async def incremental_alter_configs(
     request: Request[IncrementalAlterConfigsRequest], services: Services
 ) -> IncrementalAlterConfigsResponse:

@@ -30,6 +30,7 @@ from ottla.coordinator.group.consumer_group import AWAY_EPOCH, LEFT_EPOCH
 from ottla.coordinator.group.members import check_group_id, client_at
 from ottla.coordinator.replies import attempt, gather, then
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId
@@ -38,6 +39,7 @@ from ottla.protocol.messages import consumer_groups as wire
 from ottla.runtime.waiters import Deferred
 
 PROTOCOL = "consumer"
+MOST_TOPICS = 1 << 15  # of a member: they are handled in one go
 CLIENT_CHOOSES_ID_SINCE = 1
 
 # What an anonymous client may do while there is no authorizer: bit n stands for ACL operation n.
@@ -61,7 +63,12 @@ def _heartbeat_failed(
     )
 
 
-@handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=range(2), failure=_heartbeat_failed)
+@handles(
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    versions=range(2),
+    failure=_heartbeat_failed,
+    most=1 << 17,
+)
 def consumer_group_heartbeat(
     request: Request[wire.ConsumerGroupHeartbeatRequest], services: Services
 ) -> wire.ConsumerGroupHeartbeatResponse | Deferred[wire.ConsumerGroupHeartbeatResponse]:
@@ -69,6 +76,8 @@ def consumer_group_heartbeat(
     _check_enabled(services)
     _check(body, request.api_version, services.config.group_consumer_assignors)
     owned, topics = body.topic_partitions, body.subscribed_topic_names
+    if len(owned or ()) > MOST_TOPICS or len(topics or ()) > MOST_TOPICS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"more than {MOST_TOPICS} topics")
     command = ConsumerHeartbeat(
         body.group_id,
         body.member_id,
@@ -160,7 +169,11 @@ def _alive(reply: ConsumerAlive) -> wire.ConsumerGroupHeartbeatResponse:
 # --- ConsumerGroupDescribe ------------------------------------------------------------------------
 
 
-@handles(ApiKey.CONSUMER_GROUP_DESCRIBE, versions=range(2))
+@handles(
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+    versions=range(2),
+    pieces=ListOf("group_ids", "groups", answered_within="members", piece=32),
+)
 def consumer_group_describe(
     request: Request[wire.ConsumerGroupDescribeRequest], services: Services
 ) -> wire.ConsumerGroupDescribeResponse | Deferred[wire.ConsumerGroupDescribeResponse]:

@@ -7,7 +7,8 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
            to its `partition_max_bytes`. A reader that is not in the last segment is never kept
            waiting: more of its segment will not come. Data is never read into memory here: the
            answer holds file regions. Where finding it would wait for the disk, a thread reads
-           what is needed first.
+           what is needed first. More than 1,000 partitions are looked at in turns with other
+           requests, and every half second while the client waits.
            `max_bytes` bounds the whole, `partition_max_bytes` each part; the first batch of the
            first partition with data is sent whole even when it is larger than both.
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
@@ -21,15 +22,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
+from ottla.dispatch.turns import TURN, InTurns
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, ZERO_TOPIC_ID
 from ottla.protocol.apis import ApiKey
+from ottla.protocol.decoder import MAX_ELEMENTS
 from ottla.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -42,6 +47,7 @@ from ottla.replication.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
+    FetchSessions,
     Key,
     Session,
     Wanted,
@@ -54,6 +60,11 @@ BY_ID = 13
 READ_COMMITTED = 1
 WARM_UPS = 3
 
+# So many partitions are looked at in turns with other requests, and then again after so long.
+MANY = 1000
+LOOK_AGAIN = 0.5
+
+E = TypeVar("E")
 Item = tuple[Key, Wanted]
 
 
@@ -84,15 +95,19 @@ def _failed(request: Request[FetchRequest], error: KafkaError) -> FetchResponse:
     return FetchResponse(error_code=error.code, session_id=NO_SESSION, responses=[])
 
 
-@handles(ApiKey.FETCH, versions=range(4, 19), failure=_failed)
+@handles(ApiKey.FETCH, versions=range(4, 19), failure=_failed, most=MAX_ELEMENTS)
 def fetch(
     request: Request[FetchRequest], services: Services
-) -> FetchResponse | Deferred[FetchResponse]:
+) -> FetchResponse | Deferred[FetchResponse] | InTurns[FetchResponse | Deferred[Any]]:
     body = request.body
+    if request.has_many:
+        return _fetch_many(request, services)
     try:
-        plan = _plan(request, services)
+        plan = _plan(request, services, _requested(body, request.api_version >= BY_ID))
     except KafkaError as error:
         return _failed(request, error)
+    if len(plan.items) > MANY:
+        return _answer_many(plan, services, request.connection, body.max_wait_ms / 1000)
     reading = _read(plan, services, cached_only=True)
     if not reading.cold and (
         body.max_wait_ms <= 0 or not plan.items or _suffices(plan, reading, services)
@@ -172,7 +187,11 @@ def _warm(reads: list[Callable[[], None]]) -> None:
 # ---------------------------------------------------------------------- what is asked for
 
 
-def _plan(request: Request[FetchRequest], services: Services) -> Plan:
+def _plan(
+    request: Request[FetchRequest],
+    services: Services,
+    requested: Iterable[Item] | OrderedDict[Key, Wanted],
+) -> Plan:
     body = request.body
     if body.replica_id >= 0 or (body.replica_state and body.replica_state.replica_id >= 0):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "this broker has no followers")
@@ -190,7 +209,10 @@ def _plan(request: Request[FetchRequest], services: Services) -> Plan:
     if body.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         if body.session_id != NO_SESSION:
             sessions.close(body.session_id)
-        plan.items.update(_requested(body, by_id))
+        if isinstance(requested, OrderedDict):
+            plan.items = requested
+        else:
+            plan.items.update(requested)
         if body.session_epoch == INITIAL_EPOCH:
             plan.session = sessions.open(plan.items, by_id, now)
         return plan
@@ -198,7 +220,7 @@ def _plan(request: Request[FetchRequest], services: Services) -> Plan:
         body.session_id,
         body.session_epoch,
         by_id,
-        _requested(body, by_id),
+        requested.items() if isinstance(requested, OrderedDict) else requested,
         _forgotten(body, by_id),
         now,
     )
@@ -251,9 +273,22 @@ def _partitions(plan: Plan, services: Services) -> Iterator[Partition]:
 
 def _read(plan: Plan, services: Services, *, cached_only: bool) -> Reading:
     reading = Reading([], 0, False, [])
-    left = plan.max_bytes
-    min_one = True
-    for key, wanted in plan.items.items():
+    _read_some(plan, plan.items.items(), reading, services, cached_only=cached_only)
+    return reading
+
+
+def _read_some(
+    plan: Plan,
+    items: Iterable[Item],
+    reading: Reading,
+    services: Services,
+    *,
+    cached_only: bool,
+) -> None:
+    """Go on reading with these partitions."""
+    left = max(0, plan.max_bytes - reading.size)
+    min_one = not reading.size
+    for key, wanted in items:
         try:
             partition = _find(key, services)
             part = _read_partition(
@@ -284,7 +319,6 @@ def _read(plan: Plan, services: Services, *, cached_only: bool) -> Reading:
                 left = max(0, left - size)
                 reading.size += size
         reading.parts.append((key, part))
-    return reading
 
 
 def _size(part: PartitionData) -> int:
@@ -344,10 +378,18 @@ def _read_partition(
 
 
 def _respond(plan: Plan, reading: Reading) -> FetchResponse:
-    session = plan.session
-    responses: list[FetchableTopicResponse] = []
     by_topic: dict[str | bytes, FetchableTopicResponse] = {}
-    for key, part in reading.parts:
+    _respond_some(plan, reading.parts, by_topic)
+    return _response(plan, by_topic)
+
+
+def _respond_some(
+    plan: Plan,
+    parts: Iterable[tuple[Key, PartitionData]],
+    by_topic: dict[str | bytes, FetchableTopicResponse],
+) -> None:
+    session = plan.session
+    for key, part in parts:
         if session is not None:
             wanted = session.partitions.get(key)
             size = _size(part)
@@ -366,8 +408,90 @@ def _respond(plan: Plan, reading: Reading) -> FetchResponse:
                 topic_id=name if isinstance(name, bytes) else ZERO_TOPIC_ID,
                 partitions=[],
             )
-            responses.append(topic)
         topic.partitions.append(part)
-    return FetchResponse(
-        session_id=session.id if session is not None else NO_SESSION, responses=responses
-    )
+
+
+def _response(plan: Plan, by_topic: dict[str | bytes, FetchableTopicResponse]) -> FetchResponse:
+    session_id = plan.session.id if plan.session is not None else NO_SESSION
+    return FetchResponse(session_id=session_id, responses=list(by_topic.values()))
+
+
+# ---------------------------------------------------------------------- many partitions
+
+
+def _fetch_many(
+    request: Request[FetchRequest], services: Services
+) -> InTurns[FetchResponse | Deferred[Any]]:
+    """A request of many partitions: as `fetch`, in turns with others."""
+    body = request.body
+    requested: OrderedDict[Key, Wanted] = OrderedDict()
+    for count, (key, wanted) in enumerate(_requested(body, request.api_version >= BY_ID)):
+        requested[key] = wanted
+        if count % TURN == 0:
+            yield 0
+    try:
+        plan = _plan(request, services, requested)
+    except KafkaError as error:
+        return _failed(request, error)
+    wait = body.max_wait_ms / 1000
+    return (yield from _answer_many(plan, services, request.connection, wait))
+
+
+def _answer_many(
+    plan: Plan, services: Services, owner: object, wait: float
+) -> InTurns[FetchResponse | Deferred[Any]]:
+    """The answer about many partitions; if it is too early for one, a Deferred of the next try.
+
+    To be woken by each of them would cost more than to look again after a while.
+    """
+    for attempt in range(WARM_UPS + 1):
+        reading = Reading([], 0, False, [])
+        for chunk in _chunks(list(plan.items.items())):
+            _read_some(plan, chunk, reading, services, cached_only=attempt < WARM_UPS)
+            yield len(chunk)
+        if not reading.cold:
+            break
+        warming = services.workers.look_ups.run(owner, partial(_warm, reading.cold))
+        yield _done(warming)
+    count, sessions = len(plan.items), services.fetch_sessions
+    enough = reading.at_once or reading.size >= plan.min_bytes
+    if wait > 0 and count and not enough and (plan.session or sessions.has_room(count)):
+        pause = min(wait, LOOK_AGAIN)
+        steps = _answer_many(plan, services, owner, wait - pause)
+        return _look_again(pause, steps, 0 if plan.session else count, sessions)
+    by_topic: dict[str | bytes, FetchableTopicResponse] = {}
+    for parts in _chunks(reading.parts):
+        _respond_some(plan, parts, by_topic)
+        yield 0
+    return _response(plan, by_topic)
+
+
+def _look_again(
+    pause: float, steps: InTurns[Any], count: int, sessions: FetchSessions
+) -> Deferred[Any]:
+    """A Deferred of these steps; until it is resolved the sessions know of `count` partitions."""
+    again: Deferred[Any] = Deferred(exclusive=True)
+    sessions.waiting += count
+
+    def look() -> None:
+        sessions.waiting -= count
+        again.resolve(steps)
+
+    def give_up() -> None:
+        sessions.waiting -= count
+        timer.cancel()
+        steps.close()
+
+    timer = asyncio.get_running_loop().call_later(pause, look)
+    again.on_abandon = give_up
+    return again
+
+
+def _chunks(entries: list[E]) -> Iterator[list[E]]:
+    for start in range(0, len(entries), TURN):
+        yield entries[start : start + TURN]
+
+
+async def _done(warming: asyncio.Future[None]) -> None:
+    with suppress(Exception):  # whatever it is, the next look will run into it
+        await warming

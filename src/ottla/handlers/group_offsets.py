@@ -15,7 +15,8 @@ See        KIP-98, KIP-211, KIP-447, KIP-496, KIP-516, KIP-709, KIP-848
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import NamedTuple
 
 from ottla.coordinator.group.commands import (
@@ -29,6 +30,7 @@ from ottla.coordinator.group.commands import (
 )
 from ottla.coordinator.replies import then
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.pieces import ListOf, join, split
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId
@@ -53,7 +55,12 @@ def _commit_failed(
     return _committed(request, itertools.repeat(error.code))
 
 
-@handles(ApiKey.OFFSET_COMMIT, versions=range(2, 11), failure=_commit_failed)
+@handles(
+    ApiKey.OFFSET_COMMIT,
+    versions=range(2, 11),
+    failure=_commit_failed,
+    pieces=ListOf("topics", "topics", "partitions", "partitions", piece=512),
+)
 def offset_commit(
     request: Request[wire.OffsetCommitRequest], services: Services
 ) -> wire.OffsetCommitResponse | Deferred[wire.OffsetCommitResponse]:
@@ -153,13 +160,51 @@ class _Asked(NamedTuple):
     epoch: int = -1
 
 
+class _GroupsInPieces:
+    """OffsetFetch of many groups, or of a group with many partitions, in pieces."""
+
+    def split(self, body: wire.OffsetFetchRequest) -> Iterator[wire.OffsetFetchRequest]:
+        if not body.groups:
+            yield from _TOPICS.split(body)
+        for group in body.groups:
+            for topics in split(group.topics, "partition_indexes") if group.topics else (None,):
+                piece, part = copy(body), copy(group)
+                if topics is not None:
+                    part.topics = topics
+                piece.groups = [part]
+                yield piece
+
+    def join(self, whole: wire.OffsetFetchResponse, more: wire.OffsetFetchResponse) -> None:
+        _TOPICS.join(whole, more)
+        for group in more.groups:
+            last = whole.groups[-1] if whole.groups else None
+            same = last is not None and last.group_id == group.group_id
+            if last is not None and same and last.error_code == group.error_code:
+                join(last.topics, group.topics, "partitions")
+            else:
+                whole.groups.append(group)
+
+    def count(self, response: wire.OffsetFetchResponse) -> int:
+        inside = sum(1 + _count(group.topics) for group in response.groups)
+        return _TOPICS.count(response) + inside
+
+
+_TOPICS = ListOf("topics", "topics", "partition_indexes", "partitions")
+
+
+def _count(topics: Sequence[wire.OffsetFetchResponseTopics]) -> int:
+    return sum(1 + len(topic.partitions) for topic in topics)
+
+
 def _fetch_failed(
     request: Request[wire.OffsetFetchRequest], error: KafkaError
 ) -> wire.OffsetFetchResponse:
     return _fetched(request, [(asked, error) for asked in _asked(request)], {})
 
 
-@handles(ApiKey.OFFSET_FETCH, versions=range(1, 11), failure=_fetch_failed)
+@handles(
+    ApiKey.OFFSET_FETCH, versions=range(1, 11), failure=_fetch_failed, pieces=_GroupsInPieces()
+)
 def offset_fetch(
     request: Request[wire.OffsetFetchRequest], services: Services
 ) -> wire.OffsetFetchResponse | Deferred[wire.OffsetFetchResponse]:
@@ -307,7 +352,12 @@ def _delete_failed(
     return wire.OffsetDeleteResponse(error_code=error.code, topics=[])
 
 
-@handles(ApiKey.OFFSET_DELETE, versions=range(1), failure=_delete_failed)
+@handles(
+    ApiKey.OFFSET_DELETE,
+    versions=range(1),
+    failure=_delete_failed,
+    pieces=ListOf("topics", "topics", "partitions", "partitions"),
+)
 def offset_delete(
     request: Request[wire.OffsetDeleteRequest], services: Services
 ) -> wire.OffsetDeleteResponse | Deferred[wire.OffsetDeleteResponse]:

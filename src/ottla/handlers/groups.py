@@ -39,9 +39,11 @@ from ottla.coordinator.group.members import client_at
 from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.coordinator.replies import then
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.apis import ApiKey
+from ottla.protocol.decoder import FEW_ELEMENTS
 from ottla.protocol.messages import groups as wire
 from ottla.runtime.waiters import Deferred
 
@@ -68,7 +70,11 @@ _Place = tuple[ErrorCode, str | None, int, str, int]
 """Error, message, node id, host, port."""
 
 
-@handles(ApiKey.FIND_COORDINATOR, versions=range(7))
+@handles(
+    ApiKey.FIND_COORDINATOR,
+    versions=range(7),
+    pieces=ListOf("coordinator_keys", "coordinators", piece=64),
+)
 def find_coordinator(
     request: Request[wire.FindCoordinatorRequest], services: Services
 ) -> wire.FindCoordinatorResponse | Coroutine[Any, Any, wire.FindCoordinatorResponse]:
@@ -140,7 +146,7 @@ def _join_failed(
     return _joined(request, Joined(request.body.member_id, error.code))
 
 
-@handles(ApiKey.JOIN_GROUP, versions=range(10), failure=_join_failed)
+@handles(ApiKey.JOIN_GROUP, versions=range(10), failure=_join_failed, most=FEW_ELEMENTS)
 def join_group(
     request: Request[wire.JoinGroupRequest], services: Services
 ) -> wire.JoinGroupResponse | Deferred[wire.JoinGroupResponse]:
@@ -258,7 +264,12 @@ def _leave_failed(
     return wire.LeaveGroupResponse(error_code=error.code)
 
 
-@handles(ApiKey.LEAVE_GROUP, versions=range(6), failure=_leave_failed)
+@handles(
+    ApiKey.LEAVE_GROUP,
+    versions=range(6),
+    failure=_leave_failed,
+    pieces=ListOf("members", "members"),
+)
 def leave_group(
     request: Request[wire.LeaveGroupRequest], services: Services
 ) -> wire.LeaveGroupResponse | Deferred[wire.LeaveGroupResponse]:
@@ -288,7 +299,11 @@ def leave_group(
 # --- DescribeGroups -------------------------------------------------------------------------------
 
 
-@handles(ApiKey.DESCRIBE_GROUPS, versions=range(7))
+@handles(
+    ApiKey.DESCRIBE_GROUPS,
+    versions=range(7),
+    pieces=ListOf("groups", "groups", answered_within="members", piece=32),
+)
 def describe_groups(
     request: Request[wire.DescribeGroupsRequest], services: Services
 ) -> wire.DescribeGroupsResponse | Deferred[wire.DescribeGroupsResponse]:
@@ -391,7 +406,11 @@ def _listed(groups: Sequence[ListedGroup]) -> wire.ListGroupsResponse:
     )
 
 
-@handles(ApiKey.DELETE_GROUPS, versions=range(3))
+@handles(
+    ApiKey.DELETE_GROUPS,
+    versions=range(3),
+    pieces=ListOf("groups_names", "results"),
+)
 def delete_groups(
     request: Request[wire.DeleteGroupsRequest], services: Services
 ) -> wire.DeleteGroupsResponse | Deferred[wire.DeleteGroupsResponse]:

@@ -28,7 +28,7 @@ from ottla.protocol.messages.replicas import (
 logger = logging.getLogger(__name__)
 
 
-@handles(ApiKey.DESCRIBE_LOG_DIRS, versions=range(1, 5))
+@handles(ApiKey.DESCRIBE_LOG_DIRS, versions=range(1, 5), most=1 << 17)
 async def describe_log_dirs(
     request: Request[DescribeLogDirsRequest], services: Services
 ) -> DescribeLogDirsResponse:

@@ -7,6 +7,7 @@ Behaviour  Every address is the one advertised for the listener the request came
            and creates the topic meanwhile; we create it and answer with its leader, which spares
            the client a retry.
            A partition whose disk has failed is shown without a leader, its replica as offline.
+           A topic that is asked for twice is answered once, as in Kafka.
 Odd        Version 0 asks for all topics with an empty list, later ones with null.
            Versions 10 and 11 have topic ids in their schema but must not use them. Where an id
            is given it decides, whatever the name: Java sends an empty one beside it.
@@ -22,12 +23,15 @@ from typing import Any
 
 from ottla.controller.topics import NewTopic
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
+from ottla.dispatch.turns import InTurns
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId
 from ottla.model.names import topic_name_problem
 from ottla.model.topic import INTERNAL_TOPICS, PartitionState, Topic
 from ottla.protocol.apis import ApiKey
+from ottla.protocol.decoder import MAX_ELEMENTS
 from ottla.protocol.messages.metadata import (
     Cursor,
     DescribeClusterBroker,
@@ -65,7 +69,17 @@ def _metadata_failed(request: Request[MetadataRequest], error: KafkaError) -> Me
     return MetadataResponse(brokers=[], topics=named)
 
 
-@handles(ApiKey.METADATA, versions=range(14), failure=_metadata_failed)
+@handles(
+    ApiKey.METADATA,
+    versions=range(14),
+    failure=_metadata_failed,
+    pieces=ListOf(
+        "topics",
+        "topics",
+        answered_within="partitions",
+        same=lambda topic: (topic.name, topic.topic_id),
+    ),
+)
 def metadata(
     request: Request[MetadataRequest], services: Services
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
@@ -76,6 +90,8 @@ def metadata(
     if not wanted and (wanted is None or request.api_version == 0):
         topics = services.image.topics
         return _response(request, services, [_topic(topics[name], services) for name in topics])
+    if wanted:
+        wanted = list({(topic.name, topic.topic_id): topic for topic in wanted}.values())
     missing = {
         topic.name
         for topic in wanted or []
@@ -84,12 +100,15 @@ def metadata(
         and topic.name not in services.image.topics
     }
     if missing and body.allow_auto_topic_creation and services.config.auto_create_topics_enable:
-        return _create_and_answer(request, services, missing)
+        return _create_and_answer(request, services, wanted or [], missing)
     return _response(request, services, _answers(wanted or [], services, {}))
 
 
 async def _create_and_answer(
-    request: Request[MetadataRequest], services: Services, missing: set[str]
+    request: Request[MetadataRequest],
+    services: Services,
+    wanted: Iterable[MetadataRequestTopic],
+    missing: set[str],
 ) -> MetadataResponse:
     failures: dict[str, ErrorCode] = {}
     for name in sorted(missing & INTERNAL_TOPICS):
@@ -102,7 +121,7 @@ async def _create_and_answer(
     for outcome in await services.controller.create_topics(wishes) if wishes else ():
         if outcome.error is not None:
             failures[outcome.name] = outcome.error.code
-    return _response(request, services, _answers(request.body.topics or [], services, failures))
+    return _response(request, services, _answers(wanted, services, failures))
 
 
 def _refuse_ids(wanted: Iterable[MetadataRequestTopic], version: int) -> None:
@@ -248,10 +267,10 @@ def describe_cluster(
 # ---------------------------------------------------------------------- DescribeTopicPartitions
 
 
-@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=range(1))
+@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=range(1), most=MAX_ELEMENTS)
 def describe_topic_partitions(
     request: Request[DescribeTopicPartitionsRequest], services: Services
-) -> DescribeTopicPartitionsResponse:
+) -> InTurns[DescribeTopicPartitionsResponse]:
     """Topics in the order of their names, a page of partitions at a time."""
     body = request.body
     image = services.image
@@ -265,6 +284,7 @@ def describe_topic_partitions(
     left = max(1, min(body.response_partition_limit, limit))
     response = DescribeTopicPartitionsResponse(topics=[])
     for name in names:
+        yield 1
         topic = image.topics.get(name)
         if topic is None:
             code = (

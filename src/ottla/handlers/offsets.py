@@ -10,7 +10,8 @@ Behaviour  ListOffsets takes a timestamp, or one of the named positions: -1 the 
            DeleteRecords moves the log start; -1 means everything that can be read.
 Odd        A named position that is newer than the request's version, or unknown, fails that
            partition with UNSUPPORTED_VERSION. A partition listed twice in ListOffsets fails with
-           INVALID_REQUEST. A timestamp later than every record is no error: offset -1.
+           INVALID_REQUEST, among a thousand entries; in longer lists it is answered twice. A
+           timestamp later than every record is no error: offset -1.
 See        KIP-79, KIP-107, KIP-207, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023
 """
 
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH
@@ -80,7 +82,11 @@ class Pending:
     answer: ListOffsetsPartitionResponse
 
 
-@handles(ApiKey.LIST_OFFSETS, versions=range(1, 12))
+@handles(
+    ApiKey.LIST_OFFSETS,
+    versions=range(1, 12),
+    pieces=ListOf("topics", "topics", "partitions", "partitions"),
+)
 def list_offsets(
     request: Request[ListOffsetsRequest], services: Services
 ) -> ListOffsetsResponse | Deferred[ListOffsetsResponse]:
@@ -214,7 +220,11 @@ def _name_position(
         answer.leader_epoch = NO_LEADER_EPOCH
 
 
-@handles(ApiKey.DELETE_RECORDS, versions=range(3))
+@handles(
+    ApiKey.DELETE_RECORDS,
+    versions=range(3),
+    pieces=ListOf("topics", "topics", "partitions", "partitions"),
+)
 def delete_records(
     request: Request[DeleteRecordsRequest], services: Services
 ) -> DeleteRecordsResponse:
@@ -237,7 +247,11 @@ def delete_records(
     return DeleteRecordsResponse(topics=topics)
 
 
-@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=range(2, 5))
+@handles(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    versions=range(2, 5),
+    pieces=ListOf("topics", "topics", "partitions", "partitions"),
+)
 def offset_for_leader_epoch(
     request: Request[OffsetForLeaderEpochRequest], services: Services
 ) -> OffsetForLeaderEpochResponse:

@@ -24,6 +24,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.topic import INTERNAL_TOPICS
@@ -71,7 +72,12 @@ def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceR
     )
 
 
-@handles(ApiKey.PRODUCE, versions=range(14), failure=_all_failed)
+@handles(
+    ApiKey.PRODUCE,
+    versions=range(14),
+    failure=_all_failed,
+    pieces=ListOf("topic_data", "responses", "partition_data", "partition_responses"),
+)
 def produce(
     request: Request[ProduceRequest], services: Services
 ) -> ProduceResponse | Deferred[ProduceResponse] | Coroutine[Any, Any, Any] | None:

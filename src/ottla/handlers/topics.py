@@ -17,6 +17,7 @@ from __future__ import annotations
 from ottla.config.describe import describe_topic
 from ottla.controller.topics import DeleteTopic, GrowTopic, NewTopic, TopicCreation
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId
@@ -51,7 +52,12 @@ def _create_failed(
     )
 
 
-@handles(ApiKey.CREATE_TOPICS, versions=range(2, 8), failure=_create_failed)
+@handles(
+    ApiKey.CREATE_TOPICS,
+    versions=range(2, 8),
+    failure=_create_failed,
+    pieces=ListOf("topics", "topics", answered_within="configs", piece=16),
+)
 async def create_topics(
     request: Request[CreateTopicsRequest], services: Services
 ) -> CreateTopicsResponse:
@@ -109,7 +115,12 @@ def _delete_failed(
     )
 
 
-@handles(ApiKey.DELETE_TOPICS, versions=range(1, 7), failure=_delete_failed)
+@handles(
+    ApiKey.DELETE_TOPICS,
+    versions=range(1, 7),
+    failure=_delete_failed,
+    pieces=ListOf("topics", "responses", formerly="topic_names"),
+)
 async def delete_topics(
     request: Request[DeleteTopicsRequest], services: Services
 ) -> DeleteTopicsResponse:
@@ -152,7 +163,12 @@ def _grow_failed(
     )
 
 
-@handles(ApiKey.CREATE_PARTITIONS, versions=range(4), failure=_grow_failed)
+@handles(
+    ApiKey.CREATE_PARTITIONS,
+    versions=range(4),
+    failure=_grow_failed,
+    pieces=ListOf("topics", "results", piece=16),
+)
 async def create_partitions(
     request: Request[CreatePartitionsRequest], services: Services
 ) -> CreatePartitionsResponse:

@@ -17,6 +17,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -59,7 +60,11 @@ async def _new_producer(services: Services) -> InitProducerIdResponse:
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS, versions=range(1))
+@handles(
+    ApiKey.DESCRIBE_PRODUCERS,
+    versions=range(1),
+    pieces=ListOf("topics", "topics", "partition_indexes", "partitions"),
+)
 def describe_producers(
     request: Request[DescribeProducersRequest], services: Services
 ) -> DescribeProducersResponse:

@@ -30,7 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.net.flow import ReceiveMemory
-from ottla.net.frame import FrameError, FrameReader
+from ottla.net.frame import Buffer, FrameError, FrameReader
 from ottla.runtime.files import FileRegion
 from ottla.runtime.logs import RateLimit
 from ottla.runtime.page_cache import PageCache
@@ -150,6 +150,16 @@ class Connection:
     @property
     def wanted(self) -> int:
         return self._frames.wanted
+
+    def keep(self, frame: memoryview) -> Buffer:
+        """A copy of a frame that outlives the call which was given it, of the memory for requests;
+        `let_go` gives it back."""
+        buffer = self._host.memory.overdraw(len(frame))
+        memoryview(buffer)[:] = frame
+        return buffer
+
+    def let_go(self, kept: Buffer) -> None:
+        self._host.memory.release(kept)
 
     @property
     def open(self) -> bool:

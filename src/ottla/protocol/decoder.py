@@ -20,22 +20,35 @@ from typing import Any, NoReturn
 
 from ottla.protocol.primitives import (
     MAX_STRING,
+    MAX_TAGS,
     DecodeError,
     continue_uvarint,
     read_uvarint,
     skip_tagged_fields,
+    too_many_tags,
 )
 from ottla.protocol.schema import Field, Schema, schema_of
 from ottla.protocol.source import CODES, REPEATED, Source, default_instance, default_value
 
-MAX_ELEMENTS = 1 << 20
-"""How many array elements, of all arrays together, a request may have."""
+MAX_ELEMENTS = 1 << 18
+"""How many array elements, of all arrays together, a request may have: a consumer of 100,000
+topics with one partition each needs 200,000."""
 
 
-def compile_decoder(message_class: type, version: int) -> Callable[[memoryview, int], Any]:
+FEW_ELEMENTS = 1 << 10
+"""What is decoded, and handled, in one go: a millisecond or two."""
+
+
+class TooManyElements(DecodeError):
+    """A request of more elements than were to be decoded."""
+
+
+def compile_decoder(
+    message_class: type, version: int, *, in_turns: bool = False, room: int = MAX_ELEMENTS
+) -> Callable[[memoryview, int], Any]:
     """The function (buffer, position) -> (message, end position)."""
     schema = schema_of(message_class)
-    return _DecoderWriter(schema, version).write(message_class)
+    return _DecoderWriter(schema, version, in_turns, room).write(message_class)
 
 
 class _DecoderWriter:
@@ -45,7 +58,9 @@ class _DecoderWriter:
     them into one unpacking statement.
     """
 
-    def __init__(self, schema: Schema, version: int) -> None:
+    def __init__(self, schema: Schema, version: int, in_turns: bool, room: int) -> None:
+        self._in_turns = in_turns
+        self._room = room
         self._title = f"{schema.name} v{version}"
         self._version = version
         self._flexible = schema.flexible.includes(version)
@@ -57,14 +72,16 @@ class _DecoderWriter:
         source.bind("skip_tags", skip_tagged_fields)
         source.bind("bad_length", _bad_length)
         source.bind("bad_count", _bad_count)
+        source.bind("too_many_tags", too_many_tags)
 
     def write(self, message_class: type) -> Callable[[memoryview, int], Any]:
         source = self._source
-        with source.block("def decode(b, p):"):
+        signature = f"b, p, room={self._room}" if self._bounded else "b, p"
+        with source.block(f"def decode({signature}):"):
             with source.block("try:"):
                 source.line("end = len(b)")
-                if self._bounded:
-                    source.line(f"room = {MAX_ELEMENTS}")
+                if self._in_turns:
+                    source.begin_turns()
                 self._struct(message_class, "message", self._title)
                 self._flush()
                 source.line("return message, p")
@@ -248,6 +265,8 @@ class _DecoderWriter:
                 self._run(element, item, path, nullable=False)
             self._flush()
             source.line(f"{add}({item})")
+            if self._in_turns:
+                source.end_of_turn()
 
     def _tagged_fields(self, fields: list[Field], target: str, path: str) -> None:
         source = self._source
@@ -261,6 +280,8 @@ class _DecoderWriter:
             tag, size, stop = source.fresh("tag"), source.fresh("n"), source.fresh("stop")
             with source.block(f"if {count} > 127:"):
                 source.line(f"{count}, p = longer(b, p, {count})")
+            with source.block(f"if {count} > {MAX_TAGS}:"):
+                source.line(f"too_many_tags({count})")
             with source.block(f"for _ in range({count}):"):
                 source.line(f"{tag}, p = uvarint(b, p)")
                 source.line(f"{size}, p = uvarint(b, p)")
@@ -313,4 +334,4 @@ def _bad_count(path: str, count: int, smallest: int, left: int) -> NoReturn:
         raise DecodeError(f"{path}: null, which is not allowed here")
     if count * smallest > left:
         raise DecodeError(f"{path}: {count} elements claimed with {left} bytes left")
-    raise DecodeError(f"{path}: more than {MAX_ELEMENTS} elements in one request")
+    raise TooManyElements(f"{path}: {count} elements are too many for one request")

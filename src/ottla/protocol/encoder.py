@@ -23,10 +23,12 @@ from ottla.protocol.source import (
 )
 
 
-def compile_encoder(message_class: type, version: int) -> Callable[[Any, list[Part]], int]:
+def compile_encoder(
+    message_class: type, version: int, *, in_turns: bool = False
+) -> Callable[[Any, list[Part]], Any]:
     """The function (message, parts) -> length."""
     schema = schema_of(message_class)
-    return _EncoderWriter(schema, version).write(message_class)
+    return _EncoderWriter(schema, version, in_turns).write(message_class)
 
 
 class _EncoderWriter:
@@ -36,7 +38,8 @@ class _EncoderWriter:
     into one packing statement.
     """
 
-    def __init__(self, schema: Schema, version: int) -> None:
+    def __init__(self, schema: Schema, version: int, in_turns: bool) -> None:
+        self._in_turns = in_turns
         self._title = f"{schema.name} v{version}"
         self._version = version
         self._flexible = schema.flexible.includes(version)
@@ -48,11 +51,13 @@ class _EncoderWriter:
         source.bind("too_long", _too_long)
         source.bind("not_an_id", _not_an_id)
 
-    def write(self, message_class: type) -> Callable[[Any, list[Part]], int]:
+    def write(self, message_class: type) -> Callable[[Any, list[Part]], Any]:
         source = self._source
         with source.block("def encode(message, parts):"):
             source.line("mark = len(parts)")
             source.line("total = 0")
+            if self._in_turns:
+                source.begin_turns()
             with source.block("try:"):
                 source.line("buf = bytearray()")
                 self._struct(message_class, "message", self._title)
@@ -245,6 +250,8 @@ class _EncoderWriter:
                 assert element is not None
                 self._run(element, item, path)
             self._flush()
+            if self._in_turns:
+                source.end_of_turn()
 
     def _numbers(self, element: str, local: str, size: str) -> None:
         """An array of integers. A short one (replicas) goes out with its count and all that

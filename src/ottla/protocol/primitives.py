@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence, Sized
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 Part: TypeAlias = bytes | bytearray | memoryview | Sized
 """One piece of an encoded message: bytes, or an object with a length that the network layer
 knows how to send (a region of a file)."""
 
 MAX_STRING = 0x7FFF
+MAX_TAGS = 64
+"""Tagged fields in one place. Kafka's messages have at most six; each takes two bytes or more, and
+longer to step over."""
 ZERO_UUID = bytes(16)
 
 
@@ -69,6 +72,10 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
+def too_many_tags(count: int) -> NoReturn:
+    raise DecodeError(f"{count} tagged fields in one place, more than {MAX_TAGS}")
+
+
 def skip_tagged_fields(buffer: memoryview, position: int, count: int) -> int:
     """Step over tagged fields that nobody here knows; their end position.
 
@@ -76,6 +83,8 @@ def skip_tagged_fields(buffer: memoryview, position: int, count: int) -> int:
     """
     if count > 0x7F:
         count, position = continue_uvarint(buffer, position, count)
+    if count > MAX_TAGS:
+        too_many_tags(count)
     end = len(buffer)
     for _ in range(count):
         _, position = read_uvarint(buffer, position)

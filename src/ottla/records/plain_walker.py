@@ -109,7 +109,7 @@ def first_at_or_after(
     return None
 
 
-def renumber(data: ReadableBuffer, record_count: int) -> bytes:
+def renumber(data: ReadableBuffer, record_count: int, same_time: bool) -> bytes:
     source = bytes(data)
     for _ in iter_outlines(source, record_count):
         pass  # so that it is known to be sound
@@ -120,9 +120,8 @@ def renumber(data: ReadableBuffer, record_count: int) -> bytes:
         position = content + length
         _, after_time = varint.decode(source, content + 1)
         _, after_offset = varint.decode(source, after_time)
-        renumbered = b"".join(
-            (source[content:after_time], varint.encode(index), source[after_offset:position])
-        )
+        before = source[content : content + 1] + b"\0" if same_time else source[content:after_time]
+        renumbered = b"".join((before, varint.encode(index), source[after_offset:position]))
         out += varint.encode(len(renumbered))
         out += renumbered
     return bytes(out)

@@ -143,10 +143,10 @@ def first_at_or_after(
     return walk(data, record_count, base_offset, base_timestamp, timestamp, min_offset)
 
 
-def renumber(data: ReadableBuffer, record_count: int) -> bytes:
-    """The records with the offset deltas 0, 1, 2, …"""
+def renumber(data: ReadableBuffer, record_count: int, *, same_time: bool = False) -> bytes:
+    """The records with the offset deltas 0, 1, 2, …; with `same_time` the time deltas are all 0."""
     walk = plain_walker.renumber if _native is None else _native.renumber
-    return walk(data, record_count)
+    return walk(data, record_count, same_time)
 
 
 # The log cleaner. A chunk is a piece of a segment file that begins with a batch. Plain batches are

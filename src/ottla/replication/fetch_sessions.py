@@ -23,6 +23,9 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EVICTION_IDLE = 120.0
 MAX_EPOCH = 2**31 - 1
+FEW = 1000
+MAX_PARTITIONS = 1 << 19
+"""Of all sessions and waiting fetches together, not counting those with few: some 350 MB."""
 
 # A partition as the client named it: by topic id from version 13 on, by name before.
 Key = tuple[str | bytes, int]
@@ -88,6 +91,8 @@ class FetchSessions:
         self._new_id = new_id
         self._sessions: OrderedDict[int, Session] = OrderedDict()  # least recently used first
         self.evictions = 0
+        self.waiting = 0
+        """Partitions of fetches of many that wait: they too are held in memory."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -133,6 +138,11 @@ class FetchSessions:
                 known.update(wanted)
         for key in forgotten:
             session.partitions.pop(key, None)
+        if len(session.partitions) >= FEW and not self.has_room(FEW):
+            # It has grown beyond what can be remembered: its client has to begin anew.
+            del self._sessions[session_id]
+            self.evictions += 1
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if epoch == MAX_EPOCH else epoch + 1
         session.used = now
         self._sessions.move_to_end(session_id)
@@ -140,7 +150,16 @@ class FetchSessions:
             del self._sessions[session_id]
         return session
 
+    def has_room(self, size: int) -> bool:
+        """Whether so many partitions more can be remembered. A few always can."""
+        if size < FEW:
+            return True
+        remembered = sum(len(session.partitions) for session in self._sessions.values())
+        return remembered + self.waiting + size <= MAX_PARTITIONS
+
     def _make_room(self, size: int, now: float) -> bool:
+        if not self.has_room(size):
+            return False
         if len(self._sessions) < self._slots:
             return True
         if not self._sessions:

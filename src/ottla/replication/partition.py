@@ -9,6 +9,7 @@ which for a partition with one replica is at once, unless the topic asks for fsy
 acknowledgement (`flush.messages`): then it follows the fsync, and so do answers and readers. After
 a restart nobody knows whether the records behind the recovery point were synced, so under such a
 setting they are synced before they are shown, or acknowledged to a producer who sends them again.
+Where no descriptor was free for that, the producers who wait are told, and it is tried on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.model.topic import PartitionState
 from ottla.records.batch import BatchHeader
 from ottla.runtime.waiters import Deferred, Signal
+from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import AppendInfo, Log, ReadResult
 
 
@@ -29,8 +31,8 @@ class Durability(Protocol):
     """Whoever runs fsync for all logs."""
 
     def wait_flushed(self, log: Log, offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
-        """Done when everything below `offset` is on the disk; an error when it cannot be. Without
-        `urgent`, after everybody else's."""
+        """Done when everything below `offset` is on the disk; an error when it cannot be, which is
+        OutOfDescriptors if it is worth another try. Without `urgent`, after everybody else's."""
         ...
 
 
@@ -38,8 +40,8 @@ class Partition:
     """The leader's side of one partition."""
 
     __slots__ = (
-        "_durability", "_flushing", "_waiting", "high_watermark", "id", "leader_epoch", "log",
-        "readable", "state", "topic_id",
+        "_durability", "_flushing", "_flushing_tail", "_waiting", "high_watermark", "id",
+        "leader_epoch", "log", "readable", "state", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -61,15 +63,14 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         # changes with every append
         self._flushing = False
+        self._flushing_tail = False
         self._waiting: deque[tuple[int, Deferred[None]]] = deque()
         end = log.log_end_offset
         self.high_watermark = log.high_watermark = end
         if log.unflushed_messages and log.flush_due:
             shown = max(log.recovery_point, log.log_start_offset)
             self.high_watermark = log.high_watermark = shown
-            durability.wait_flushed(log, end, urgent=False).add_done_callback(
-                lambda flush: self._flushed(flush, end)
-            )
+            self._flush_tail()
 
     def lead(self, state: PartitionState) -> None:
         """Become (or stay) leader under `state`.
@@ -143,6 +144,20 @@ class Partition:
         if self._flushed(flush, end) and self.log.log_end_offset > end:
             self._flush()
 
+    def _flush_tail(self) -> None:
+        """Ask for an fsync up to the log's end that no producer waits for, only readers."""
+        if self._flushing_tail:
+            return
+        self._flushing_tail = True
+        end = self.log.log_end_offset
+        self._durability.wait_flushed(self.log, end, urgent=False).add_done_callback(
+            lambda flush: self._on_tail_flushed(flush, end)
+        )
+
+    def _on_tail_flushed(self, flush: asyncio.Future[None], end: int) -> None:
+        self._flushing_tail = False
+        self._flushed(flush, end)
+
     def _flushed(self, flush: asyncio.Future[None], end: int) -> bool:
         """A flush of everything below `end` is over: show it, acknowledge it. Says whether it
         succeeded."""
@@ -156,6 +171,8 @@ class Partition:
             failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             while self._waiting:
                 self._waiting.popleft()[1].fail(failure)
+            if isinstance(error, OutOfDescriptors):
+                self._flush_tail()
             return False
         gained = log.bytes_from(self.high_watermark, end)
         self.high_watermark = log.high_watermark = max(self.high_watermark, end)

@@ -15,7 +15,7 @@ import struct
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.model.ids import NO_TIMESTAMP
 from ottla.records.batch import (
@@ -28,6 +28,9 @@ from ottla.records.batch import (
 )
 from ottla.records.checksum import crc32c
 from ottla.storage.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY, TIME_ENTRY, big_endian
+
+if TYPE_CHECKING:
+    from ottla.runtime.files import FileSystem
 
 
 class Readable(Protocol):
@@ -152,6 +155,17 @@ def check_segment(
         tuple(epochs),
         damage,
     )
+
+
+def check_file(
+    fs: FileSystem, path: str, base_offset: int, size: int, index_interval: int
+) -> Checked:
+    """Check a segment file by its name: for a thread or a child process."""
+    file = fs.open(path)
+    try:
+        return check_segment(file, base_offset, size, index_interval=index_interval)
+    finally:
+        file.close()
 
 
 def _no_header(length: int, magic: int) -> str:

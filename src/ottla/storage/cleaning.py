@@ -56,7 +56,7 @@ from ottla.storage.cleanable import Source, groups
 from ottla.storage.cleaned_files import CleanedFiles
 from ottla.storage.cleaned_txns import CleanedTransactions, read_aborted
 from ottla.storage.index import OFFSET_ENTRY, OffsetIndex
-from ottla.storage.scan import walk
+from ottla.storage.scan import is_start, soundest_start, walk
 from ottla.storage.txn_index import TxnIndexError
 
 if TYPE_CHECKING:
@@ -232,7 +232,15 @@ class _Cleaning:
         if source.base_offset < first:
             path = f"{task.folder}/{paths.index_name(source.base_offset)}"
             entries = source.index_bytes // OFFSET_ENTRY.size
-            start = OffsetIndex(self._fs, path, source.base_offset, entries=entries).lookup(first)
+            index = OffsetIndex(self._fs, path, source.base_offset, entries=entries)
+            start = index.lookup(first)
+            file = self._fs.open(f"{task.folder}/{paths.log_name(source.base_offset)}")
+            try:
+                if not is_start(file, start, source.size, source.base_offset, first):
+                    base = source.base_offset
+                    start = soundest_start(file, index.positions(), first, source.size, base)
+            finally:
+                file.close()
         for chunk, progress in self._chunks(source, start):
             at = 0
             while True:

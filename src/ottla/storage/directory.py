@@ -132,6 +132,7 @@ class LogDirectories:
             self._files, self, clock, self._dice, self.settings.producer_id_expiration_ms
         )
         self._schedule = Schedule(self, fs, clock, workers, tasks)
+        self._files.on_doubt = self._schedule.rebuild_indexes
         self.cleaner = Cleaner(self, fs, clock, self.settings.cleaner, tasks)
 
     # --- starting and stopping ----------------------------------------------------------------

@@ -235,7 +235,7 @@ def _settle(
         if log.recovery_point >= offset:
             future.set_result(None)
         elif failure is not None:
-            future.set_exception(KafkaError(failure.code, failure.message))
+            future.set_exception(type(failure)(failure.code, failure.message))
             future.exception()  # whoever asked may have gone: that is not worth a log line
         else:
             left.append((offset, future))

@@ -20,12 +20,14 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
+from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP
 from ottla.runtime.files import CachedReads
+from ottla.storage import paths
 from ottla.storage.faults import is_shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ottla.runtime.files import File, FileSystem, Readable
 
@@ -94,11 +96,28 @@ class OffsetIndex:
             count = _count_up_to(file, self.entries, OFFSET_ENTRY, _INT, 0, target)
             return _entry(file, OFFSET_ENTRY, count - 1)[1] if count else 0
 
-    def lookup_position(self, position: int, *, cached_only: bool = False) -> int | None:
-        """The offset of the first entry at or after `position`: beyond everything before it."""
+    def positions(self, *, cached_only: bool = False) -> Sequence[int]:
+        """Every position there is, in order as long as the index is sound."""
+        if self._relative is not None:
+            return self._positions
+        if self.entries == 0:
+            return ()
+        with _Opened(self._fs, self.path) as opened:
+            file: Readable = CachedReads(opened) if cached_only else opened
+            data = file.pread(self.entries * OFFSET_ENTRY.size, 0)
+        usable = len(data) // OFFSET_ENTRY.size * OFFSET_ENTRY.size
+        return big_endian(array("i", bytes(data[:usable])))[1::2]
+
+    def lookup_position(
+        self, position: int, *, cached_only: bool = False
+    ) -> tuple[int, int] | None:
+        """The first entry at or after `position`: its offset, beyond everything before it, and its
+        position."""
         if self._relative is not None:
             slot = bisect_left(self._positions, position)
-            return self.base_offset + self._relative[slot] if slot < self.entries else None
+            if slot == self.entries:
+                return None
+            return self.base_offset + self._relative[slot], self._positions[slot]
         if self.entries == 0:
             return None
         with _Opened(self._fs, self.path) as opened:
@@ -106,7 +125,8 @@ class OffsetIndex:
             count = _count_up_to(file, self.entries, OFFSET_ENTRY, _INT, 4, position - 1)
             if count == self.entries:
                 return None
-            return self.base_offset + _entry(file, OFFSET_ENTRY, count)[0]
+            relative, found = _entry(file, OFFSET_ENTRY, count)
+            return self.base_offset + relative, found
 
     def last_position(self) -> int:
         """The position of the last entry; 0 when there is none."""
@@ -152,6 +172,12 @@ class OffsetIndex:
         both[1::2] = self._positions[self._written :]
         _append(self._fs, self.path, big_endian(both), at=self._written * OFFSET_ENTRY.size)
         self._written = self.entries
+
+    def replace(self, data: bytes) -> None:
+        """Take what a scan of the rolled segment has found instead of what is there."""
+        assert self._relative is None, "the active segment's index is in memory"
+        _replace(self._fs, self.path, data)
+        self.entries = len(data) // OFFSET_ENTRY.size
 
     def seal(self) -> None:
         """Write everything and let go of the memory."""
@@ -272,6 +298,13 @@ class TimeIndex:
         _append(self._fs, self.path, data, at=self._written * TIME_ENTRY.size)
         self._written = self.entries
 
+    def replace(self, data: bytes) -> None:
+        """Take what a scan of the rolled segment has found instead of what is there."""
+        assert self._timestamps is None, "the active segment's index is in memory"
+        _replace(self._fs, self.path, data)
+        self.entries = len(data) // TIME_ENTRY.size
+        self._last = None if data else (NO_TIMESTAMP, self.base_offset)
+
     def seal(self) -> None:
         """Write everything and let go of the memory."""
         self.last()
@@ -355,6 +388,16 @@ def ensure_exists(fs: FileSystem, path: str) -> None:
         fs.open(path, create=True).close()
 
 
+def _replace(fs: FileSystem, path: str, data: bytes) -> None:
+    """In one step for those who open it meanwhile. Not synced: it can be rebuilt again."""
+    beside = path + paths.DELETED_SUFFIX  # what a start finds under such a name is removed
+    with _Opened(fs, beside, create=True) as file:
+        file.truncate(0)
+        if data:
+            file.append(data)
+    fs.rename(beside, path)
+
+
 def _append(fs: FileSystem, path: str, data: bytes | array[int], *, at: int) -> None:
     with _Opened(fs, path, create=True) as file:
         if file.size() != at:
@@ -374,7 +417,7 @@ def _count_up_to(
     low, high = 0, entries
     while high - low > _BLOCK:
         middle = (low + high) // 2
-        if key.unpack(file.pread(key.size, middle * entry.size + at))[0] <= target:
+        if _read(file, key, middle * entry.size + at)[0] <= target:
             low = middle
         else:
             high = middle
@@ -391,5 +434,16 @@ def _count_up_to(
 
 
 def _entry(file: Readable, entry: struct.Struct, slot: int) -> tuple[int, int]:
-    first, second = entry.unpack(file.pread(entry.size, slot * entry.size))
-    return int(first), int(second)
+    first, second = _read(file, entry, slot * entry.size)
+    return first, second
+
+
+def _read(file: Readable, what: struct.Struct, position: int) -> tuple[int, ...]:
+    """Numbers of an index's file. It is shorter than was believed only when somebody has changed
+    it: from outside, or since a thread was told its size."""
+    try:
+        return what.unpack(file.pread(what.size, position))
+    except struct.error:
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"{file.path} ends before position {position + what.size}"
+        ) from None

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ottla.model.ids import TopicPartition
     from ottla.records.batch import BatchHeader
     from ottla.runtime.clock import Clock
+    from ottla.storage.check import Checked
     from ottla.storage.deferred import DeferredSync
     from ottla.storage.epochs import LeaderEpochs
     from ottla.storage.producers import ProducerState, ProducerStates
@@ -424,14 +425,26 @@ class Log:
                 break
         return aborted
 
+    @guarded("rebuilding an index")
+    def take_indexes(self, segment: Segment, checked: Checked) -> bool:
+        """Take what a scan of a whole segment has found for its indexes; False, and nothing done,
+        if the segment has changed or gone since."""
+        slot = self._segments.slot_of(segment.base_offset)
+        if self._segments[slot] is not segment or checked.size != segment.size:
+            return False
+        if segment is self._segments.active:
+            return False
+        self._segments.generation += 1  # threads have been told how long the old ones are
+        segment.replace_indexes(checked.index, checked.time_index)
+        return True
+
     @guarded("reading")
     def end_of(self, result: ReadResult, *, cached_only: bool = False) -> int:
         """An offset that nothing in a read region reaches: the bound for `aborted_transactions`."""
         if result.region is None or result.segment is None:
             return self.log_start_offset
         end = result.region.position + result.region.length
-        index = result.segment.offset_index
-        above = index.lookup_position(end, cached_only=cached_only)
+        above = result.segment.upper_bound(end, cached_only=cached_only)
         if above is None:
             above = self._segments.end_of(result.segment)
         return self.log_end_offset if above is None else above

@@ -131,8 +131,8 @@ class TimeLookUp:
     """
 
     __slots__ = (
-        "_generation", "_learned", "_log_start", "_position", "_segments", "_slot", "_timestamp",
-        "_views",
+        "_doubtful", "_generation", "_learned", "_log_start", "_position", "_segments", "_slot",
+        "_timestamp", "_views",
     )  # fmt: skip
 
     def __init__(self, segments: Segments, timestamp_ms: int | None, log_start_offset: int) -> None:
@@ -142,6 +142,7 @@ class TimeLookUp:
         self._log_start = log_start_offset
         self._views = [self._view(segment) for segment in segments]
         self._learned: list[tuple[SegmentView, tuple[int, int]]] = []
+        self._doubtful: list[SegmentView] = []
         # how far it has come
         self._slot = 0
         self._position: int | None = None  # in that segment; None: where the indexes say
@@ -173,22 +174,11 @@ class TimeLookUp:
                 latest, found = timestamp, view
         if found is None:
             return None
-        if self._position is None:
-            start = found.start
-            if start is None:
-                start = found.offset_index().lookup(self._latest(found)[1])
-            self._position = start
         return self._search(found, latest, 0, short)
 
     def _first_at_or_after(self, timestamp: int, short: bool) -> TimestampOffset | None:
         for view in self._views[self._slot :]:
             if self._latest(view)[0] >= timestamp:
-                if self._position is None:
-                    start = view.start
-                    if start is None:
-                        _, indexed = view.time_index().lookup(timestamp)
-                        start = view.offset_index().lookup(max(indexed, self._log_start))
-                    self._position = start
                 found = self._search(view, timestamp, self._log_start, short)
                 if found is not None:
                     return found
@@ -204,7 +194,9 @@ class TimeLookUp:
         searches, headers = TURN_SEARCHES if short else 1, TURN_HEADERS
         file = view.open()
         try:
-            for position, header in walk(file, self._position or 0, view.size):
+            if self._position is None:
+                self._position = self._start(view, file)
+            for position, header in walk(file, self._position, view.size):
                 self._position = position
                 headers -= 1
                 if header.max_timestamp >= timestamp and header.last_offset >= min_offset:
@@ -218,6 +210,16 @@ class TimeLookUp:
             return None
         finally:
             file.close()
+
+    def _start(self, view: SegmentView, file: File) -> int:
+        """Where the indexes say that the search begins in a segment, if the log agrees."""
+        if self._timestamp is None:
+            start, sound = view.start_for(file, self._latest(view)[1])
+        else:
+            start, sound = view.time_start_for(file, self._timestamp, self._log_start)
+        if not sound:
+            self._doubtful.append(view)
+        return start
 
     def _latest(self, view: SegmentView) -> tuple[int, int]:
         if view.latest is not None:
@@ -241,6 +243,8 @@ class TimeLookUp:
             return False
         for view, latest in self._learned:
             segments[segments.slot_of(view.base_offset)].learn_latest(latest)
+        for view in self._doubtful:
+            segments[segments.slot_of(view.base_offset)].doubt_indexes()
         return True
 
 

@@ -152,8 +152,13 @@ def judge_records(
                 return records
             body: bytes | memoryview = records[HEADER_SIZE:]
         else:
-            if renumber:
-                data = walker.renumber(data, header.record_count)
+            # To Kafka the time of each record is the one that the flag names, so that is what a
+            # batch that is written anew has; one that is kept gets its producer's times back.
+            same_time = header.attributes & APPEND_TIME_FLAG != 0
+            if renumber or same_time:
+                data = walker.renumber(data, header.record_count, same_time=same_time)
+                if same_time:
+                    header = header._replace(base_timestamp=newest)
             body = compress(target, data, _level(target, config))
     except InvalidBatch as error:
         raise invalid_record(f"{error} in topic partition {partition}") from None

@@ -125,6 +125,6 @@ def _boundary(segment: Segment, stop: int, budget: int) -> int:
     if stop <= budget:
         return 0
     index = segment.offset_index
-    offset = index.lookup_position(stop - budget)
-    position = index.last_position() if offset is None else index.lookup(offset)
+    found = index.lookup_position(stop - budget)
+    position = index.last_position() if found is None else found[1]
     return position if position < stop else 0

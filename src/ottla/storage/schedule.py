@@ -1,4 +1,5 @@
-"""What happens to logs by itself: retention, rolling, flush.ms, expiry, checkpoints, removal.
+"""What happens to logs by itself: retention, rolling, flush.ms, expiry, checkpoints, removal, and
+indexes that have to be rebuilt.
 
 Each kind of work is one task that sleeps, works, and sleeps again. Work over all logs is done in
 slices, so that a broker with thousands of partitions answers requests in between; what waits for
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING
 
 from ottla.config.setting import MAX_LONG
 from ottla.errors import KafkaError
+from ottla.runtime.files import OsFileSystem
 from ottla.storage import paths
+from ottla.storage.check import check_file
 from ottla.storage.faults import is_shortage
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from ottla.runtime.workers import Workers
     from ottla.storage.directory import LogDirectories
     from ottla.storage.log import Log
+    from ottla.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -177,6 +181,36 @@ class Schedule:
             self._spawn(self._remove(list(names)))
 
         self._removals[key] = loop.call_later(delay_ms / 1000, begin)
+
+    def rebuild_indexes(self, segment: Segment) -> None:
+        """The indexes of a rolled segment are wrong: make them anew, off the loop."""
+        if not self._stopped:
+            self._spawn(self._rebuild(segment))
+
+    async def _rebuild(self, segment: Segment) -> None:
+        path, folder = segment.path, segment.path.rpartition("/")[0]
+        log = next((log for log in self._directories.logs.values() if log.folder == folder), None)
+        if log is None or log.failure is not None:
+            return
+        facts = (self._fs, path, segment.base_offset, segment.size, log.config.index_interval_bytes)
+        in_child = (
+            isinstance(self._fs, OsFileSystem)
+            and segment.size > self._directories.settings.child_scan_bytes
+        )
+        run = self._workers.run_in_child if in_child else self._workers.run_in_thread
+        try:
+            checked = await run(check_file, *facts)
+            if checked.damage is not None:
+                logger.error(
+                    "the indexes of %s cannot be rebuilt, at byte %d %s: see `ottla log repair`",
+                    path,
+                    checked.damage.position,
+                    checked.damage.problem,
+                )
+            elif log.take_indexes(segment, checked):
+                logger.info("the indexes of %s are rebuilt", path)
+        except (OSError, KafkaError) as error:
+            logger.warning("the indexes of %s are not rebuilt: %s", path, error)
 
     def checkpoint_soon(self) -> None:
         """A partition has gone: write the checkpoints without it, before its name is used again.

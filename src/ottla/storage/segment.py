@@ -14,6 +14,7 @@ Everything here raises OSError as it comes; `Log` turns it into a storage error.
 from __future__ import annotations
 
 import errno
+import logging
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -26,14 +27,19 @@ from ottla.runtime.files import CachedReads
 from ottla.storage import paths
 from ottla.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, ensure_exists
 from ottla.storage.retention import Age
-from ottla.storage.scan import find, walk
+from ottla.storage.scan import Misled, find, is_start, soundest_start, walk
 from ottla.storage.txn_index import TransactionIndex
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from _typeshed import ReadableBuffer
 
     from ottla.runtime.files import File, FileSystem, Readable
 
+logger = logging.getLogger(__name__)
+
+MAX_OFFSET = (1 << 63) - 1
 _TAIL = 1024
 """Batches of the active segment whose place is remembered: 12 bytes each."""
 _UNKNOWN = -2
@@ -46,11 +52,13 @@ class OpenFiles:
     clears it and closes what it finds clear. A use so costs one attribute, not a list operation.
     """
 
-    __slots__ = ("_ring", "fs", "limit")
+    __slots__ = ("_ring", "fs", "limit", "on_doubt")
 
     def __init__(self, fs: FileSystem, limit: int) -> None:
         self.fs = fs
         self.limit = limit
+        self.on_doubt: Callable[[Segment], None] | None = None
+        """Called with a rolled segment whose indexes have turned out to be wrong."""
         self._ring: deque[Segment] = deque()
 
     def __len__(self) -> int:
@@ -135,18 +143,53 @@ class SegmentView:
         """As `Segment.locate`."""
         if self.size == 0:
             return None
-        start = self.offset_index().lookup(offset) if self.start is None else self.start
         file = self.open()
         try:
-            return find(file, offset, start, self.size)
+            try:
+                return find(file, offset, self.start_for(file, offset)[0], self.size)
+            except Misled:
+                return find(file, offset, 0, self.size)
         finally:
             file.close()
+
+    def start_for(self, file: File, offset: int) -> tuple[int, bool]:
+        """Where a look-up of `offset` begins in the segment's open `.log`, and whether the index
+        was right about it."""
+        if self.start is not None:
+            sound = is_start(file, self.start, self.size, self.base_offset, MAX_OFFSET)
+            return self.start if sound else 0, sound
+        index = self.offset_index()
+        start = index.lookup(offset)
+        if is_start(file, start, self.size, self.base_offset, offset):
+            return start, True
+        positions = index.positions()
+        return soundest_start(file, positions, offset, self.size, self.base_offset), False
+
+    def time_start_for(self, file: File, timestamp: int, least: int) -> tuple[int, bool]:
+        """Where to look for the first record at `timestamp` or later, from the offset `least` on,
+        and whether the indexes were right about it."""
+        if self.start is not None:
+            return self.start_for(file, least)
+        noted, offset = self.time_index().lookup(timestamp)
+        if noted == NO_TIMESTAMP:
+            return self.start_for(file, least)
+        # The entry names a batch, and the latest time up to it, which is that batch's own.
+        begin, sound = self.start_for(file, offset)
+        place = find(file, offset, begin, self.size)
+        header = None if place is None else next(walk(file, place[0], self.size), None)
+        if header is None or header[1].max_timestamp != noted:
+            return self.start_for(file, least)[0], False
+        if least <= offset:
+            return begin, sound
+        begin, also = self.start_for(file, least)
+        return begin, sound and also
 
 
 class Segment:
     """The batches of one base offset."""
 
     __slots__ = (
+        "_doubted",
         "_file",
         "_files",
         "_first_timestamp",
@@ -205,6 +248,7 @@ class Segment:
         self._max_index_bytes = 0
         self._unindexed = 0
         self.index_full = False
+        self._doubted = False
 
         self._first_timestamp: int | None = None
         self.max_timestamp = _UNKNOWN if size else NO_TIMESTAMP
@@ -378,6 +422,8 @@ class Segment:
         self.complete()
         self.offset_index.seal()
         self.time_index.seal()
+        if self._doubted:
+            self._have_rebuilt()
         self._tail_floor = 0
         self._tail_offsets = array("q")
         self._tail_positions = array("i")
@@ -416,7 +462,47 @@ class Segment:
             return None
         start = self.offset_index.lookup(offset, cached_only=cached_only)
         file: Readable = CachedReads(self.file) if cached_only else self.file
-        return find(file, offset, start, self.size)
+        try:
+            return find(file, offset, start, self.size, floor=self.base_offset)
+        except Misled:
+            listed = self.offset_index.positions(cached_only=cached_only)
+            start = soundest_start(file, listed, offset, self.size, self.base_offset)
+            self.doubt_indexes()
+            return find(file, offset, start, self.size)
+
+    def doubt_indexes(self) -> None:
+        """An index has turned out to be wrong: have both rebuilt, now or when they are rolled."""
+        if not self._doubted:
+            self._doubted = True
+            logger.warning(
+                "the indexes of %s do not fit its records: damaged on the disk, or changed from "
+                "outside; they are rebuilt, and until then the records are looked for",
+                self.path,
+            )
+            self._have_rebuilt()
+
+    def _have_rebuilt(self) -> None:
+        if self._files.on_doubt is not None and not self.offset_index.in_memory:
+            self._files.on_doubt(self)
+
+    def replace_indexes(self, index: bytes, time_index: bytes) -> None:
+        """Take what a scan of this rolled segment has found instead of what is there."""
+        self.offset_index.replace(index)
+        self.time_index.replace(time_index)
+        self.max_timestamp = _UNKNOWN if self.size else NO_TIMESTAMP
+        self._doubted = False
+
+    def upper_bound(self, position: int, *, cached_only: bool = False) -> int | None:
+        """An offset that no batch before `position` reaches, if the index has one."""
+        found = self.offset_index.lookup_position(position, cached_only=cached_only)
+        if found is None:
+            return None
+        offset, at = found
+        file: Readable = CachedReads(self.file) if cached_only else self.file
+        if self.offset_index.in_memory or is_start(file, at, self.size, self.base_offset, offset):
+            return offset
+        self.doubt_indexes()
+        return None
 
     def view(self, start: int) -> SegmentView:
         """What a thread may look at. `start` is where it begins in a segment whose index is in
@@ -504,6 +590,8 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
         if self.size:
             start = self.offset_index.lookup(self.max_timestamp_offset)
+            if not is_start(self.file, start, self.size, self.base_offset, MAX_OFFSET):
+                start = 0
             for _, header in walk(self.file, start, self.size):
                 if header.max_timestamp > self.max_timestamp:
                     self.max_timestamp = header.max_timestamp

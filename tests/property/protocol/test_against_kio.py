@@ -16,6 +16,7 @@ import io
 import types
 import typing
 import uuid
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from kio.serial import entity_reader, entity_writer
 
 from ottla.protocol.apis import APIS
 from ottla.protocol.compiler import codec
+from ottla.protocol.decoder import MAX_ELEMENTS
 from ottla.protocol.primitives import Part
 from ottla.protocol.schema import Field, schema_of
 
@@ -79,7 +81,14 @@ def test_bytes_and_values_agree_with_kio(key: int, kind: str, version: int) -> N
         if encoded != expected:
             pytest.fail(first_difference(encoded, expected))
 
+        pieces: list[Part] = []
+        assert drained(ours_codec.encode_in_turns(our_message, pieces)) == length
+        assert b"".join(pieces) == encoded  # type: ignore[arg-type]
+
         decoded, end = ours_codec.decode(memoryview(b"\xff" + encoded), 1)
+        if is_request(ours):
+            steps = ours_codec.decode_in_turns(memoryview(b"\xff" + encoded), 1, MAX_ELEMENTS)
+            assert drained(steps) == (decoded, end)
         reread = read(encoded, 0)
         # Compared out of pytest's sight: its diffs of large messages take minutes.
         same = (
@@ -90,6 +99,19 @@ def test_bytes_and_values_agree_with_kio(key: int, kind: str, version: int) -> N
         assert same == (True, True, True), f"{decoded!r:.2000} is not {our_message!r:.2000}"
 
     agree()
+
+
+def is_request(message_class: type) -> bool:
+    return schema_of(message_class).kind == "request"
+
+
+def drained(steps: Generator[int, None, Any]) -> Any:
+    """What a codec in turns returns when it has had them all."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def first_difference(ours: bytes, theirs: bytes) -> str:

@@ -114,8 +114,10 @@ def test_a_summary_and_new_numbers_are_the_same(body: bytes, count: int, cut: fl
     for data in (body, body[: int(len(body) * cut)]):
         expected = outcome(lambda data=data: plain_walker.summarize(data, count))
         assert outcome(lambda data=data: walker.summarize(data, count)) == expected
-        expected = outcome(lambda data=data: plain_walker.renumber(data, count))
-        assert outcome(lambda data=data: walker.renumber(data, count)) == expected
+        for same in (False, True):
+            expected = outcome(lambda data=data, s=same: plain_walker.renumber(data, count, s))
+            found = outcome(lambda data=data, s=same: walker.renumber(data, count, same_time=s))
+            assert found == expected
 
 
 @given(BODIES, st.integers(0, 60), st.booleans(), LONGS, LONGS, st.one_of(st.none(), LONGS))

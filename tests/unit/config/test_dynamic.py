@@ -147,6 +147,33 @@ def test_a_topic_is_judged_together_with_the_brokers_settings() -> None:
             "thread.",
         ),
         ({"log.retention.ms": None}, True, "Null value not supported for : log.retention.ms"),
+        (
+            {"log.cleaner.threads": "3"},
+            True,
+            "Invalid value org.apache.kafka.common.config.ConfigException: Log cleaner threads "
+            "cannot be increased to more than double the current value 1 for configuration "
+            "Invalid dynamic configuration",
+        ),
+        (
+            {"log.cleaner.threads": "0"},
+            False,
+            "Invalid value org.apache.kafka.common.config.ConfigException: Log cleaner threads "
+            "should be at least 1 for configuration Invalid dynamic configuration",
+        ),
+        (
+            {"num.io.threads": "17"},
+            False,
+            "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count "
+            "update validation failed for num.io.threads=17, value should not be greater than "
+            "double the current value 8 for configuration Invalid dynamic configuration",
+        ),
+        (
+            {"background.threads": "4"},
+            True,
+            "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count "
+            "update validation failed for background.threads=4, value should be at least half "
+            "the current value 10 for configuration Invalid dynamic configuration",
+        ),
     ],
 )
 def test_a_bad_broker_setting_is_refused_in_kafkas_words(
@@ -166,6 +193,8 @@ def test_a_bad_broker_setting_is_refused_in_kafkas_words(
         ({"listener.name.plaintext.max.connections": "5"}, False),
         ({"leader.replication.throttled.rate": "500"}, False),
         ({"message.max.bytes": "0", "log.flush.interval.ms": "-5"}, True),
+        ({"log.cleaner.threads": "2", "num.io.threads": "16", "num.network.threads": "1"}, True),
+        ({"background.threads": "5"}, False),
     ],
 )
 def test_what_kafka_accepts_for_a_broker_is_accepted(
@@ -177,6 +206,14 @@ def test_what_kafka_accepts_for_a_broker_is_accepted(
 def test_a_broker_setting_is_judged_together_with_the_others() -> None:
     broker = BrokerConfig.of({"max.connections.per.ip.overrides": "10.0.0.1:5"})
     validate_broker_overrides({"max.connections.per.ip": "0"}, per_broker=False, broker=broker)
+
+
+def test_a_thread_pool_is_resized_from_what_it_is_now() -> None:
+    now = BrokerConfig.of({"log.cleaner.threads": "8"}, dynamic={"log.cleaner.threads": "4"})
+    validate_broker_overrides({"log.cleaner.threads": "2"}, per_broker=True, broker=now)
+    validate_broker_overrides({}, per_broker=True, broker=now)  # back to 8, the double
+    with pytest.raises(KafkaError, match="less than half the current value 4"):
+        validate_broker_overrides({"log.cleaner.threads": "1"}, per_broker=True, broker=now)
 
 
 def test_a_contradiction_that_is_there_already_does_not_block_a_repair() -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.dispatcher import Dispatcher
+from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import Table, handles
+from ottla.dispatch.turns import InTurns
 from ottla.errors import ErrorCode, KafkaError
 from ottla.handlers.api_versions import api_versions
 from ottla.net.connection import Connection, Hangup, Reply
@@ -20,6 +22,14 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.compiler import codec
 from ottla.protocol.header import parse_response_header, request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteRecordsTopicResult,
+)
 from ottla.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from ottla.runtime.metrics import Counter, Histogram, Metrics
 from ottla.runtime.waiters import Deferred
@@ -392,3 +402,131 @@ def test_two_handlers_of_one_api_are_a_mistake() -> None:
     mark = handles(KEY, versions=range(6))
     with pytest.raises(ValueError, match="INIT_PRODUCER_ID has two handlers"):
         Table([mark(first), mark(second)])
+
+
+# -- requests of many entries ------------------------------------------------------------------
+
+
+class Crowd:
+    """A dispatcher that deletes records, in pieces or not, over requests of any size."""
+
+    def __init__(self, handler: Handled, *, pieces: bool = True, most: int = 100_000) -> None:
+        cut = ListOf("topics", "topics", "partitions", "partitions") if pieces else None
+        mark = handles(ApiKey.DELETE_RECORDS, versions=range(3), pieces=cut, most=most)
+        table = Table([mark(handler), api_versions])
+        self.services = cast("Services", SimpleNamespace(metrics=Metrics(), table=table))
+        self.lent = 0
+        self.connection = cast(
+            "Connection",
+            SimpleNamespace(
+                client="",
+                peer="10.0.0.1:5000",
+                listener="PLAINTEXT",
+                remembered=None,
+                keep=self._keep,
+                let_go=self._let_go,
+            ),
+        )
+        self.dispatcher = Dispatcher(table, self.services)
+
+    def _keep(self, frame: memoryview) -> bytearray:
+        self.lent += len(frame)
+        return bytearray(frame)
+
+    def _let_go(self, kept: bytearray) -> None:
+        self.lent -= len(kept)
+
+    def delete(self, count: int) -> Reply | Deferred[Reply]:
+        partitions = [
+            DeleteRecordsPartition(partition_index=number, offset=-1) for number in range(count)
+        ]
+        topics = [DeleteRecordsTopic(name="t", partitions=partitions)]
+        parts: list[Any] = []
+        codec(DeleteRecordsRequest, 2).encode(
+            DeleteRecordsRequest(topics=topics, timeout_ms=0), parts
+        )
+        frame = request_header(ApiKey.DELETE_RECORDS, 2, 7, "tester") + b"".join(parts)
+        return self.dispatcher.answer(self.connection, memoryview(bytearray(frame)))
+
+    def versions(self) -> Reply | Deferred[Reply]:
+        frame = request_header(ApiKey.API_VERSIONS, 0, 8, "tester")
+        return self.dispatcher.answer(self.connection, memoryview(bytearray(frame)))
+
+
+def deleted(request: Request[DeleteRecordsRequest], services: Services) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    DeleteRecordsPartitionResult(
+                        partition_index=it.partition_index, low_watermark=len(topic.partitions)
+                    )
+                    for it in topic.partitions
+                ],
+            )
+            for topic in request.body.topics
+        ]
+    )
+
+
+async def test_a_request_of_many_entries_is_handled_in_turns_with_others() -> None:
+    crowd = Crowd(deleted)
+    reply = deferred(crowd.delete(20_000))
+    assert reply.exclusive
+    turns = 0
+    while not reply.done:
+        assert isinstance(crowd.versions(), list)  # others are answered meanwhile
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > 3
+    (topic,) = read(reply.result(), 2, key=ApiKey.DELETE_RECORDS, kind=DeleteRecordsResponse).topics
+    assert [it.partition_index for it in topic.partitions] == list(range(20_000))
+    assert max(it.low_watermark for it in topic.partitions) <= 128  # as the handler saw it
+    assert crowd.lent == 0
+
+
+async def test_a_request_of_many_entries_may_wait_for_its_answers() -> None:
+    async def handler(request: Request[Any], services: Services) -> DeleteRecordsResponse:
+        await asyncio.sleep(0)
+        if request.body.topics[0].partitions[0].partition_index == 0:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        return deleted(request, services)
+
+    crowd = Crowd(handler)
+    with pytest.raises(Hangup, match="DeleteRecords failed"):  # it has no answer for failures
+        await deferred(crowd.delete(2_000))
+    assert crowd.lent == 0
+
+
+async def test_a_request_of_many_entries_that_cannot_be_cut_has_a_limit() -> None:
+    crowd = Crowd(deleted, pieces=False, most=2_000)
+    reply = crowd.delete(1_900)
+    if isinstance(reply, Deferred):
+        reply = await reply
+    (topic,) = read(reply, 2, key=ApiKey.DELETE_RECORDS, kind=DeleteRecordsResponse).topics
+    assert topic.partitions[0].low_watermark == 1_900
+    with pytest.raises(Hangup, match="partitions: 2001 elements are too many for one request"):
+        crowd.delete(2_001)
+    assert crowd.lent == 0
+
+
+async def test_a_client_that_has_gone_is_not_worked_for() -> None:
+    crowd = Crowd(deleted)
+    reply = deferred(crowd.delete(20_000))
+    assert crowd.lent > 0
+    reply.abandon()
+    assert crowd.lent == 0
+    await asyncio.sleep(0)
+
+
+async def test_a_handler_in_turns_may_have_much_to_do_for_a_small_request() -> None:
+    def handler(request: Request[Any], services: Services) -> InTurns[DeleteRecordsResponse]:
+        for number in range(50_000):
+            yield int(number % 2)
+        return deleted(request, services)
+
+    crowd = Crowd(handler)
+    reply = deferred(crowd.delete(3))
+    (topic,) = read(await reply, 2, key=ApiKey.DELETE_RECORDS, kind=DeleteRecordsResponse).topics
+    assert len(topic.partitions) == 3

@@ -6,16 +6,17 @@ tests/property/protocol. Here are the things it cannot say.
 
 from __future__ import annotations
 
+import itertools
 import random
 import traceback
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
 from ottla.protocol.compiler import codec
-from ottla.protocol.decoder import MAX_ELEMENTS
+from ottla.protocol.decoder import MAX_ELEMENTS, TooManyElements
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.fetch import (
     EpochEndOffset,
@@ -27,6 +28,7 @@ from ottla.protocol.messages.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
+from ottla.protocol.messages.groups import HeartbeatResponse
 from ottla.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,
     MetadataRequest,
@@ -41,7 +43,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from ottla.protocol.primitives import DecodeError, EncodeError, Part, uvarint
+from ottla.protocol.primitives import MAX_TAGS, DecodeError, EncodeError, Part, uvarint
 from ottla.protocol.schema import (
     array,
     boolean,
@@ -490,7 +492,7 @@ def test_a_request_made_of_nothing_but_empty_elements_is_refused_early() -> None
     exceeds = uvarint(MAX_ELEMENTS + 2) + empty * (MAX_ELEMENTS + 1) + bytes(4)
 
     assert len(decode(MetadataRequest, 9, fits).topics) == MAX_ELEMENTS
-    with pytest.raises(DecodeError, match="more than 1048576 elements"):
+    with pytest.raises(DecodeError, match="topics: 262145 elements are too many"):
         decode(MetadataRequest, 9, exceeds)
 
 
@@ -502,9 +504,55 @@ def test_the_bound_counts_all_arrays_of_a_request_together() -> None:
     def request(topics: int) -> bytes:
         return head + uvarint(topics + 1) + topic * topics + b"\x01\x00"
 
-    assert len(decode(FetchRequest, 12, request(1000)).forgotten_topics_data) == 1000
-    with pytest.raises(DecodeError, match="partitions: more than"):
-        decode(FetchRequest, 12, request(1100))
+    assert len(decode(FetchRequest, 12, request(260)).forgotten_topics_data) == 260
+    with pytest.raises(TooManyElements, match="partitions: 1000 elements are too many"):
+        decode(FetchRequest, 12, request(262))
+    few = codec(FetchRequest, 12).decode_few
+    with pytest.raises(TooManyElements):
+        few(memoryview(request(2)), 0)
+    assert len(few(memoryview(request(1)), 0)[0].forgotten_topics_data) == 1
+
+
+def test_a_codec_in_turns_gives_way_and_does_the_same() -> None:
+    many = [MetadataRequestTopic(name=f"topic-{number}") for number in range(1000)]
+    spoken = codec(MetadataRequest, 12)
+    plain: list[Any] = []
+    length = spoken.encode(MetadataRequest(topics=many), plain)
+    parts: list[Any] = []
+    assert drained(spoken.encode_in_turns(MetadataRequest(topics=many), parts)) == (3, length)
+    assert parts == plain
+    data = memoryview(b"".join(plain))
+    pauses, (message, end) = drained(spoken.decode_in_turns(data, 0, 1000))
+    assert (pauses, message, end) == (3, *spoken.decode(data, 0))
+    with pytest.raises(TooManyElements):
+        drained(spoken.decode_in_turns(data, 0, 999))
+    with pytest.raises(DecodeError, match="the bytes end inside it"):
+        drained(spoken.decode_in_turns(data[:-1], 0, 1000))
+
+
+def test_a_codec_in_turns_is_one_also_without_an_array() -> None:
+    spoken = codec(HeartbeatResponse, 4)
+    parts: list[Any] = []
+    response = HeartbeatResponse(error_code=5)
+    assert drained(spoken.encode_in_turns(response, parts)) == (0, 7)
+    assert spoken.decode(memoryview(parts[0]), 0)[0] == response
+
+
+def drained(steps: Generator[int, None, Any]) -> tuple[int, Any]:
+    """How often a generator yields, and what it returns."""
+    for count in itertools.count():
+        try:
+            next(steps)
+        except StopIteration as end:
+            return count, end.value
+    raise AssertionError
+
+
+def test_more_tagged_fields_than_any_message_has_are_refused() -> None:
+    head = bytes.fromhex("00000000 00000000 00000000 00 00000000 00000000 01 01 01")
+    tags = uvarint(MAX_TAGS + 1) + b"\x63\x00" * (MAX_TAGS + 1)
+    with pytest.raises(DecodeError, match="65 tagged fields in one place, more than 64"):
+        decode(FetchRequest, 15, head[:-1] + b"\x01" + tags)
 
 
 def test_responses_are_not_bounded() -> None:

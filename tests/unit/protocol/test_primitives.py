@@ -46,10 +46,13 @@ def test_unknown_tagged_fields_are_stepped_over() -> None:
     assert skip_tagged_fields(section, 0, 2) == len(section) - 4
 
 
-def test_more_than_127_tagged_fields_are_stepped_over() -> None:
-    section = memoryview(uvarint(200) + b"\x07\x01x" * 200)
-
+def test_more_tagged_fields_than_any_message_has_are_refused() -> None:
+    section = memoryview(uvarint(64) + b"\x07\x01x" * 64)
     assert skip_tagged_fields(section, 1, section[0]) == len(section)
+    for count in (65, 200, 50_000_000):
+        section = memoryview(uvarint(count) + b"\x07\x01x" * 200)
+        with pytest.raises(DecodeError, match=f"{count} tagged fields in one place"):
+            skip_tagged_fields(section, 1, section[0])
 
 
 def test_a_tagged_field_longer_than_the_buffer_is_refused() -> None:

@@ -84,6 +84,11 @@ class TestWithoutCleaning:
             expected.append(50 + offset, b"k", b"v" * 58, (("h", None),))
         assert new == payload(expected.build())
 
+    def test_renumbered_records_may_have_one_time(self) -> None:
+        data = body((50, b"a", b"x"), (5000, None, b""), (10, b"c", None))
+        new = walker.renumber(data, 3, same_time=True)
+        assert new == body((7, b"a", b"x"), (7, None, b""), (7, b"c", None))
+
     def test_the_first_record_by_time_and_offset(self) -> None:
         data = body((50, b"a", b""), (70, b"b", b""), (60, None, b""))
         assert walker.first_at_or_after(data, 3, 100, 50, 55, 0) == (101, 70)

@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.replication import fetch_sessions
 from ottla.replication.fetch_sessions import MAX_EPOCH, FetchSessions, Session, Wanted
 
 
@@ -107,3 +108,28 @@ def test_news_is_records_an_error_or_a_moved_mark():
     assert item.news(False, 0, 6, 1)
     assert item.news(False, ErrorCode.NOT_LEADER_OR_FOLLOWER, 6, 1)
     assert item.news(False, 0, 6, 1)  # the error went away: the marks are told again
+
+
+def test_sessions_of_many_partitions_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "FEW", 10)
+    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS", 50)
+    table = sessions(slots=100)
+    first = opened(table, 30)
+    assert table.open(partitions(30), False, 0.0) is None
+    opened(table, 9)  # few can always be remembered
+    table.waiting = 20
+    assert table.open(partitions(10), False, 0.0) is None
+    table.waiting = 0
+    table.close(first.id)
+    opened(table, 30)
+
+
+def test_a_session_that_grows_beyond_the_limit_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "FEW", 10)
+    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS", 50)
+    table = sessions()
+    session = opened(table)
+    with pytest.raises(KafkaError) as caught:
+        table.resume(session.id, 1, False, partitions(60).items(), [], 1.0)
+    assert caught.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(table) == 0

@@ -7,6 +7,7 @@ somebody was told of in between must be there afterwards.
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
@@ -16,6 +17,7 @@ from ottla.model.ids import TopicId
 from ottla.model.topic import PartitionState
 from ottla.records.builder import build_batch
 from ottla.replication.partition import Partition
+from ottla.storage import flush
 from ottla.storage.log import AppendInfo
 from ottla.testing.files import MemoryFileSystem
 from ottla.testing.logs import PARTITION, FolderBench
@@ -179,3 +181,42 @@ async def test_a_disk_that_fails_then_takes_the_folder_offline() -> None:
     assert partition.high_watermark == 0
     assert second.bench.directories.offline_folders
     await asyncio.sleep(0)
+
+
+async def without_descriptors(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More flushes fail for want of one than are tried in a row."""
+    monkeypatch.setattr(flush, "RETRY_SECONDS", 0)
+    broker.bench.fs.fail("*", errno.EMFILE, operations=["open", "sync", "sync_dir"])
+    for _ in range(flush.RETRIES):
+        await broker.bench.idle()
+
+
+async def test_a_tail_that_lacked_a_descriptor_for_long_is_shown_without_another_append(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    second = await after_a_kill_before_the_fsync(b"a", b"b")
+    partition = await second.start()
+    await without_descriptors(second, monkeypatch)
+    assert partition.high_watermark == 0
+    second.bench.fs.heal()
+    await second.bench.idle()
+    assert partition.high_watermark == 2
+    third = await second.power_lost()
+    assert (await third.start()).log.log_end_offset == 2
+
+
+async def test_an_append_that_lacked_a_descriptor_for_long_is_shown_without_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Broker(EVERY)
+    partition = await broker.start()
+    answer = partition.wait_committed(broker.produce(0, b"a"))
+    await without_descriptors(broker, monkeypatch)
+    with pytest.raises(KafkaError) as told:
+        answer.result()
+    assert told.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (partition.high_watermark, partition.log.failure) == (0, None)
+    broker.bench.fs.heal()
+    await broker.bench.idle()
+    assert partition.high_watermark == 1
+    assert partition.committed(broker.produce(0, b"a"))

@@ -64,10 +64,10 @@ def test_lookup_by_position_gives_an_offset_beyond_everything_before_it(
     index = offsets(fs, 1700)
     if sealed:
         index.seal()
-    assert index.lookup_position(0) == BASE + 10
-    assert index.lookup_position(100) == BASE + 10
-    assert index.lookup_position(101) == BASE + 20
-    assert index.lookup_position(170_000) == BASE + 17_000
+    assert index.lookup_position(0) == (BASE + 10, 100)
+    assert index.lookup_position(100) == (BASE + 10, 100)
+    assert index.lookup_position(101) == (BASE + 20, 200)
+    assert index.lookup_position(170_000) == (BASE + 17_000, 170_000)
     assert index.lookup_position(170_001) is None
     assert index.last_position() == 170_000
 

@@ -279,6 +279,31 @@ class TestTimestamps:
         header, _ = accept(batch(timestamp_type=TimestampType.LOG_APPEND_TIME))
         assert header.timestamp_type is TimestampType.CREATE_TIME
 
+    @pytest.mark.parametrize("source", Compression)
+    def test_a_batch_written_anew_has_the_time_that_such_a_claim_names(
+        self, source: Compression
+    ) -> None:
+        target = Compression.GZIP if source is not Compression.GZIP else Compression.ZSTD
+        config = TopicConfig(compression_type=target.name.lower())
+        claim = batch(timestamp_type=TimestampType.LOG_APPEND_TIME, compression=source)
+        header, got = accept(claim, config)
+        assert header.timestamp_type is TimestampType.CREATE_TIME
+        assert (header.base_timestamp, header.max_timestamp) == (NOW + 4, NOW + 4)
+        assert [record.timestamp for record in iter_records(got)] == [NOW + 4] * 5
+        assert [record.value for record in iter_records(got)] == [b"v" * 50] * 5
+
+    def test_a_batch_that_is_numbered_anew_has_the_time_that_such_a_claim_names(self) -> None:
+        builder = BatchBuilder(
+            compression=Compression.LZ4, timestamp_type=TimestampType.LOG_APPEND_TIME
+        )
+        builder.append(NOW, b"a", b"1")
+        builder.append(NOW + 2, b"b", b"2", offset=3)
+        data = bytearray(builder.build())
+        struct.pack_into(">i", data, 23, 1)
+        _, got = accept(with_crc(data), COMPACT)
+        found = [(record.offset, record.timestamp) for record in iter_records(got)]
+        assert found == [(0, NOW + 2), (1, NOW + 2)]
+
     def test_a_max_timestamp_before_the_first_is_found_anew(self) -> None:
         header, _ = accept(patched(">q", 35, NOW - 1))
         assert header.max_timestamp == NOW + 4

@@ -144,18 +144,19 @@ static PyObject *py_renumber(PyObject *module, PyObject *args) {
     Py_buffer data;
     PyObject *result = NULL;
     long long count;
+    int same_time;
     int64_t size;
     failure why;
-    if (!PyArg_ParseTuple(args, "y*L", &data, &count)) return NULL;
+    if (!PyArg_ParseTuple(args, "y*Lp", &data, &count, &same_time)) return NULL;
     PyThreadState *saved = let_others_run(&data);
-    int sound = measure_renumbered(data.buf, data.len, count, &size, &why);
+    int sound = measure_renumbered(data.buf, data.len, count, same_time, &size, &why);
     go_on(saved);
     if (!sound) {
         refuse(module, &why);
     } else if ((result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size)) != NULL) {
         uint8_t *out = (uint8_t *)PyBytes_AsString(result);
         saved = let_others_run(&data);
-        int done = write_renumbered(data.buf, data.len, count, out, size);
+        int done = write_renumbered(data.buf, data.len, count, same_time, out, size);
         go_on(saved);
         if (!done) {
             Py_CLEAR(result);

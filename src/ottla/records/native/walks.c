@@ -70,42 +70,48 @@ int first_at_or_after(const uint8_t *data, int64_t size, int64_t count, int64_t 
 }
 
 /* The length of a record that has another offset delta. */
-static int64_t renumbered_length(const record *each, int64_t index) {
+static int64_t renumbered_length(const record *each, int64_t index, int same_time) {
     const uint8_t *after = each->after_time;
-    int64_t old;
+    int64_t old, before = same_time ? 2 : each->after_time - each->content;
     read_varint(&after, each->stop, &old);
-    return (each->after_time - each->content) + varint_size(index) + (each->stop - after);
+    return before + varint_size(index) + (each->stop - after);
 }
 
-int measure_renumbered(const uint8_t *data, int64_t size, int64_t count, int64_t *result,
-                       failure *why) {
+int measure_renumbered(const uint8_t *data, int64_t size, int64_t count, int same_time,
+                       int64_t *result, failure *why) {
     const uint8_t *p = data, *end = data + size;
     record each;
     *result = 0;
     for (int64_t index = 0; index < count; index++, p = each.stop) {
         if (!read_record(p, end, &each, why)) return 0;
-        int64_t length = renumbered_length(&each, index);
+        int64_t length = renumbered_length(&each, index, same_time);
         *result += varint_size(length) + length;
     }
     if (p != end) return fail(why, LEFTOVER, end - p, count);
     return 1;
 }
 
-int write_renumbered(const uint8_t *data, int64_t size, int64_t count, uint8_t *out, int64_t room) {
+int write_renumbered(const uint8_t *data, int64_t size, int64_t count, int same_time, uint8_t *out,
+                     int64_t room) {
     const uint8_t *p = data, *end = data + size;
     failure why;
     record each;
     for (int64_t index = 0; index < count; index++, p = each.stop) {
         if (!read_record(p, end, &each, &why)) return 0;
-        int64_t length = renumbered_length(&each, index);
+        int64_t length = renumbered_length(&each, index, same_time);
         room -= varint_size(length) + length;
         if (room < 0) return 0;
         const uint8_t *after = each.after_time;
         int64_t old;
         read_varint(&after, each.stop, &old);
         out = write_varint(out, length);
-        memcpy(out, each.content, (size_t)(each.after_time - each.content));
-        out += each.after_time - each.content;
+        if (same_time) {
+            *out++ = *each.content;
+            *out++ = 0;
+        } else {
+            memcpy(out, each.content, (size_t)(each.after_time - each.content));
+            out += each.after_time - each.content;
+        }
         out = write_varint(out, index);
         memcpy(out, after, (size_t)(each.stop - after));
         out += each.stop - after;

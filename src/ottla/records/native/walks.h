@@ -27,12 +27,14 @@ int summarize(const uint8_t *data, int64_t size, int64_t count, summary *result,
 int find_offenders(const uint8_t *data, int64_t size, int64_t count, const rules *broken,
                    offender *kept, int64_t limit, int64_t *total, int64_t *late, failure *why);
 
-/* How large the records are with the offset deltas 0, 1, 2, … */
-int measure_renumbered(const uint8_t *data, int64_t size, int64_t count, int64_t *result,
-                       failure *why);
+/* How large the records are with the offset deltas 0, 1, 2, … and, with `same_time`, with the
+ * timestamp delta 0. */
+int measure_renumbered(const uint8_t *data, int64_t size, int64_t count, int same_time,
+                       int64_t *result, failure *why);
 
 /* Write them. 0 if that would be more than `room`. */
-int write_renumbered(const uint8_t *data, int64_t size, int64_t count, uint8_t *out, int64_t room);
+int write_renumbered(const uint8_t *data, int64_t size, int64_t count, int same_time, uint8_t *out,
+                     int64_t room);
 
 /* *found is set to whether there is one. */
 int first_at_or_after(const uint8_t *data, int64_t size, int64_t count, int64_t base_offset,
