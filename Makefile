@@ -58,6 +58,7 @@ bench: setup ## Apache Kafka and Ottla side by side (needs java and mvn)
 interop: setup ## Apache's Java clients and tools, kcat, other projects' own suites against Ottla (needs java and mvn)
 	$(BIN)/python -m bench.interop $(ARGS)
 	$(BIN)/python -m bench.spark.interop
+	$(BIN)/python -m bench.spark.oldest
 
 explore: setup ## the property tests with other examples than `make test` has
 	$(BIN)/pytest -n $(WORKERS) --hypothesis-profile search tests/property
