@@ -1,6 +1,6 @@
 # Everything a person types. `make run` and `make test` need only python3 (3.11 or newer) and make.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench interop explore fuzz docs clean
+.PHONY: help setup run test lint format bench interop matrix explore fuzz docs site clean
 
 PYTHON ?= python3
 UV := .uv/bin/uv
@@ -25,12 +25,14 @@ $(BROKER): pyproject.toml uv.lock $(NATIVE) | $(UV)
 	@echo "Building the environment in .venv ..."
 	@$(UV) $(SYNC) --inexact --no-dev
 	@$(BIN)/python -m compileall -q src
+	@$(BIN)/ottla tools link --force $(BIN) >/dev/null
 	@touch $(BROKER)
 
 $(COMPLETE): pyproject.toml uv.lock $(NATIVE) | $(UV)
 	@echo "Building the environment in .venv, with Spark: about a minute the first time ..."
 	@$(UV) $(SYNC) --all-extras
 	@$(BIN)/python -m compileall -q src
+	@$(BIN)/ottla tools link --force $(BIN) >/dev/null
 	@touch $(COMPLETE) $(BROKER)
 
 setup: $(COMPLETE) ## build .venv with everything, Spark too
@@ -60,6 +62,9 @@ interop: setup ## Apache's Java clients and tools, kcat, other projects' own sui
 	$(BIN)/python -m bench.spark.interop
 	$(BIN)/python -m bench.spark.oldest
 
+matrix: setup ## the tests on every Python from 3.11 up that is found, a quarter of an hour for each
+	$(BIN)/python -m bench.matrix --workers $(WORKERS) $(ARGS)
+
 explore: setup ## the property tests with other examples than `make test` has
 	$(BIN)/pytest -n $(WORKERS) --hypothesis-profile search tests/property
 
@@ -69,6 +74,10 @@ fuzz: setup ## mutated frames against a broker until stopped
 docs: setup ## write the generated reference pages anew
 	$(BIN)/python -m ottla.cli.reference docs/reference
 	$(BIN)/python -m ottla.pipelines.reference docs/spark.md
+
+site: setup ## all of the documentation as one searchable site in .cache/site
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --conf-dir docs/site --doctree-dir .cache/site-state . .cache/site
+	@echo "open .cache/site/index.html, or: $(BIN)/python -m http.server --directory .cache/site 8000 --bind 127.0.0.1"
 
 clean: ## remove what was built; the data folder stays
 	rm -rf .venv .uv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

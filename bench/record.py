@@ -93,7 +93,7 @@ class Report:
                     if it.part is part:
                         rounds = "one round" if it.rounds == 1 else f"{it.rounds} rounds"
                         note += f" {it.minutes:.0f} minutes, {rounds}."
-                lines += ["", f"### {part.value}", "", table.markdown(outcomes), "", note]
+                lines += ["", f"## {part.value}", "", table.markdown(outcomes), "", note]
         if self._reduced:
             lines += ["", "The sizes of this run were reduced: it shows that things work, no more."]
         if self.checks:

@@ -640,6 +640,60 @@ def test_a_record_whose_work_failed_comes_again(
     assert work(None) == [b"2", b"3"]
 
 
+def test_a_commit_in_on_revoke_hands_over_what_was_processed(
+    bootstrap: str, make_topic: MakeTopic, unique: Any, eventually: Any
+) -> None:
+    topic, group = make_topic(2), unique()
+    for partition in range(2):
+        fill(bootstrap, topic, 3, partition=partition)
+    both = (TopicPartition(topic, 0), TopicPartition(topic, 1))
+    options: Any = {"group": group, "reset": "earliest", "auto_commit": False}
+    seen: list[Any] = []
+    revoked: list[Any] = []
+    with (
+        ottla.Consumer(bootstrap, **options) as first,
+        ottla.Consumer(bootstrap, **options) as other,
+    ):
+
+        def give_up(gone: Any) -> None:
+            first.commit()
+            revoked.append(gone)
+
+        first.subscribe(topic, on_revoke=give_up)
+        assert len(list(first.records(limit=6))) == 6
+        assert first.committed(*both) == dict.fromkeys(both)
+        other.subscribe(topic)
+
+        def handed_over() -> bool:
+            first.poll(0.05)
+            seen.append(other.poll(0.05))
+            return len(other.assignment()) == 1 == len(first.assignment())
+
+        eventually(handed_over)
+        assert revoked == [both]
+        assert first.committed(*both) == dict.fromkeys(both, 3)
+        assert set(seen) == {None}  # nothing is read twice
+
+
+def test_a_commit_in_on_revoke_leaves_out_the_record_whose_work_failed(
+    bootstrap: str, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, group = make_topic(), unique()
+    fill(bootstrap, topic, 5)
+    options: Any = {"group": group, "reset": "earliest", "auto_commit": False}
+
+    def work() -> None:
+        with ottla.Consumer(bootstrap, **options) as consumer:
+            consumer.subscribe(topic, on_revoke=lambda _gone: consumer.commit())
+            for record in consumer.records():
+                1 / (2 - record.offset)
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    with ottla.Consumer(bootstrap, **options) as later:
+        assert later.committed((topic, 0)) == {TopicPartition(topic, 0): 2}
+
+
 def test_what_cannot_be_decoded_comes_again_until_somebody_decides(
     bootstrap: str, make_topic: MakeTopic, unique: Any
 ) -> None:

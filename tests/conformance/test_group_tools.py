@@ -30,7 +30,9 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.cli.main import cli
+from ottla.client.ages import lag_seconds
 from ottla.client.groups import Groups
+from ottla.client.overview import look_at_groups
 from ottla.model.ids import TopicPartition
 
 GOLDEN = Path(__file__).parents[1] / "unit/cli/kafka_compat/golden/consumer-groups"
@@ -353,7 +355,7 @@ def test_a_reset_moves_the_offsets_and_one_with_members_is_refused(
     scene: Scene, ottla: Callable[..., Any]
 ) -> None:
     group, orders = f"moved-{uuid.uuid4().hex}", scene.names["orders"]
-    code, found = ottla(f"group reset {group} --topic {{orders}}:0,2 --to 4 --execute")
+    code, found = ottla(f"group reset {group} --topic {{orders}}:0,2 --to 4 --execute --create")
     assert (code, found["executed"]) == (0, True)
     with Groups(scene.bootstrap) as groups:
         moved = {tp: each.offset for tp, each in groups.offsets(group).items()}
@@ -384,3 +386,21 @@ def test_offsets_config_and_top_see_the_same_topic(scene: Scene, ottla: Callable
     assert (topic["partitions"], topic["records"], topic["offline"]) == (3, sum(RECORDS), 0)
     [group] = [each for each in picture["groups"] if each["group"] == scene.names["idle"]]
     assert group["lag"] == 18
+
+
+def test_a_survey_of_all_groups_is_what_each_says_itself(scene: Scene) -> None:
+    names = [scene.names[name] for name in ("idle", "live", "fresh")]
+    with Groups(scene.bootstrap) as groups:
+        found = groups.survey(names)
+        assert found == {
+            name: (groups.describe(name)[name], groups.offsets(name)) for name in sorted(names)
+        }
+        everything = groups.survey()
+        assert {name: everything[name] for name in found} == found
+        seen = look_at_groups(groups, names)
+        for name, figures in seen.items():
+            rows = groups.lag(name)
+            assert figures.partitions == len(rows)
+            assert figures.lag == {row.partition: row.lag for row in rows if row.lag is not None}
+            late = lag_seconds(groups, rows, time.time_ns() // 1_000_000)
+            assert figures.late == pytest.approx(late, abs=60)

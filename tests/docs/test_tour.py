@@ -4,7 +4,8 @@ A page's tour is everything between `<!-- tour: begin … -->` and `<!-- tour: e
 `python` blocks are run as they stand, in the order of the page, in an empty folder with a broker
 that was started like `make run` does; the `text` block behind one is what it prints, where `…`
 stands for whatever differs from run to run. Other comments of that form say what the reader is
-asked to do meanwhile. Only the port differs: OTTLA_BOOTSTRAP names one that is free.
+asked to do meanwhile. Only the port differs: OTTLA_BOOTSTRAP names one that is free, and programs
+that name the address of `make run` get that one.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ import pytest
 from ottla.testing.process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/quickstart.md")
+PAGES = ("README.md", "docs/quickstart.md", "docs/coming-from.md")
 STEP_SECONDS = 60
+MAKE_RUNS = "127.0.0.1:9092"
 
 KILL = "kill -9 and make run"
 
@@ -45,7 +47,7 @@ class MakeRun(BrokerProcess):
     def command(self) -> list[str]:
         recipe = re.search(r"^run:.*\n\t@exec (.+)$", (ROOT / "Makefile").read_text(), re.M)
         assert recipe is not None, "the Makefile has no recipe `run` that ends in exec"
-        line = recipe[1].replace("$(BIN)", ".venv/bin").replace("127.0.0.1:9092", self.bootstrap)
+        line = recipe[1].replace("$(BIN)", ".venv/bin").replace(MAKE_RUNS, self.bootstrap)
         return shlex.split(line)
 
 
@@ -112,7 +114,7 @@ def test_a_tour_does_what_its_page_shows(page: str, broker: BrokerProcess) -> No
             continue
         script = step.text
         if step.kind == "python":
-            (broker.folder / "tour.py").write_text(script)
+            (broker.folder / "tour.py").write_text(script.replace(MAKE_RUNS, broker.bootstrap))
             script = "python tour.py"
         else:
             assert step.kind == "sh", f"a block of {step.kind} is not run by anybody"

@@ -132,7 +132,7 @@ def test_readers_of_different_groups_each_get_every_record(broker: Broker) -> No
 def shown(name: str) -> str:
     """What the page of the examples says that one prints."""
     page = (EXAMPLES / "README.md").read_text()
-    section = page.partition(f"\n## [{name}.py]({name}.py)\n")[2].partition("\n## ")[0]
+    section = page.partition(f"\n[{name}.py]({name}.py): ")[2].partition("\n## ")[0]
     found = re.search(r"^```text\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     assert found is not None, f"examples/README.md does not show what {name}.py prints"
     return found[1]

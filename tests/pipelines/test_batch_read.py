@@ -91,6 +91,20 @@ def test_headers_are_a_column_on_demand(read: Callable[..., Any]) -> None:
     ]
 
 
+def test_only_the_columns_that_are_named_are_read(read: Callable[..., Any]) -> None:
+    frame = read(columns="headers,offset,partition")
+    assert frame.columns == ["headers", "offset", "partition"]
+    assert frame.schema == read(includeHeaders="true").select(*frame.columns).schema
+    assert places(frame) == ALL
+    [row] = frame.where("partition = 2 and offset = 3").collect()
+    assert [tuple(header) for header in row.headers] == [("n", b"3")]
+    assert read(columns="offset").count() == len(ALL)
+    values = {bytes(row.value) for row in read(columns="value").collect()}
+    assert values == {f"{partition}:{offset}".encode() for partition, offset in ALL}
+    with pytest.raises(Exception, match="columns names 'ofset', which a topic does not have"):
+        read(columns="ofset")
+
+
 @pytest.mark.parametrize("pushdown", ["true", "false"])
 def test_filters_narrow_what_is_read_and_change_no_answer(
     read: Callable[..., Any], pushdown: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,6 +62,7 @@ def test_librdkafka_reads_what_was_written(broker: Broker, codec: str):
         ),
         rows(key=["b"], value=[b"2" * 5000], partition=[0], timestamp=[0], headers=[[]]),
         topic="orders",
+        keepTimestamps="true",
         kafka_compression_type=codec,
     )
     assert written.records == 3
@@ -112,10 +114,19 @@ def test_round_robin_takes_turns_and_minds_no_keys(broker: Broker):
     assert [len(broker.consume("orders", partition=n)) for n in range(3)] == [3, 3, 3]
 
 
-@pytest.mark.parametrize(("delivery", "copies"), [("idempotent", 1), ("at_least_once", 2)], ids=str)
+@pytest.mark.parametrize(
+    ("options", "copies"),
+    [
+        ({}, 1),
+        ({"delivery": "idempotent"}, 1),
+        ({"delivery": "at_least_once"}, 2),
+        ({"kafka_acks": "1"}, 2),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("cut", ["disconnect", "drop"])
 def test_an_answer_that_is_lost_after_the_append(
-    broker: Broker, delivery: str, copies: int, cut: str
+    broker: Broker, options: dict[str, str], copies: int, cut: str
 ):
     if cut == "disconnect":
         fault = broker.faults.disconnect("Produce", processed=True)
@@ -125,7 +136,7 @@ def test_an_answer_that_is_lost_after_the_append(
         broker,
         rows(value=[b"once"]),
         topic="one",
-        delivery=delivery,
+        **options,
         kafka_request_timeout_ms=1000,
     )
     assert fault.hits == 1
@@ -138,6 +149,35 @@ def test_a_duplicate_that_the_broker_names_is_a_success(broker: Broker):
     broker.faults.error("DUPLICATE_SEQUENCE_NUMBER", "Produce", processed=True)
     assert write(broker, rows(value=[b"a"]), topic="one", delivery="idempotent").records == 1
     assert values(broker) == [b"a"]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_broker_that_has_forgotten_the_producer_is_sent_a_new_epoch(broker: Broker, times: int):
+    count = 200
+    broker.faults.error("UNKNOWN_PRODUCER_ID", "Produce", after=2, times=times)
+    written = write(broker, rows(value=numbered(count)), topic="one", kafka_batch_size=300)
+    assert written.records == count
+    assert written.batches > 5
+    assert written.requests == written.batches + times
+    # The broker took them: the first of the new epoch is number 0, and no number is missing.
+    assert values(broker) == numbered(count)
+
+
+def test_a_producer_id_that_is_refused_says_how_to_do_without(broker: Broker):
+    broker.faults.error("CLUSTER_AUTHORIZATION_FAILED", "InitProducerId", times=None)
+    with pytest.raises(WriteFailed, match=r"no producer id .* set delivery=at_least_once"):
+        write(broker, rows(value=[b"a"]), topic="one")
+    assert write(broker, rows(value=[b"a"]), topic="one", delivery="at_least_once").records == 1
+
+
+def test_timestamps_are_of_the_writing_unless_they_are_to_be_kept(broker: Broker):
+    batch = rows(value=[b"a", b"b"], timestamp=[1_700_000_000_000_000, None])
+    before = time.time_ns() // 1_000_000
+    write(broker, batch, topic="one")
+    write(broker, batch, topic="one", keepTimestamps="true")
+    stamped = [record.timestamp for record in broker.consume("one")]
+    assert stamped[2] == 1_700_000_000_000
+    assert all(before <= moment for moment in (stamped[0], stamped[1], stamped[3]))
 
 
 def test_a_sequence_out_of_order_fails(broker: Broker):
@@ -269,6 +309,8 @@ def test_a_row_that_cannot_be_a_record_fails_by_its_number(
     broker: Broker, columns: dict[str, Any], row: int, words: str
 ):
     topic = {} if "topic" in columns else {"topic": "orders"}
+    if "timestamp" in columns:
+        topic["keepTimestamps"] = "true"
     fine = {name: [each[row - 1] if row else 0] for name, each in columns.items()}
     if fine.get("partition") == [3]:
         fine["partition"] = [0]

@@ -15,6 +15,7 @@ from ottla.errors import KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicPartition
 from ottla.pipelines.cluster import Cluster
 from ottla.pipelines.errors import DataLossError
+from ottla.pipelines.source.column_choice import ALL
 from ottla.pipelines.source.loss import LossPolicy
 from ottla.pipelines.source.ranges import Range
 from ottla.pipelines.source.task import FetchSettings, read_range
@@ -56,7 +57,7 @@ def test_what_a_client_wrote_is_read_by_id_and_by_name(bootstrap, unique, codec)
         part = Range(topic, which, 0, 17, 4_321)
         assert values_of(part, settings(bootstrap, rows_per_batch=1_000)) == written[17:4_321]
     part = Range(topic, topic_id, 0, 4_990, 5_000)
-    [batch] = read_range(part, settings(bootstrap, include_headers=True))
+    [batch] = read_range(part, settings(bootstrap, columns=ALL))
     assert batch.column("offset").to_pylist() == list(range(4_990, 5_000))
     assert batch.column("headers").to_pylist()[0] == [{"key": "n", "value": b"4990"}]
 

@@ -171,6 +171,11 @@ def test_available_now_reads_what_is_there_in_batches_of_limited_size(
     reports = query.reported()
     assert reports[0]["totalLag"] == 20
     assert reports[0]["lag"] == {topic: {"0": 15, "1": 5}}
+    assert reports[0]["metrics"] == {
+        "avgOffsetsBehindLatest": "10.0",
+        "maxOffsetsBehindLatest": "15",
+        "minOffsetsBehindLatest": "5",
+    }
     assert reports[-1]["latest"] == {topic: {"0": 30, "1": 10}}
     # The query is a consumer group that has finished.
     with Groups(bootstrap) as groups:
@@ -183,6 +188,17 @@ def test_available_now_reads_what_is_there_in_batches_of_limited_size(
     assert Counter(query.rows) == stretch(topic, (0, 0, 30), (1, 0, 15))
     with Groups(bootstrap) as groups:
         assert [row.committed for row in groups.lag(group)] == [30, 15]
+
+
+def test_a_stream_has_the_columns_that_are_named(
+    stream: Callable[..., Stream], bootstrap: str, unique: Callable[..., str]
+) -> None:
+    topic = unique()
+    create(bootstrap, topic)
+    produce(bootstrap, topic, 7)
+    query = stream()
+    query.read_all(subscribe=topic, columns="partition,offset,topic")
+    assert Counter(query.rows) == stretch(topic, (0, 0, 7))
 
 
 def test_a_running_query_follows_new_records_new_partitions_and_new_topics(
@@ -397,3 +413,46 @@ def test_a_checkpoint_of_another_topic_is_refused(
     assert f"The checkpoint is of topic {one} and subscribe says {other}" in failure
     query.start(subscribe=one, endingOffsets="latest")
     assert "endingOffsets is refused, a stream has no end" in query.failure()
+
+
+def test_fewer_partitions_over_an_old_checkpoint_are_refused_or_left_out(
+    stream: Callable[..., Stream], bootstrap: str, unique: Callable[..., str]
+) -> None:
+    topic = unique()
+    create(bootstrap, topic, 4)
+    for partition in range(4):
+        produce(bootstrap, topic, 3, partition)
+    query = stream()
+    query.read_all(subscribe=topic)
+    for partition in range(4):
+        produce(bootstrap, topic, 2, partition)
+    narrow = {"assign": json.dumps({topic: [0, 2]})}
+    query.start(**narrow)
+    failure = query.failure()
+    assert f"leaves out {topic}-1 from offset 3 on, {topic}-3 from offset 3 on" in failure
+    assert "set failOnDataLoss to deleted=skip" in failure
+    assert len(query.rows) == 12, "nothing was read that the others would be missed beside"
+    query.read_all(**narrow, failOnDataLoss="false")
+    expected = stretch(topic, (0, 0, 5), (1, 0, 3), (2, 0, 5), (3, 0, 3))
+    assert Counter(query.rows) == expected
+    # From then on the checkpoint is of those two, and needs no leave.
+    produce(bootstrap, topic, 1, 2)
+    query.read_all(**narrow)
+    assert Counter(query.rows) == expected + stretch(topic, (2, 5, 6))
+
+
+def test_fewer_topics_over_an_old_checkpoint_are_refused_or_left_out(
+    stream: Callable[..., Stream], bootstrap: str, unique: Callable[..., str]
+) -> None:
+    kept, dropped = unique("kept"), unique("dropped")
+    for topic in (kept, dropped):
+        create(bootstrap, topic)
+        produce(bootstrap, topic, 2)
+    query = stream()
+    query.read_all(subscribe=f"{kept},{dropped}")
+    for topic in (kept, dropped):
+        produce(bootstrap, topic, 2)
+    query.start(subscribe=kept)
+    assert f"which leaves out {dropped}-0 from offset 2 on" in query.failure()
+    query.read_all(subscribe=kept, failOnDataLoss="deleted=skip")
+    assert Counter(query.rows) == stretch(kept, (0, 0, 4)) + stretch(dropped, (0, 0, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def test_every_column_becomes_its_part_of_the_record(
         UNION ALL
         SELECT NULL, NULL, 2, NULL, timestamp_millis(5), 0.5, NULL
     """).coalesce(1)
-    append(rows, options | {"kafka.compression.type": "zstd"})
+    append(rows, options | {"kafka.compression.type": "zstd", "keepTimestamps": "true"})
     found = read(broker, topic, 2, 2)
     assert [(each.key(), each.value(), each.timestamp()[1], each.headers()) for each in found] == [
         (b"k", b"\x00\xff", 1700000000123, [("h", b"\x01"), ("n", None)]),
@@ -79,10 +80,36 @@ def test_many_tasks_write_each_row_once_where_java_would(
     rows = spark.range(0, count, 1, 3).selectExpr(
         "CAST(id % 100 AS STRING) AS key", "CAST(id AS STRING) AS value"
     )
-    append(rows, options | {"delivery": "idempotent"})
+    # The answers to the first two requests are lost: they are sent again, and known again.
+    lost = broker.faults.disconnect("Produce", processed=True, times=2)
+    append(rows, options)
+    assert lost.hits == 2
     found = broker.consume(topic)
     assert sorted(int(record.value) for record in found) == list(range(count))
     assert all(murmur2_partition(record.key, 3) == record.partition for record in found)
+
+
+def test_a_copy_has_the_time_of_writing_unless_timestamps_are_to_be_kept(
+    spark: Any, broker: Broker, topic: str, options: dict[str, str], unique: Callable[..., str]
+):
+    copy, kept = unique("copy"), unique("kept")
+    for name in (copy, kept):
+        broker.create_topic(name, 1)
+    begun = time.time_ns() // 1_000_000
+    old = begun - 3 * 24 * 3600 * 1000
+    broker.produce(topic, b"v", timestamp_ms=old)
+    frame = (
+        spark.read.format("ottla")
+        .option("kafka.bootstrap.servers", broker.bootstrap)
+        .option("subscribe", topic)
+        .load()
+    )
+    append(frame, options | {"topic": copy})
+    append(frame, options | {"topic": kept, "keepTimestamps": "true"})
+    assert broker.consume(copy)[0].timestamp >= begun
+    assert broker.consume(kept)[0].timestamp == old
+    with pytest.raises(Exception, match="keepTimestamps=true needs a column timestamp"):
+        append(frame.drop("timestamp"), options | {"keepTimestamps": "true"})
 
 
 def test_a_row_that_is_refused_fails_the_job_with_its_position(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from typing import Any
 
+from ottla.broker.addresses import not_bound
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.metadata_home import (
     Home,
@@ -98,6 +99,7 @@ class Broker:
         self.cluster_id = ""
         self.listening: tuple[Bound, ...] = ()
         self.endpoints: tuple[Endpoint, ...] = ()  # what clients are told
+        self.chosen_hosts = config.listener_plan.chosen  # listeners whose host nobody gave
         self.data_dirs = config.log_dirs
         self.metrics = Metrics()
         self.services: Services
@@ -308,11 +310,8 @@ class Broker:
     def _bind(self, listeners: Listeners, name: str, host: str, port: int) -> Bound:
         try:
             return listeners.bind(name, host, port)
-        except OSError as error:
-            raise StartFailed(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; stop what listens "
-                "there, or choose another address with --listen"
-            ) from None
+        except (OSError, UnicodeError) as error:
+            raise StartFailed(not_bound(host, port, error)) from None
 
     async def _open_store(self, home: Home, folders: tuple[str, ...]) -> MetadataStore:
         try:

@@ -2,8 +2,8 @@
 
 Their settings are Kafka's. The replication factor is the configured one, or as many as there are
 brokers: Kafka waits until there are enough, so that with its default of 3 a single broker would
-never form a group. The smallest number of in-sync replicas is lowered along with it. That it was
-so is said once, in the log.
+never form a group. The smallest number of in-sync replicas is lowered along with it. A broker on
+its own says so only if somebody asked for more: with one broker there is nothing to be done.
 """
 
 from __future__ import annotations
@@ -75,13 +75,15 @@ class InternalTopics:
         live = max(1, len(self._image().brokers))
         settings = dict(settings)
         if live < factor:
-            logger.warning(
-                "%s is made with %d replica(s), not %d: there are no more brokers. Add replicas "
-                "when there are",
-                name,
-                live,
-                factor,
-            )
+            if live > 1 or self._config().is_given("offsets.topic.replication.factor"):
+                logger.warning(
+                    "%s gets one replica on each of the %d broker(s) there are, not the %d that "
+                    "offsets.topic.replication.factor asks for: groups' offsets are as safe as "
+                    "those brokers",
+                    name,
+                    live,
+                    factor,
+                )
             factor = live
         if self._config().min_insync_replicas > factor:
             settings["min.insync.replicas"] = str(factor)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from ottla.cli.command import Command
+
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:

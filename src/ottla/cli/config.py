@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.options import bootstrap_option, connect, json_option, settings
 from ottla.cli.output import Column, broker_errors, show_json, show_table
 from ottla.errors import KafkaError
@@ -25,7 +26,7 @@ _OWN_SOURCES: Mapping[str, frozenset[str]] = {
 }
 
 
-@click.group()
+@click.group(cls=Noun)
 def config() -> None:
     """Show and change settings of topics, brokers and groups."""
 
@@ -61,7 +62,8 @@ def describe(
     \b
     JSON: {"kind", "name", "settings": [{"key", "value", "source", "read_only", "sensitive"}]}
     """
-    with broker_errors(bootstrap), _open(bootstrap) as admin:
+    topics = [name] if kind == "topic" else []
+    with broker_errors(bootstrap, topics=topics), _open(bootstrap) as admin:
         _check_name(kind, name)
         found = admin.describe_configs(_number(kind), name, keys=keys or None)
     own = _OWN_SOURCES[kind]
@@ -138,7 +140,8 @@ def alter(
     ]
     if not changes:
         raise click.UsageError("nothing to change; give --set, --delete, --append or --subtract")
-    with broker_errors(bootstrap), _open(bootstrap) as admin:
+    topics = [name] if kind == "topic" else []
+    with broker_errors(bootstrap, topics=topics), _open(bootstrap) as admin:
         _check_name(kind, name)
         try:
             admin.alter_configs(_number(kind), name, changes)

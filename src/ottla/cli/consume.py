@@ -1,4 +1,4 @@
-"""`ottla consume`: the records of a topic on standard output.
+"""`ottla consume`: the records of topics on standard output.
 
 Without a group nothing is shared and nothing is remembered: all partitions are assigned, from
 where the options say. Output is written as it was stored, byte for byte, a line per record.
@@ -7,41 +7,34 @@ where the options say. Output is written as it was stored, byte for byte, a line
 from __future__ import annotations
 
 import io
-import json
 import select
-import signal
-import string
 import sys
 import time
-from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.command import Command
 from ottla.cli.options import (
     CONFIG,
     bootstrap_option,
     complete_topics,
     connect,
     quiet_client_log,
-    unescape,
 )
-from ottla.cli.output import broker_errors, for_terminals
+from ottla.cli.output import broker_errors, count, grouped, say
+from ottla.cli.progress import WaitingLine, sigterm_interrupts
+from ottla.cli.record_lines import for_terminal, line_writer
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.cli.record_lines import LineWriter
     from ottla.client.consumer import Consumer
     from ottla.client.positions import Position
-    from ottla.client.records import Record
-
-    Raw = Record[bytes, bytes]
-    LineWriter = Callable[[Raw], bytes]
-
-FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
 
 # Between two looks at whether anybody still reads our output.
 _LOOK = 0.5
@@ -50,8 +43,9 @@ _BATCH = 500
 _COORDINATOR_TIMEOUT = 15.0
 
 
-@click.command()
-@click.argument("topic", shell_complete=complete_topics)
+@click.command(cls=Command)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True,
+                shell_complete=complete_topics)  # fmt: skip
 @click.option("--from-beginning", is_flag=True, help="The same as --offset earliest.")
 @click.option(
     "--offset",
@@ -67,7 +61,8 @@ _COORDINATOR_TIMEOUT = 15.0
 @click.option(
     "--group",
     metavar="NAME",
-    help="Share the topic with this group, and go on where it was; a new one from the beginning.",
+    help="Share the topics with this group, and go on where it was. Where it has read nothing yet: "
+    "from the beginning, or with --offset latest from the end.",
 )
 @click.option("--max", "most", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option("--exit-at-end", is_flag=True, help="Stop when everything there now is printed.")
@@ -92,7 +87,7 @@ _COORDINATOR_TIMEOUT = 15.0
 @click.option("--read-uncommitted", is_flag=True, help="Also records of unfinished transactions.")
 @bootstrap_option
 def consume(
-    topic: str,
+    topics: tuple[str, ...],
     from_beginning: bool,
     offset: str | None,
     timestamp: str | None,
@@ -109,7 +104,7 @@ def consume(
     read_uncommitted: bool,
     bootstrap: str,
 ) -> None:
-    """Print the records of a topic.
+    """Print the records of topics.
 
     By default only values, of records that come from now on, until Ctrl-C.
 
@@ -123,22 +118,24 @@ def consume(
         raise click.UsageError("--json, --format, and --key with --headers exclude each other")
     start = starting_point(from_beginning, offset, timestamp)
     numbers = None if partitions is None else parse_partitions(partitions)
-    if group is not None and (numbers is not None or start is not None):
-        raise click.UsageError(
-            "a group decides by itself what is read and from where; "
-            "leave out --partitions, --offset, --timestamp and --from-beginning, or --group"
-        )
+    if group is not None:
+        check_group_options(group, topics[0], start, partitions)
+    chosen = tuple(dict.fromkeys(topics))
     write = line_writer(as_json, template, with_key, with_headers, null)
     if is_terminal():
         write = for_terminal(write)
     quiet_client_log()
-    with broker_errors(bootstrap):
+    with broker_errors(bootstrap, topics=chosen):
         connect(bootstrap)
         from ottla.client.consumer import Consumer
 
         options: dict[str, Any] = {}
         if group is not None:
-            options = {"group": group, "reset": "earliest", "timeout": _COORDINATOR_TIMEOUT}
+            options = {
+                "group": group,
+                "reset": "latest" if start == "latest" else "earliest",
+                "timeout": _COORDINATOR_TIMEOUT,
+            }
         with (
             stopped_by_signals(),
             Consumer(
@@ -149,31 +146,23 @@ def consume(
                 **options,
             ) as consumer,
         ):
-            try:
-                if group is not None:
-                    partitions_of_group = consumer.partitions(topic)
-                    if is_new_group(consumer, group, partitions_of_group):
-                        click.echo(
-                            f"the group {group!r} has read nothing of {topic!r} yet: it begins at "
-                            f"the first record",
-                            err=True,
-                        )
-                    consumer.subscribe(topic)
-                else:
-                    consumer.assign(
-                        choose(consumer.partitions(topic), numbers),
-                        "latest" if start is None else start,
-                    )
-                copy(
-                    consumer,
-                    buffered_stdout(),
-                    write,
-                    most=most,
-                    until_end=exit_at_end,
-                    idle=timeout,
-                )
-            except KafkaError as error:
-                raise _with_advice(error, topic) from None
+            found = [tp for topic in chosen for tp in choose(known(consumer, topic), numbers)]
+            if group is not None:
+                committed = committed_offsets(consumer, group, found)
+                if note := where_it_begins(group, chosen, committed, start):
+                    say(note)
+                consumer.subscribe(chosen)
+            else:
+                consumer.assign(found, "latest" if start is None else start)
+            copy(
+                consumer,
+                buffered_stdout(),
+                write,
+                most=most,
+                until_end=exit_at_end,
+                idle=timeout,
+                waiting=WaitingLine(what_for(consumer, chosen, len(found), start is None)),
+            )
 
 
 def starting_point(
@@ -191,7 +180,7 @@ def starting_point(
     if offset in ("earliest", "latest"):
         return "earliest" if offset == "earliest" else "latest"
     try:
-        return int(offset)
+        return int(offset.replace(",", ""))  # as tables show it
     except ValueError:
         raise click.UsageError(
             f"--offset {offset!r}: expected a number, -N for N before the end, earliest or latest"
@@ -239,14 +228,41 @@ def choose(
     return [by_number[number] for number in numbers]
 
 
-def is_new_group(
-    consumer: Consumer[bytes, bytes], group: str, partitions: tuple[TopicPartition, ...]
-) -> bool:
-    """Whether a group has committed nothing for any of these partitions.
+def check_group_options(
+    group: str, topic: str, start: Position | None, partitions: str | None
+) -> None:
+    """Complain about options that a group's own offsets and assignment would make meaningless."""
+    if partitions is not None:
+        raise click.UsageError(
+            "a group decides by itself who reads which partition; leave out --partitions or --group"
+        )
+    if start not in (None, "earliest", "latest"):
+        raise click.UsageError(
+            f"a group goes on where it was; leave out --offset and --timestamp, or move the group "
+            f"first: ottla group reset {group} --topic {topic} --to OFFSET|TIME --execute"
+        )
+
+
+def known(consumer: Consumer[bytes, bytes], topic: str) -> tuple[TopicPartition, ...]:
+    """The partitions of a topic; complains, with what to do, when there is no such topic."""
+    try:
+        return consumer.partitions(topic)
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        raise KafkaError(
+            error.code, f"there is no topic {topic!r}; create it with `ottla topic create {topic}`"
+        ) from None
+
+
+def committed_offsets(
+    consumer: Consumer[bytes, bytes], group: str, partitions: list[TopicPartition]
+) -> Mapping[TopicPartition, int | None]:
+    """What a group has committed.
 
     Complains when no broker takes care of groups; librdkafka would look for one for ever."""
     try:
-        return all(offset is None for offset in consumer.committed(*partitions).values())
+        return consumer.committed(*partitions)
     except KafkaError as error:
         if error.code is not ErrorCode.REQUEST_TIMED_OUT:
             raise
@@ -254,6 +270,55 @@ def is_new_group(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
             f"no broker coordinates the group {group!r}; leave out --group to read on your own",
         ) from None
+
+
+def where_it_begins(
+    group: str,
+    topics: tuple[str, ...],
+    committed: Mapping[TopicPartition, int | None],
+    start: Position | None,
+) -> str | None:
+    """What to say about where a group begins; None when it goes on where it was, as expected.
+
+    As with Kafka's console consumer, a start that is asked for holds where nothing is committed."""
+    names = ", ".join(map(repr, topics))
+    begins = (
+        "at the end, with what comes from now on" if start == "latest" else "at the first record"
+    )
+    new = sum(offset is None for offset in committed.values())
+    if new == len(committed):
+        return f"the group {group!r} has read nothing of {names} yet: it begins {begins}"
+    if start is None:
+        return None
+    flags = " ".join(f"--topic {topic}" for topic in topics)
+    again = f"to begin anew: ottla group reset {group} {flags} --to {start} --execute"
+    if not new:
+        return f"the group {group!r} has read {names} before and goes on where it was; {again}"
+    return (
+        f"the group {group!r} begins {begins} in {count(new, 'partition')}, and goes on where it "
+        f"was in the other {grouped(len(committed) - new)}; {again}"
+    )
+
+
+def what_for(
+    consumer: Consumer[bytes, bytes], topics: tuple[str, ...], partitions: int, only_new: bool
+) -> Callable[[], str]:
+    """The line about what is waited for, made anew each time."""
+    names = ", ".join(topics)
+
+    def line() -> str:
+        if consumer.group is None:
+            hint = "; --from-beginning shows the old ones" if only_new else ""
+            what = f"new records of {names} ({count(partitions, 'partition')}){hint}"
+        elif consumer.joining:
+            what = f"the group {consumer.group} to assign partitions of {names}"
+        elif mine := len(consumer.assignment()):
+            what = f"new records of {names} ({mine} of {count(partitions, 'partition')})"
+        else:
+            what = f"a partition of {names}: other members of {consumer.group} read all of them"
+        return f"waiting for {what}; Ctrl-C ends"
+
+    return line
 
 
 def copy(
@@ -264,20 +329,25 @@ def copy(
     most: int | None = None,
     until_end: bool = False,
     idle: float | None = None,
+    waiting: WaitingLine | None = None,
 ) -> int:
     """Print records until there is a reason to stop, Ctrl-C among them; returns how many.
 
     When it is interrupted, what was printed is committed for the group, and nothing else: a record
     that did not make it to the output comes again.
     """
+    line = waiting or WaitingLine(str)
     done: dict[TopicPartition, int] = {}
     try:
-        return _copy(consumer, output, write, most, until_end, idle, done)
+        return _copy(consumer, output, write, most, until_end, idle, done, line)
     except KeyboardInterrupt:
+        line.over()
         output.flush()
         if done and consumer.group is not None:
             consumer.commit(done)
         raise
+    finally:
+        line.over()
 
 
 def _copy(
@@ -288,6 +358,7 @@ def _copy(
     until_end: bool,
     idle: float | None,
     done: dict[TopicPartition, int],
+    line: WaitingLine,
 ) -> int:
     """`copy`; `done` says at any moment where to go on behind what was written."""
     finished = consumer.end_check() if until_end else None
@@ -307,9 +378,11 @@ def _copy(
             quiet = now - last
             if (idle is not None and quiet >= idle) or reader_is_gone(output):
                 break
+            line.waiting()
             wait = _LOOK if idle is None else min(_LOOK, idle - quiet)
             records = consumer.take(want, wait)
         if records:
+            line.over()
             output.write(b"".join([write(record) for record in records]))
             for record in records:
                 done[TopicPartition(record.topic, record.partition)] = record.offset + 1
@@ -331,13 +404,11 @@ def buffered_stdout() -> IO[bytes]:
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
     """Ctrl-C and SIGTERM end what is inside, and are a clean end of the program."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield
+        with sigterm_interrupts():
+            yield
     except KeyboardInterrupt:
         pass
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def reader_is_gone(output: IO[bytes]) -> bool:
@@ -353,107 +424,3 @@ def reader_is_gone(output: IO[bytes]) -> bool:
 
 def is_terminal() -> bool:
     return sys.stdout.isatty()
-
-
-def for_terminal(write: LineWriter) -> LineWriter:
-    """The same lines, harmless to a terminal."""
-    return lambda record: for_terminals(write(record))
-
-
-def line_writer(
-    as_json: bool, template: str | None, with_key: bool, with_headers: bool, null: str
-) -> LineWriter:
-    """The function that makes a line of a record."""
-    if as_json:
-        return json_line
-    if template is not None:
-        return template_writer(unescape(template), null)
-    nothing = null.encode()
-
-    def write(record: Raw) -> bytes:
-        parts = [nothing if record.value is None else record.value]
-        if with_key:
-            parts.insert(0, nothing if record.key is None else record.key)
-        if with_headers:
-            parts.insert(0, header_text(record, nothing))
-        return b"\t".join(parts) + b"\n"
-
-    return write
-
-
-def template_writer(template: str, null: str) -> LineWriter:
-    """Lines after a template with {fields}."""
-    try:
-        used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
-    except ValueError as error:
-        raise click.UsageError(f"--format {template!r}: {error}") from None
-    for name in used:
-        if name not in FIELDS:
-            fields = " ".join(f"{{{field}}}" for field in FIELDS)
-            raise click.UsageError(f"--format has no field {{{name}}}; there are {fields}")
-    nothing = null.encode()
-
-    def text(data: bytes | None) -> str:
-        return null if data is None else data.decode("utf-8", "surrogateescape")
-
-    def write(record: Raw) -> bytes:
-        line = template.format(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            timestamp=record.timestamp,
-            time=record.time.isoformat(timespec="milliseconds") if "time" in used else "",
-            key=text(record.key),
-            value=text(record.value),
-            headers=text(header_text(record, nothing)) if "headers" in used else "",
-        )
-        return line.encode("utf-8", "surrogateescape") + b"\n"
-
-    return write
-
-
-def header_text(record: Raw, nothing: bytes) -> bytes:
-    """Headers as `ottla produce --headers-in-line` reads them."""
-    return b",".join(
-        name.encode() + b":" + (nothing if value is None else value)
-        for name, value in record.headers
-    )
-
-
-def json_line(record: Raw) -> bytes:
-    """A record as one line of JSON."""
-    document: dict[str, object] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "timestamp_type": record.timestamp_type,
-    }
-    for name, data in (("key", record.key), ("value", record.value)):
-        text = readable(data)
-        document[name] = text
-        if data is not None and text is None:
-            document[f"{name}_base64"] = b64encode(data).decode()
-    headers: list[list[object]] = []
-    for name, data in record.headers:
-        text = readable(data)
-        undecodable = data is not None and text is None
-        headers.append([name, {"base64": b64encode(data or b"").decode()} if undecodable else text])
-    document["headers"] = headers
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def readable(data: bytes | None) -> str | None:
-    """Text, if it is text."""
-    try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _with_advice(error: KafkaError, topic: str) -> KafkaError:
-    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and "no topic" in (error.message or ""):
-        return KafkaError(
-            error.code, f"there is no topic {topic!r}; create it with `ottla topic create {topic}`"
-        )
-    return error

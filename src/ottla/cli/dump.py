@@ -88,15 +88,16 @@ def rows(path: str, *, records: bool = False) -> Iterator[Row]:
         yield {"kind": "damage", "problem": str(error)}
 
 
-def verify(path: str) -> tuple[str, list[str]]:
-    """A summary of a file in a few words, and what is wrong with it."""
+def verify(path: str, number: Callable[[int], str] = str) -> tuple[str, list[str]]:
+    """A summary of a file in a few words, and what is wrong with it; `number` writes counts,
+    offsets and places."""
     if path.endswith(paths.LOG_SUFFIX):
-        return _verify_segment(path)
+        return _verify_segment(path, number)
     everything = list(rows(path))
     problems = [str(row["problem"]) for row in everything if row["kind"] == "damage"]
     found = [row for row in everything if row["kind"] != "damage"]
-    problems += _index_problems(path, found)
-    return f"{len(found)} {'entry' if len(found) == 1 else 'entries'}", problems
+    problems += _index_problems(path, found, number)
+    return f"{number(len(found))} {'entry' if len(found) == 1 else 'entries'}", problems
 
 
 def record_row(record: Record) -> Row:
@@ -188,7 +189,7 @@ def _compression(header: BatchHeader) -> str:
         return f"unknown ({header.attributes & 7})"
 
 
-def _verify_segment(path: str) -> tuple[str, list[str]]:
+def _verify_segment(path: str, number: Callable[[int], str]) -> tuple[str, list[str]]:
     file = OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     try:
         checked = check_segment(file, _base_offset(path), file.size(), index_interval=4096)
@@ -200,26 +201,30 @@ def _verify_segment(path: str) -> tuple[str, list[str]]:
         after = (
             "nothing readable follows, so a broker cuts it off here when it starts"
             if damage.intact_at is None
-            else f"the next whole batch is at byte {damage.intact_at}"
+            else f"the next whole batch is at byte {number(damage.intact_at)}"
         )
         problems.append(
-            f"at byte {damage.position}, offset {damage.offset}: {damage.problem}; {after}"
+            f"at byte {number(damage.position)}, offset {number(damage.offset)}: {damage.problem}; "
+            f"{after}"
         )
-    number = 0
+    found = 0
     with _mapped(path) as view:
         for position, header in batches(view[: checked.size]):
-            number += 1
+            found += 1
             try:
                 for _ in iter_records(view[position : position + header.size], header):
                     pass
             except InvalidBatch as error:
-                problems.append(f"at byte {position}, offset {header.base_offset}: {error}")
+                problems.append(
+                    f"at byte {number(position)}, offset {number(header.base_offset)}: {error}"
+                )
     first = _base_offset(path)
-    span = f"offsets {first} to {checked.end_offset - 1}" if checked.end_offset > first else "empty"
-    return f"{number} {'batch' if number == 1 else 'batches'}, {span}", problems
+    last = checked.end_offset - 1
+    span = f"offsets {number(first)} to {number(last)}" if last >= first else "empty"
+    return f"{number(found)} {'batch' if found == 1 else 'batches'}, {span}", problems
 
 
-def _index_problems(path: str, found: list[Row]) -> list[str]:
+def _index_problems(path: str, found: list[Row], number: Callable[[int], str]) -> list[str]:
     """Where an index disagrees with itself or with its segment."""
     stem, suffix = os.path.splitext(path)
     segment = stem + paths.LOG_SUFFIX
@@ -232,7 +237,8 @@ def _index_problems(path: str, found: list[Row]) -> list[str]:
             return []  # said where the segment itself is verified
     if suffix == paths.INDEX_SUFFIX:
         return [
-            f"offset {row['offset']} is not the last of the batch at byte {row['position']}"
+            f"offset {number(cast(int, row['offset']))} is not the last of the batch at byte "
+            f"{number(cast(int, row['position']))}"
             for row in found
             if (head := heads.get(cast(int, row["position"]))) is None
             or head.last_offset != row["offset"]
@@ -245,7 +251,7 @@ def _index_problems(path: str, found: list[Row]) -> list[str]:
         covered = bisect_right(ends, offset)
         if covered and latest[covered - 1] > timestamp:
             problems.append(
-                f"timestamp {timestamp} is said to be the latest up to offset {offset}, "
+                f"timestamp {timestamp} is said to be the latest up to offset {number(offset)}, "
                 f"but there is {latest[covered - 1]}"
             )
     return problems

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.group_changes import delete, reset
 from ottla.cli.live import Frame, Table, age, keep_showing, show
+from ottla.cli.near import no_group
 from ottla.cli.options import bootstrap_option, complete_groups, json_option, open_groups
-from ottla.cli.output import Column, broker_errors, count, show_json, show_table
+from ottla.cli.output import Column, broker_errors, count, grouped, show_json, show_table
+from ottla.cli.terminal import usable
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -25,7 +29,7 @@ _STATES = ("stable", "empty", "assigning", "reconciling", "preparingrebalance",
 _TYPES = ("classic", "consumer", "share", "streams")
 
 
-@click.group()
+@click.group(cls=Noun)
 def group() -> None:
     """List, describe, reset, delete and watch groups."""
 
@@ -116,17 +120,11 @@ def _look(groups: Groups, name: str) -> tuple[GroupDescription, list[PartitionLa
     try:
         described = groups.describe(name)[name]
     except KafkaError as error:
-        raise _named(error, name) from None
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        raise no_group(groups, name, "`ottla group list` shows those there are") from None
     rows = groups.lag(name, described)
     return described, rows, lag_seconds(groups, rows, time.time_ns() // 1_000_000)
-
-
-def _named(error: KafkaError, name: str) -> KafkaError:
-    if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
-        return KafkaError(
-            error.code, f"there is no group {name!r}; `ottla group list` shows those there are"
-        )
-    return error
 
 
 def total_lag(rows: list[PartitionLag]) -> int:
@@ -146,9 +144,9 @@ def _title(described: GroupDescription, rows: list[PartitionLag], late: Late) ->
         described.type.lower(),
         *([described.assignor] if described.assignor else []),
         count(len(described.members), "member"),
-        f"lag {total_lag(rows)}",
+        f"lag {grouped(total_lag(rows))}",
         f"behind {age(_longest(late)) or '-'}",
-        f"coordinator {place.host}:{place.port} ({place.id})",
+        f"coordinator {place} ({place.id})",
     ]
     return "  ".join(facts)
 
@@ -157,7 +155,7 @@ def _show_offsets(described: GroupDescription, rows: list[PartitionLag], late: L
     show_table(
         [
             Column("TOPIC"),
-            Column("PARTITION", True),
+            Column("PARTITION", True, is_name=True),
             Column("COMMITTED", True),
             Column("END", True),
             Column("LAG", True),
@@ -191,7 +189,7 @@ def _show_members(described: GroupDescription) -> None:
             Column("INSTANCE"),
             Column("CLIENT"),
             Column("HOST"),
-            Column("EPOCH", True),
+            Column("EPOCH", True, is_name=True),
             Column("PARTITIONS", True),
             Column("ASSIGNMENT"),
         ],
@@ -262,10 +260,11 @@ def _document(
 def watch(
     names: tuple[str, ...], interval: float, once: bool, bootstrap: str, as_json: bool
 ) -> None:
-    """Watch how far behind groups are, until Ctrl-C.
+    """Watch how far behind groups are, until q or Ctrl-C.
 
-    Without a name all groups. READ/S is how many records a second were committed since the last
-    look.
+    Without a name all groups. On a terminal the keys and colours are those of `ottla top`; in a
+    pipe one picture is below the other. READ/S, or OUT/S, is how many records a second were
+    committed since the last look.
 
     JSON, a line per look: [{"group", "state", "members", "partitions", "lag", "lag_seconds",
     "rate"}]
@@ -274,8 +273,22 @@ def watch(
         watcher = Watcher(groups, names)
         if once:
             show(watcher.frame(), as_json=as_json)
-        else:
+        elif as_json or not usable():
             keep_showing(watcher.frame, interval, as_json=as_json)
+        else:
+            watcher.rows()  # a name that is not there is refused before the screen is taken
+            _draw(names, interval, bootstrap)
+
+
+def _draw(names: tuple[str, ...], interval: float, bootstrap: str) -> None:
+    from ottla.cli.top import draw
+    from ottla.cli.top_figures import Monitor
+    from ottla.cli.top_screen import Status, View
+
+    monitor = Monitor(lambda: open_groups(bootstrap), topics=False, groups=names)
+    view = View("lag", shown="groups", only=True)
+    with closing(monitor):
+        draw(monitor, interval, Status(bootstrap, "ottla group watch"), view)
 
 
 class Watcher:
@@ -337,7 +350,7 @@ def group_table(rows: list[dict[str, object]]) -> Table:
                 row["partitions"],
                 row["lag"],
                 age(seconds if isinstance(seconds, float) else None),
-                f"{rate:.1f}" if isinstance(rate, float) else None,
+                f"{rate:,.1f}" if isinstance(rate, float) else None,
             )
         )
     columns = [

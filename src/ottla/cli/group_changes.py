@@ -7,6 +7,8 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Command
+from ottla.cli.near import nearest, no_group
 from ottla.cli.options import (
     bootstrap_option,
     complete_groups,
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from ottla.client.resets import Target
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", shell_complete=complete_groups)
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]",
               shell_complete=complete_topics, help="What to reset; repeatable.")  # fmt: skip
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--from-file", type=click.File(encoding="utf-8"), metavar="FILE",
               help="To the offsets in a file of topic,partition,offset lines.")  # fmt: skip
 @click.option("--execute", is_flag=True, help="Do it. Without this it is only shown.")
+@click.option("--create", is_flag=True, help="Also for a group that does not exist: this makes it.")
 @bootstrap_option
 @json_option
 def reset(
@@ -45,12 +48,14 @@ def reset(
     shift: int | None,
     from_file: IO[str] | None,
     execute: bool,
+    create: bool,
     bootstrap: str,
     as_json: bool,
 ) -> None:
     """Move a group's offsets, while nobody is in it.
 
-    Shows the new offsets; with --execute they are committed.
+    Shows the new offsets; with --execute they are committed. A group that does not exist is refused
+    unless --create says that it shall begin with these offsets.
 
     \b
     JSON: {"group", "executed",
@@ -64,8 +69,8 @@ def reset(
         raise click.UsageError(
             "say what to reset: --topic, --all-topics or --from-file, one of them"
         )
-    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
-        _check_idle(groups, name)
+    with broker_errors(bootstrap, topics=topics), open_groups(bootstrap) as groups:
+        _check_idle(groups, name, create=create)
         committed = groups.offsets(name)
         try:
             partitions = resets.scope(groups, topics) if topics else list(committed)
@@ -88,7 +93,7 @@ def reset(
         offsets = [dict(zip(names, row, strict=True)) for row in rows]
         show_json({"group": name, "executed": execute, "offsets": offsets})
         return
-    columns = [Column("TOPIC"), Column("PARTITION", True), Column("BEFORE", True),
+    columns = [Column("TOPIC"), Column("PARTITION", True, is_name=True), Column("BEFORE", True),
                Column("AFTER", True), Column("END", True)]  # fmt: skip
     done = "reset" if execute else "would be reset; --execute does it"
     show_table(columns, rows, title=f"{name}  {count(len(rows), 'partition')} {done}")
@@ -155,14 +160,19 @@ def duration(text: str) -> float:
     return sum(float(part) * size for part, size in zip(parts.groups(), sizes, strict=True) if part)
 
 
-def _check_idle(groups: Groups, name: str) -> None:
-    """Complain about a group with members; one that does not exist yet may be given offsets."""
+def _check_idle(groups: Groups, name: str, *, create: bool) -> None:
+    """Complain about a group with members, and about one that does not exist unless it shall be
+    made: offsets committed for a misspelt name would make that group."""
     try:
         described = groups.describe(name)[name]
     except KafkaError as error:
         if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
             raise
-        return
+        if create:
+            return
+        raise no_group(
+            groups, name, "--create makes it with these offsets; nothing was changed"
+        ) from None
     if not described.idle:
         raise KafkaError(
             ErrorCode.NON_EMPTY_GROUP,
@@ -171,7 +181,7 @@ def _check_idle(groups: Groups, name: str) -> None:
         )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_groups)
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]",
               shell_complete=complete_topics,
@@ -194,7 +204,7 @@ def delete(
     from ottla.client.errors import PartialFailureError
 
     failures: dict[str, KafkaError] = {}
-    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+    with broker_errors(bootstrap, topics=topics), open_groups(bootstrap) as groups:
         outcomes: dict[str, ErrorCode] = {}
         if topics:
             try:
@@ -212,9 +222,10 @@ def delete(
         else:
             outcomes = groups.delete(*names)
         missing = [n for n, code in outcomes.items() if code is ErrorCode.GROUP_ID_NOT_FOUND]
+        names_there = [each.name for each in groups.list_groups()] if missing else []
         for name, code in outcomes.items():
             if code is not ErrorCode.NONE and not (if_exists and name in missing):
-                failures[name] = _why(name, code)
+                failures[name] = _why(name, code, nearest(name, names_there))
         if failures:
             raise PartialFailureError(failures)
     deleted = [name for name in names if name not in missing]
@@ -226,10 +237,13 @@ def delete(
         click.echo(f"no group {name}" if name in missing else f"deleted {what}")
 
 
-def _why(name: str, code: ErrorCode) -> KafkaError:
+def _why(name: str, code: ErrorCode, near: str | None) -> KafkaError:
     match code:
         case ErrorCode.GROUP_ID_NOT_FOUND:
-            return KafkaError(code, "there is no such group; with --if-exists that is no error")
+            hint = "" if near is None else f"; did you mean {near!r}?"
+            return KafkaError(
+                code, f"there is no such group{hint or '; with --if-exists that is no error'}"
+            )
         case ErrorCode.NON_EMPTY_GROUP | ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
             return KafkaError(
                 code, f"it has members; stop them first (`ottla group describe {name}`)"

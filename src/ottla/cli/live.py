@@ -1,8 +1,7 @@
-"""Pictures that renew themselves: a live table on a terminal, one after the other elsewhere.
+"""Pictures that renew themselves where there is no terminal to draw on (for that, see `top.py`).
 
-A command gives a function that makes the next `Frame`. On a terminal rich redraws its tables in
-place, in a pipe each frame is printed below the last, and with --json each is one line of JSON.
-Ctrl-C ends it without a word, as that is how one leaves.
+A command gives a function that makes the next `Frame`. In a pipe each is printed below the last,
+and with --json each is one line of JSON. Ctrl-C ends it without a word, as that is how one leaves.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from dataclasses import dataclass
 import click
 
 from ottla.cli.output import Column, show_json, show_table
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,7 @@ def show(frame: Frame, *, as_json: bool) -> None:
 def keep_showing(next_frame: Callable[[], Frame], interval: float, *, as_json: bool) -> None:
     """Frames until Ctrl-C, or until nobody reads them."""
     try:
-        if as_json or not sys.stdout.isatty():
-            _print_frames(next_frame, interval, as_json)
-        else:
-            _draw_frames(next_frame, interval)
+        _print_frames(next_frame, interval, as_json)
     except KeyboardInterrupt:
         pass
 
@@ -70,23 +68,6 @@ def _print_frames(next_frame: Callable[[], Frame], interval: float, as_json: boo
         sys.stdout.flush()
         first = False
         time.sleep(interval)
-
-
-def _draw_frames(next_frame: Callable[[], Frame], interval: float) -> None:
-    from rich.console import Console, Group
-    from rich.live import Live
-
-    from ottla.cli.output import drawn
-
-    console = Console(highlight=False)
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            frame = next_frame()
-            live.update(
-                Group(*(drawn(each.columns, each.rows, each.title) for each in frame.tables)),
-                refresh=True,
-            )
-            time.sleep(interval)
 
 
 def age(seconds: float | None) -> str | None:
@@ -111,3 +92,14 @@ def age(seconds: float | None) -> str | None:
                 else f"{whole // size} {name}"
             )
     return f"{whole} s"
+
+
+def in_bytes(size: float) -> str:
+    """`512 B`, `1.5 kB`, `20 MB`: thousands, as disks and networks are measured."""
+    unit = 0
+    while size >= 1000 and unit < len(_UNITS) - 1:
+        size /= 1000
+        unit += 1
+    return (
+        f"{size:.0f} {_UNITS[unit]}" if unit == 0 or size >= 100 else f"{size:.1f} {_UNITS[unit]}"
+    )

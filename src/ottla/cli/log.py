@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import click
 
-from ottla.cli.output import Column, count, show_table
+from ottla.cli.command import Noun
+from ottla.cli.output import Column, count, grouped, show_table
 
 _SHORT = 60
 _LINES = 2_000
@@ -17,7 +18,7 @@ _LINES = 2_000
 Cells = Callable[[dict[str, object]], Sequence[object]]
 
 
-@click.group()
+@click.group(cls=Noun)
 def log() -> None:
     """Look into and repair segment files, without a broker."""
 
@@ -81,7 +82,7 @@ def dump(paths: tuple[str, ...], records: bool, verify: bool, as_json: bool) -> 
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
     if damaged:
-        raise click.ClickException(f"{count(damaged, 'file')} of {len(files)} damaged")
+        raise click.ClickException(f"{count(damaged, 'file')} of {grouped(len(files))} damaged")
     if verify and not as_json:
         click.echo(f"all is well: {count(len(files), 'file')} checked, none damaged")
 
@@ -120,7 +121,7 @@ def repair(folder: str, accept: bool, truncate: bool, as_json: bool) -> None:
 def _verify(path: str, as_json: bool) -> bool:
     from ottla.cli.dump import verify
 
-    summary, problems = verify(path)
+    summary, problems = verify(path, str if as_json else grouped)
     if as_json:
         document = {"ok": not problems, "summary": summary, "problems": problems}
         click.echo(json.dumps({"file": path, "kind": "verified", **document}, ensure_ascii=False))
@@ -177,7 +178,7 @@ def _show_part(title: str, rows: list[dict[str, object]]) -> None:
             )
     for row in rows:
         if "problem" in row:
-            where = f"at byte {row['position']}: " if "position" in row else ""
+            where = f"at byte {row['position']:,}: " if "position" in row else ""
             click.echo(f"{title and title + ': '}{where}{row['problem']}", err=True)
 
 
@@ -190,9 +191,8 @@ def _table(kind: str) -> tuple[list[Column], Cells]:
     if kind == "batch":
         return _BATCH, _batch_cells
     fields = _FIELDS[kind]
-    return [Column(name.replace("_", " ").upper(), True) for name in fields], lambda row: [
-        _cell(name, row[name]) for name in fields
-    ]
+    columns = [Column(name.replace("_", " ").upper(), True, name in _NAMES) for name in fields]
+    return columns, lambda row: [_cell(name, row[name]) for name in fields]
 
 
 _BATCH = [
@@ -202,7 +202,7 @@ _BATCH = [
     Column("RECORDS", True),
     Column("CODEC"),
     Column("LATEST TIMESTAMP"),
-    Column("EPOCH", True),
+    Column("EPOCH", True, is_name=True),
     Column("PRODUCER"),
     Column("FLAGS"),
     Column("CRC"),
@@ -227,6 +227,20 @@ _FIELDS = {
 }
 
 
+# Numbers that count nothing.
+_NAMES = frozenset(
+    (
+        "producer_id",
+        "producer_epoch",
+        "coordinator_epoch",
+        "epoch",
+        "partition",
+        "version",
+        "node_id",
+    )
+)
+
+
 def _batch_cells(row: dict[str, object]) -> Sequence[object]:
     from ottla.cli.dump import moment
 
@@ -239,7 +253,7 @@ def _batch_cells(row: dict[str, object]) -> Sequence[object]:
     if row["producer_id"] != -1:
         producer = f"{row['producer_id']}:{row['producer_epoch']} seq {row['base_sequence']}"
     return (
-        f"{row['base_offset']}-{row['last_offset']}",
+        f"{row['base_offset']:,}-{row['last_offset']:,}",
         row["position"],
         row["size"],
         row["record_count"],

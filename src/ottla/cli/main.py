@@ -11,12 +11,13 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
 from ottla import __version__
+from ottla.cli.command import Noun
+from ottla.cli.short_options import shorten
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -33,7 +34,7 @@ COMMANDS: Mapping[str, Entry] = {
     "server": Entry("ottla.cli.serve:server", "Run a broker."),
     "topic": Entry("ottla.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "produce": Entry("ottla.cli.produce:produce", "Send lines of standard input to a topic."),
-    "consume": Entry("ottla.cli.consume:consume", "Print the records of a topic."),
+    "consume": Entry("ottla.cli.consume:consume", "Print the records of topics."),
     "group": Entry("ottla.cli.group:group", "List, describe, reset, delete and watch groups."),
     "offsets": Entry(
         "ottla.cli.offsets:offsets", "Show where the partitions of topics begin and end."
@@ -53,11 +54,14 @@ COMMANDS: Mapping[str, Entry] = {
     "metadata": Entry(
         "ottla.cli.metadata:metadata", "Back up, bring back and rebuild a broker's metadata."
     ),
+    "tools": Entry(
+        "ottla.cli.tools:tools", "Put Kafka's command names, kafka-topics and so on, into a folder."
+    ),
     "completion": Entry("ottla.cli.completion:completion", "Print a shell's completion script."),
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Noun):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -65,17 +69,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = COMMANDS.get(cmd_name)
-        return None if entry is None else load(entry)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            near = get_close_matches(name, COMMANDS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
-            ctx.fail(f"no command {name!r}; {hint}")
-        return super().resolve_command(ctx, args)
+        return None if entry is None else load(entry, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -100,11 +94,12 @@ class LazyGroup(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def load(entry: Entry) -> click.Command:
-    """Import a command."""
+def load(entry: Entry, name: str) -> click.Command:
+    """Import a command, and give its options their letters."""
     module, _, attribute = entry.target.partition(":")
     command = getattr(importlib.import_module(module), attribute)
     assert isinstance(command, click.Command)
+    shorten(command, name)
     return command
 
 
@@ -116,6 +111,7 @@ def load(entry: Entry) -> click.Command:
     __version__, "-V", "--version", prog_name="ottla", message="%(prog)s %(version)s"
 )
 @click.option(
+    "-b",
     "--bootstrap",
     metavar="HOST:PORT",
     help="The broker to ask; may also be given after the command.",

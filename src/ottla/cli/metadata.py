@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.options import json_option
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _changes(command: F) -> F:
     return command
 
 
-@click.group()
+@click.group(cls=Noun)
 def metadata() -> None:
     """Back up, bring back and rebuild a broker's metadata.
 
@@ -121,7 +122,7 @@ def export_command(file: str, config_file: Path | None, data_dir: tuple[str, ...
         return
     with _told():
         fs.write_atomic(os.path.abspath(file), text.encode())
-    click.echo(f"wrote {len(contents.entries)} entries of {store_path(home)} to {file}")
+    click.echo(f"wrote {len(contents.entries):,} entries of {store_path(home)} to {file}")
 
 
 @metadata.command("import")
@@ -272,7 +273,7 @@ def _show(plan: Plan, *, lost: bool) -> None:
             Column("ID"),
             Column("PARTITIONS", True),
             Column("EMPTY", True),
-            Column("EPOCH", True),
+            Column("EPOCH", True, is_name=True),
             Column("FROM"),
         ],
         [

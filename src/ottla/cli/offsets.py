@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from ottla.cli.command import Command
 from ottla.cli.options import bootstrap_option, complete_topics, json_option, open_groups
 from ottla.cli.output import Column, broker_errors, show_json, show_table
+from ottla.errors import ErrorCode, KafkaError
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("topics", metavar="TOPIC[:0,1]...", nargs=-1, required=True,
                 shell_complete=complete_topics)  # fmt: skip
 @click.option(
@@ -32,21 +34,22 @@ def offsets(topics: tuple[str, ...], at: str | None, bootstrap: str, as_json: bo
     from ottla.client.resets import scope
 
     moment = None if at is None else _milliseconds(at)
-    with broker_errors(bootstrap), open_groups(bootstrap) as groups:
+    with broker_errors(bootstrap, topics=topics), open_groups(bootstrap) as groups:
         try:
             partitions = sorted(scope(groups, topics))
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         first = groups.log_offsets(dict.fromkeys(partitions, EARLIEST))
         last = groups.log_offsets(dict.fromkeys(partitions, LATEST))
+        missing = [str(tp) for tp in partitions if tp not in last]
+        if missing:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"nobody leads {', '.join(missing)}, or there is no such partition",
+            )
         newest = groups.log_offsets(dict.fromkeys(partitions, MAX_TIMESTAMP))
         asked = {} if moment is None else dict.fromkeys(partitions, moment)
         there = groups.log_offsets(asked)
-    missing = [str(tp) for tp in partitions if tp not in last]
-    if missing:
-        raise click.ClickException(
-            f"nobody leads {', '.join(missing)}, or there is no such partition"
-        )
     documents = [
         {
             "topic": tp.topic,
@@ -64,7 +67,7 @@ def offsets(topics: tuple[str, ...], at: str | None, bootstrap: str, as_json: bo
         return
     columns = [
         Column("TOPIC"),
-        Column("PARTITION", True),
+        Column("PARTITION", True, is_name=True),
         Column("EARLIEST", True),
         Column("LATEST", True),
         Column("NEWEST", True),

@@ -102,12 +102,12 @@ def complete_topics(
     return [topic.name for topic in topics if topic.name.startswith(incomplete)]
 
 
-def open_groups(bootstrap: str) -> Groups:
+def open_groups(bootstrap: str, *, timeout: float = 30.0) -> Groups:
     """A connection, or the complaint that there is none."""
     connect(bootstrap)
     from ottla.client.groups import Groups
 
-    return Groups(bootstrap, client_id="ottla-cli")
+    return Groups(bootstrap, timeout=timeout, client_id="ottla-cli")
 
 
 def complete_groups(

@@ -23,14 +23,24 @@ from ottla.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_UNREACHABLE = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
-
 
 class Column(NamedTuple):
-    """A column of a table: its title, and whether it holds numbers."""
+    """A column of a table: its title, and whether it holds numbers.
+
+    Whole numbers get separators between their thousands, unless they are names, such as that of a
+    partition or a broker."""
 
     title: str
     numeric: bool = False
+    is_name: bool = False
+
+    def text(self, cell: object) -> str:
+        """A cell as it is shown; None is a dash."""
+        if cell is None:
+            return "-"
+        if isinstance(cell, int) and not isinstance(cell, bool) and not self.is_name:
+            return grouped(cell)
+        return str(cell)
 
 
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
@@ -51,7 +61,7 @@ def show_table(
     columns: Sequence[Column], rows: Sequence[Sequence[object]], *, title: str | None = None
 ) -> None:
     """A table; None is shown as a dash."""
-    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    texts = [[column.text(cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
     if sys.stdout.isatty():
         _draw(columns, texts, title)
         return
@@ -98,7 +108,7 @@ def drawn(
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(Text(column.text(cell)) for column, cell in zip(columns, row, strict=True)))
     # A title of rich's own would be folded to the width of a table that may be narrow.
     return Group(Text(title, style="bold"), table) if title else table
 
@@ -109,18 +119,23 @@ def say(text: str) -> None:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """`1 record`, `2 records`, `12,000 records`."""
+    return f"{grouped(number)} {noun}" if number == 1 else f"{grouped(number)} {noun}s"
+
+
+def grouped(number: int) -> str:
+    """`1234567` as people read it: `1,234,567`."""
+    return f"{number:,}"
 
 
 def explain(error: KafkaError, bootstrap: str) -> str:
     """One line: what is wrong, and what to do about it."""
     local = getattr(error, "local", None)
-    if error.code in _UNREACHABLE or local in ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
-        return (
-            f"no broker answers at {bootstrap}; start one with `ottla server start`, or name "
-            f"another with --bootstrap"
-        )
+    other = "start one with `ottla server start`, or name another with --bootstrap"
+    if local in ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
+        return f"no broker answers at {bootstrap}; {other}"
+    if error.code is ErrorCode.BROKER_NOT_AVAILABLE:
+        return f"no broker answers: {error.message or bootstrap}; {other}"
     if local in ("_TIMED_OUT", "_TIMED_OUT_QUEUE"):
         return (
             f"the broker at {bootstrap} did not answer in time; is it a Kafka broker, and can "
@@ -132,11 +147,17 @@ def explain(error: KafkaError, bootstrap: str) -> str:
 
 
 @contextmanager
-def broker_errors(bootstrap: str) -> Iterator[None]:
-    """Turn what a broker or client complains about into one line on stderr and exit code 1."""
+def broker_errors(bootstrap: str, *, topics: Sequence[str] = ()) -> Iterator[None]:
+    """Turn what a broker or client complains about into one line on stderr and exit code 1.
+
+    `topics` are those that the command line names: for one that is not there, the name that was
+    probably meant is suggested."""
     try:
         yield
-    except KafkaError as error:
+    except KafkaError as raised:
+        from ottla.cli.names import with_suggestion
+
+        error = with_suggestion(raised, bootstrap, topics)
         failures = getattr(error, "failures", None)
         if isinstance(failures, dict) and failures:
             lines = [f"{name}: {explain(each, bootstrap)}" for name, each in failures.items()]

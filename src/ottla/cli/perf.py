@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.options import (
     CONFIG,
     bootstrap_option,
@@ -18,10 +18,11 @@ from ottla.cli.options import (
     quiet_client_log,
     settings,
 )
-from ottla.cli.output import Column, broker_errors, say, show_json, show_table
+from ottla.cli.output import Column, broker_errors, count, grouped, say, show_json, show_table
+from ottla.cli.progress import records_progress, sigterm_interrupts
 
 if TYPE_CHECKING:
-    from ottla.client.load import Taken, Window
+    from ottla.client.load import Sent, Taken, Window
 
 _PROGRESS = 0.5  # seconds between two steps of the progress bar
 
@@ -34,30 +35,31 @@ _property_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Noun)
 def perf() -> None:
     """Measure how fast records are sent and read."""
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, and nothing elsewhere; it is told how much is done by now."""
-    if not sys.stderr.isatty():
-        yield lambda _done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _measuring(bootstrap: str, topic: str) -> Iterator[None]:
+    """What a broker complains about is one line; so is an end before there are any figures."""
+    try:
+        with sigterm_interrupts(), broker_errors(bootstrap, topics=[topic]):
+            yield
+    except KeyboardInterrupt:
+        raise _nothing("stopped before the first record") from None
 
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
+
+@contextmanager
+def _bad_property() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise click.UsageError(f"--property: {error}") from None
+
+
+def _nothing(why: str) -> click.ClickException:
+    return click.ClickException(f"{why}: nothing was measured")
 
 
 @perf.command()
@@ -93,12 +95,12 @@ def produce(
         **settings(properties, "--property"),
     }
     quiet_client_log()
-    with broker_errors(bootstrap):
+    with _measuring(bootstrap, topic):
         _need_topic(bootstrap, topic)
         from ottla.client.load import letters, produce_load
 
         done = 0
-        with progress("sending", records) as advance, _bad_property():
+        with records_progress("sending", records) as advance, _bad_property():
 
             def step(window: Window) -> None:
                 nonlocal done
@@ -116,6 +118,8 @@ def produce(
                 config=config,
             )
     total = sent.total
+    if not total.records:
+        raise _not_stored(sent) or _nothing("stopped before the first record was acknowledged")
     names = ("p50", "p95", "p99", "p999")
     latencies = dict(zip(names, total.percentiles, strict=True))
     if as_json:
@@ -137,15 +141,27 @@ def produce(
         )]  # fmt: skip
         row = [
             total.records,
-            f"{total.seconds:.2f}",
-            f"{total.rate:.0f}",
-            f"{total.megabytes:.2f}",
-            *(f"{each:.2f}" for each in (total.mean, *total.percentiles, total.longest)),
+            f"{total.seconds:,.2f}",
+            f"{total.rate:,.0f}",
+            f"{total.megabytes:,.2f}",
+            *(f"{each:,.2f}" for each in (total.mean, *total.percentiles, total.longest)),
         ]
         show_table(columns, [row])
-    if sent.failed:
-        reason = sent.first_failure.message if sent.first_failure else "unknown"
-        raise click.ClickException(f"{sent.failed} records were not stored; the first: {reason}")
+    if sent.stopped:
+        left = f"; {grouped(sent.abandoned)} more may be stored or not" if sent.abandoned else ""
+        say(f"stopped after {grouped(total.records)} of {count(records, 'record')}{left}")
+    if failure := _not_stored(sent):
+        raise failure
+
+
+def _not_stored(sent: Sent) -> click.ClickException | None:
+    if not sent.failed:
+        return None
+    reason = sent.first_failure.message if sent.first_failure else "unknown"
+    verb = "was" if sent.failed == 1 else "were"
+    return click.ClickException(
+        f"{count(sent.failed, 'record')} {verb} not stored; the first: {reason}"
+    )
 
 
 @perf.command()
@@ -173,11 +189,11 @@ def consume(
     """
     config = {"client.id": "ottla-perf", **CONFIG, **settings(properties, "--property")}
     quiet_client_log()
-    with broker_errors(bootstrap):
+    with _measuring(bootstrap, topic):
         _need_topic(bootstrap, topic)
         from ottla.client.load import consume_load
 
-        with progress("reading", records) as advance, _bad_property():
+        with records_progress("reading", records) as advance, _bad_property():
 
             def step(whole: Taken, _part: Taken) -> None:
                 advance(whole.records)
@@ -193,7 +209,13 @@ def consume(
                 config=config,
             )
     total = done.total
-    reading = max(total.seconds - total.joining - (0 if done.enough else timeout), 1e-9)
+    if not total.records:
+        raise _nothing(
+            "stopped before the first record came"
+            if done.stopped
+            else f"no record came within {timeout:g} s"
+        )
+    reading = max(total.seconds - total.joining - done.idle, 1e-9)
     rate, megabytes = total.records / reading, total.bytes / reading / 1048576
     if as_json:
         show_json(
@@ -209,11 +231,16 @@ def consume(
         )
     else:
         names = ("RECORDS", "SECONDS", "JOINING", "RECORDS/S", "MB/S")
-        row = [total.records, *(f"{x:.2f}" for x in (total.seconds, total.joining)),
-               f"{rate:.0f}", f"{megabytes:.2f}"]  # fmt: skip
+        row = [total.records, *(f"{x:,.2f}" for x in (total.seconds, total.joining)),
+               f"{rate:,.0f}", f"{megabytes:,.2f}"]  # fmt: skip
         show_table([Column(name, True) for name in names], [row])
-    if not done.enough:
-        say(f"only {total.records} of {records} records came; there are no more, or give --timeout")
+    if done.stopped:
+        say(f"stopped after {grouped(total.records)} of {count(records, 'record')}")
+    elif not done.enough:
+        say(
+            f"only {grouped(total.records)} of {count(records, 'record')} came; there are no more, "
+            f"or give --timeout"
+        )
 
 
 @perf.command()
@@ -232,12 +259,12 @@ def latency(topic: str, records: int, size: int, acks: str, bootstrap: str, as_j
     """
     quiet_client_log()
     found: list[float] = []
-    with broker_errors(bootstrap):
+    with _measuring(bootstrap, topic):
         _need_topic(bootstrap, topic)
         from ottla.client.load import latency_load, letters, percentiles
 
         values = letters(size)
-        with progress("measuring", records) as advance:
+        with records_progress("measuring", records) as advance:
             try:
                 for each in latency_load(
                     bootstrap, topic, records, lambda _: next(values), acks=acks,
@@ -248,7 +275,7 @@ def latency(topic: str, records: int, size: int, acks: str, bootstrap: str, as_j
             except KeyboardInterrupt:
                 pass
     if not found:
-        raise click.ClickException("stopped before a record came back")
+        raise _nothing("stopped before the first record came back")
     names = ("p50", "p95", "p99", "p999")
     mean = sum(found) / len(found)
     shares = dict(zip(names, percentiles(found), strict=True))
@@ -256,22 +283,16 @@ def latency(topic: str, records: int, size: int, acks: str, bootstrap: str, as_j
         show_json(
             {"records": len(found), "latency_ms": {"mean": mean, **shares, "max": max(found)}}
         )
-        return
-    columns = [Column(name, True) for name in
-               ("RECORDS", "MEAN MS", "P50", "P95", "P99", "P99.9", "MAX")]  # fmt: skip
-    row = [len(found), *(f"{each:.2f}" for each in (mean, *shares.values(), max(found)))]
-    show_table(columns, [row])
+    else:
+        columns = [Column(name, True) for name in
+                   ("RECORDS", "MEAN MS", "P50", "P95", "P99", "P99.9", "MAX")]  # fmt: skip
+        row = [len(found), *(f"{each:,.2f}" for each in (mean, *shares.values(), max(found)))]
+        show_table(columns, [row])
+    if len(found) < records:
+        say(f"stopped after {grouped(len(found))} of {count(records, 'record')}")
 
 
 def _need_topic(bootstrap: str, topic: str) -> None:
     """Complain about a topic that is not there instead of making one by accident."""
     with open_groups(bootstrap) as groups:
         groups.partitions([topic])
-
-
-@contextmanager
-def _bad_property() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise click.UsageError(f"--property: {error}") from None

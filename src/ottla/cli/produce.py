@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 import click
 
+from ottla.cli.command import Command
 from ottla.cli.options import (
     CONFIG,
     bootstrap_option,
@@ -23,31 +24,17 @@ from ottla.cli.options import (
     unescape,
 )
 from ottla.cli.output import broker_errors, count, explain, say, show_json
+from ottla.cli.record_lines import BadLine, Shape, parse, strip_ends
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.producer import Compression, Producer, ProducerOptions
 
-HeaderList = list[tuple[str, "bytes | None"]]
-
-_HEADERS_END = b"\t"
 # librdkafka does not hand on which record the broker refused, and why. This is the usual cause.
 _NO_KEY = "; in a compacted topic every record must have a key (--key-separator)"
 
 
-class Line(NamedTuple):
-    """What one line says."""
-
-    value: bytes | None
-    key: bytes | None
-    headers: HeaderList
-
-
-class BadLine(Exception):
-    """A line that does not have the shape the options promise."""
-
-
-@click.command()
+@click.command(cls=Command)
 @click.argument("topic", shell_complete=complete_topics)
 @click.option(
     "--key-separator",
@@ -122,7 +109,7 @@ def produce(
         [_header(text) for text in headers],
     )
     quiet_client_log()
-    with broker_errors(bootstrap):
+    with broker_errors(bootstrap, topics=[topic]):
         connect(bootstrap)
         from ottla.client.producer import Producer
 
@@ -150,15 +137,6 @@ def produce(
         raise click.ClickException(report.error)
 
 
-class Shape(NamedTuple):
-    """How lines are to be read."""
-
-    separator: bytes | None = None
-    headers_in_line: bool = False
-    null: bytes | None = None
-    headers: Sequence[tuple[str, bytes | None]] = ()
-
-
 class Report(NamedTuple):
     """What became of the lines."""
 
@@ -167,33 +145,6 @@ class Report(NamedTuple):
     bytes: int
     seconds: float
     error: str | None
-
-
-def parse(line: bytes, shape: Shape) -> Line:
-    """What a line says, without its end."""
-    headers = list(shape.headers)
-    if shape.headers_in_line:
-        head, tab, line = line.partition(_HEADERS_END)
-        if not tab:
-            raise BadLine("has no tab after its headers")
-        headers += _line_headers(head)
-    key: bytes | None = None
-    if shape.separator is not None:
-        key, found, line = line.partition(shape.separator)
-        if not found:
-            raise BadLine(f"has no key separator {shape.separator.decode()!r}")
-        if key == shape.null:
-            key = None
-    return Line(None if line == shape.null else line, key, headers)
-
-
-def strip_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
-    r"""Lines without their ends, which are \n or \r\n as in Kafka's own tool."""
-    for line in lines:
-        if line.endswith(b"\n"):
-            yield line[:-2] if line.endswith(b"\r\n") else line[:-1]
-        else:
-            yield line
 
 
 def send(
@@ -265,13 +216,3 @@ def _header(text: str) -> tuple[str, bytes | None]:
     if not equals or not name:
         raise click.UsageError(f"--header {text!r}: expected NAME=VALUE")
     return name, value.encode()
-
-
-def _line_headers(text: bytes) -> HeaderList:
-    headers: HeaderList = []
-    for part in text.split(b",") if text else ():
-        name, colon, value = part.partition(b":")
-        if not colon or not name:
-            raise BadLine(f"has a header {part.decode(errors='replace')!r}, not NAME:VALUE")
-        headers.append((name.decode(errors="replace"), value))
-    return headers

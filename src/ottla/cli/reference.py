@@ -11,7 +11,9 @@ from pathlib import Path
 
 import click
 
+from ottla.cli.command import ALIASES
 from ottla.cli.main import cli
+from ottla.cli.short_options import LETTERS
 
 _WIDTH = 96
 _INTRODUCTION = """\
@@ -30,17 +32,31 @@ Every command explains itself with `--help`; this page is that, in one place.
 A broker is found by `--bootstrap HOST:PORT` (several with commas), else by the environment
 variable `OTTLA_BOOTSTRAP`, else at `127.0.0.1:9092`. Tables are for people; `--json` is for
 programs, and its fields, listed with each command, only ever grow.
+
+Verbs have short names: {verbs}. Options that are typed often have a letter, the same
+everywhere, and mostly the one that kcat and rpk use:
+
+{letters}
 """
 
 
 def render() -> str:
     """The whole page."""
     root = click.Context(cli, info_name="ottla", terminal_width=_WIDTH, **cli.context_settings)
-    sections = [_INTRODUCTION]
+    verbs = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
+    sections = [_INTRODUCTION.format(verbs=verbs, letters=_letters())]
     for context in _walk(root):
         command = context.command
         sections.append(f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n")
     return "\n".join(sections)
+
+
+def _letters() -> str:
+    """The table of short options."""
+    rows = ["| letter | stands for |", "|---|---|"]
+    for letter, names in LETTERS.items():
+        rows.append(f"| `{letter}` | {', '.join(f'`{name}`' for name in names)} |")
+    return "\n".join(rows)
 
 
 def _walk(context: click.Context) -> Iterator[click.Context]:

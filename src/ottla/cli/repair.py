@@ -188,7 +188,7 @@ def show(outcome: Outcome, *, truncate: bool) -> None:
     for loss in outcome.losses:
         click.echo(f"{loss.path}")
         click.echo(
-            f"  {count(loss.bytes, 'byte')} from position {loss.position} on: {loss.problem}"
+            f"  {count(loss.bytes, 'byte')} from position {loss.position:,} on: {loss.problem}"
         )
         click.echo(f"  {_gone(loss, outcome)}")
     verb = "were removed" if outcome.repaired else "would be removed"
@@ -208,10 +208,10 @@ def show(outcome: Outcome, *, truncate: bool) -> None:
 def _gone(loss: Loss, outcome: Outcome) -> str:
     offsets = outcome.lost_in(loss)
     if offsets is None:
-        return f"the log ends at offset {loss.first_offset}: no whole batch is found behind it"
+        return f"the log ends at offset {loss.first_offset:,}: no whole batch is found behind it"
     if not offsets:
         return "no offset is lost"
     last = loss.first_offset + offsets - 1
-    span = f"offset {last}" if offsets == 1 else f"offsets {loss.first_offset} to {last}"
+    span = f"offset {last:,}" if offsets == 1 else f"offsets {loss.first_offset:,} to {last:,}"
     stay = "" if loss.end_offset is None else "; what follows stays where it is"
     return f"lost: {span}{stay}"

@@ -7,19 +7,35 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.cli.live import age
+from ottla.cli.command import Command
+from ottla.cli.live import age, in_bytes
 from ottla.cli.options import bootstrap_option, complete_topics, connect, json_option
-from ottla.cli.output import Column, broker_errors, count, explain, say, show_json, show_table
-from ottla.cli.top import in_bytes
+from ottla.cli.output import (
+    Column,
+    broker_errors,
+    count,
+    explain,
+    grouped,
+    say,
+    show_json,
+    show_table,
+)
 
 if TYPE_CHECKING:
-    from ottla.client.retention import PartitionRetention, SegmentRetention, TopicRetention
+    from collections.abc import Callable
+
+    from ottla.client.retention import (
+        PartitionRetention,
+        Position,
+        SegmentRetention,
+        TopicRetention,
+    )
 
 _LAST_YEAR = 253_402_300_799_999
 """The last moment that a calendar of four digits has."""
 
 
-@click.command(name="explain-retention")
+@click.command(name="explain-retention", cls=Command)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @bootstrap_option
 @json_option
@@ -43,7 +59,7 @@ def explain_retention(name: str, bootstrap: str, as_json: bool) -> None:
     Moments are milliseconds since 1970; "due" is null when no pass will delete the segment, and
     not after "now" (perhaps 0) when the next pass will.
     """
-    with broker_errors(bootstrap):
+    with broker_errors(bootstrap, topics=[name]):
         connect(bootstrap)
         from ottla.client.retention import explain as ask
         from ottla.client.router import Router
@@ -107,8 +123,10 @@ def _by_time(topic: TopicRetention, segment: SegmentRetention) -> str:
     return f"its {what} is {'older' if over else 'younger'} than {limit}"
 
 
-def summary(topic: TopicRetention, partition: PartitionRetention) -> str:
-    """One sentence about a partition."""
+def summary(
+    topic: TopicRetention, partition: PartitionRetention, number: Callable[[int], str] = str
+) -> str:
+    """One sentence about a partition, with offsets as `number` writes them."""
     segments = partition.segments
     due = [it for it in segments if it.due_ms is not None and it.due_ms <= topic.now_ms]
     if due:
@@ -120,13 +138,10 @@ def summary(topic: TopicRetention, partition: PartitionRetention) -> str:
         return "There are no records."
     if first.rule == "hold":
         waiting = [it for it in partition.holds if (it.offset or 0) < first.end_offset]
-        who = ", ".join(
-            f"{it.group} (at {it.offset})" if it.offset is not None else f"{it.group} (no offset)"
-            for it in waiting
-        )
+        who = ", ".join(_place(it, number) for it in waiting)
         return (
-            f"Everything from offset {first.base_offset} on waits for {who}, as long as the "
-            f"partition is not larger than {in_bytes(topic.hold_bytes)}."
+            f"Everything from offset {number(first.base_offset)} on waits for {who}, as long as "
+            f"the partition is not larger than {in_bytes(topic.hold_bytes)}."
         )
     if first.due_ms is not None:
         left = age((first.due_ms - topic.now_ms) / 1000)
@@ -164,18 +179,22 @@ def _show(topic: TopicRetention, partition: PartitionRetention, bootstrap: str) 
         ],
         [
             (
-                f"{it.base_offset}-{it.end_offset - 1}" if it.size else f"{it.base_offset}-",
+                f"{it.base_offset:,}-{f'{it.end_offset - 1:,}' if it.size else ''}",
                 in_bytes(it.size),
                 f"{moment(it.since_ms)}{' (file)' if it.by_file else ''}" if it.size else None,
                 _due(topic, it.due_ms),
                 why(topic, it),
-                ", ".join(f"{each.group} (at {each.offset})" for each in it.readers) or None,
+                ", ".join(_place(each, grouped) for each in it.readers) or None,
             )
             for it in partition.segments
         ],
         title=title,
     )
-    click.echo(summary(topic, partition))
+    click.echo(summary(topic, partition, grouped))
+
+
+def _place(it: Position, number: Callable[[int], str]) -> str:
+    return f"{it.group} ({'no offset' if it.offset is None else f'at {number(it.offset)}'})"
 
 
 def _due(topic: TopicRetention, due_ms: int | None) -> str | None:

@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ottla import __version__
+from ottla.cli.command import Noun
 
 if TYPE_CHECKING:
     from ottla.broker.app import Broker
-    from ottla.config.load import Loaded
+    from ottla.config.load import Given, Loaded
 
 logger = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
+_LAST_PORT = 65_535
 
 
-@click.group()
+@click.group(cls=Noun)
 def server() -> None:
     """Run a broker."""
 
@@ -50,7 +54,7 @@ def server() -> None:
     metavar="HOST:PORT",
     help="The address clients are told to connect to, one for each --listen.",
 )
-@click.option("--data-dir", type=click.Path(file_okay=False), help="Where the data is kept.")
+@click.option("--data-dir", metavar="FOLDER", help="Where the data is kept.  [default: data]")
 @click.option(
     "--set",
     "settings",
@@ -95,7 +99,7 @@ def start(
     process.raise_file_limit()
     logs.setup("json" if log_format == "json" else "human", log_level)
     try:
-        overrides = flag_settings(listen, advertise, data_dir, settings)
+        overrides = [*flag_settings(listen, advertise, data_dir, settings)]
         loaded = load(config_file, overrides, strict=strict)
     except InvalidConfig as error:
         raise click.ClickException("\n  ".join(error.problems)) from None
@@ -109,44 +113,64 @@ def flag_settings(
     advertise: tuple[str, ...],
     data_dir: str | None,
     settings: tuple[str, ...],
-) -> dict[str, str]:
-    """The flags as the settings they stand for."""
-    overrides: dict[str, str] = {}
+) -> Iterator[Given]:
+    """The flags as the settings they stand for, each with the flag as it was typed."""
+    from ottla.config.load import Given
+
     names: list[str] = []
     if listen:
-        endpoints = [_endpoint(text, number) for number, text in enumerate(listen)]
+        endpoints = [
+            _endpoint("--listen", text, _listener_name(number))
+            for number, text in enumerate(listen)
+        ]
         names = [endpoint.partition("://")[0] for endpoint in endpoints]
-        overrides["listeners"] = ",".join(endpoints)
+        typed = f"--listen {' --listen '.join(listen)}"
+        yield Given("listeners", ",".join(endpoints), typed)
         own = [name for name in names if name.startswith("PLAINTEXT")]
         if own != ["PLAINTEXT"] and own == names:
-            overrides["listener.security.protocol.map"] = ",".join(
-                f"{name}:PLAINTEXT" for name in own
-            )
+            protocols = ",".join(f"{name}:PLAINTEXT" for name in own)
+            yield Given("listener.security.protocol.map", protocols, typed)
     if advertise:
-        overrides["advertised.listeners"] = ",".join(
-            text
-            if "://" in text
-            else f"{(names or ['PLAINTEXT'])[min(i, len(names) - 1)]}://{text}"
-            for i, text in enumerate(advertise)
+        if len(advertise) > (len(names) or 1):
+            raise click.UsageError(
+                f"--advertise is given {len(advertise)} times and --listen {len(names)}: "
+                f"give one for each, in the same order"
+            )
+        told = [
+            _endpoint("--advertise", text, name)
+            for text, name in zip(advertise, names or ["PLAINTEXT"], strict=False)
+        ]
+        yield Given(
+            "advertised.listeners", ",".join(told), f"--advertise {' --advertise '.join(advertise)}"
         )
     if data_dir is not None:
-        overrides["log.dirs"] = data_dir
+        if not data_dir.strip():
+            raise click.UsageError("--data-dir is empty; name a folder, as --data-dir data")
+        yield Given("log.dirs", data_dir, f"--data-dir {data_dir}")
     for text in settings:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not name:
             raise click.UsageError(f"--set {text!r}: expected KEY=VALUE")
-        overrides[name.strip()] = value.strip()
-    return overrides
+        yield Given(name, value, f"--set {name}")
 
 
-def _endpoint(text: str, number: int) -> str:
-    if "://" in text:
-        return text
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit():
-        raise click.UsageError(f"--listen {text!r}: expected HOST:PORT or NAME://HOST:PORT")
-    name = "PLAINTEXT" if number == 0 else f"PLAINTEXT{number + 1}"
-    return f"{name}://{host}:{port}"
+def _listener_name(number: int) -> str:
+    return "PLAINTEXT" if number == 0 else f"PLAINTEXT{number + 1}"
+
+
+def _endpoint(flag: str, text: str, name: str) -> str:
+    """NAME://HOST:PORT, of a flag that may leave out the name."""
+    given, scheme, place = text.rpartition("://")
+    host, colon, port = place.rpartition(":")
+    if not colon:
+        example = f"{flag} :{place}" if place.isdigit() else f"{flag} {place or 'localhost'}:9092"
+        raise click.UsageError(f"{flag} {text!r}: expected HOST:PORT, as {example}")
+    lowest = 0 if flag == "--listen" else 1
+    if not (port.isascii() and port.isdigit() and lowest <= int(port) <= _LAST_PORT):
+        raise click.UsageError(
+            f"{flag} {text!r}: a port is a number from {lowest} to {_LAST_PORT}, not {port!r}"
+        )
+    return f"{given if scheme else name}://{host}:{port}"
 
 
 async def serve(loaded: Loaded, started: float, quiet: bool) -> int:
@@ -220,8 +244,7 @@ def say_how_records_are_walked() -> None:
 def banner(broker: Broker, seconds: float) -> str:
     """What is listening, where the data is, and what to type next."""
     program = command_name()
-    first = broker.endpoints[0]
-    where = "" if str(first.port) == "9092" else f" --bootstrap {first.host}:{first.port}"
+    where = bootstrap_flag(broker)
     addresses = "\n              ".join(listening(broker))
     return f"""\
 Ottla {__version__} started in {seconds:.2f} s
@@ -236,15 +259,33 @@ Ctrl-C stops it.
 """
 
 
+def bootstrap_flag(broker: Broker) -> str:
+    """What has to be added to commands on this machine, so that they find the broker."""
+    from ottla.client.settings import DEFAULT_PORT
+
+    reached = ("127.0.0.1", "localhost", "0.0.0.0", "::", "")
+    if any(bound.host in reached and bound.port == DEFAULT_PORT for bound in broker.listening):
+        return ""
+    return f" --bootstrap {shlex.quote(broker.endpoints[0].address)}"
+
+
 def listening(broker: Broker) -> list[str]:
     """Each address we listen on, and the one clients are told where that differs."""
     told = {endpoint.listener: endpoint for endpoint in broker.endpoints}
     lines = []
     for bound in broker.listening:
-        line = f"{bound.name}://{bound.host or '*'}:{bound.port}"
+        host = f"[{bound.host}]" if ":" in bound.host else bound.host or "*"
+        line = f"{bound.name}://{host}:{bound.port}"
         endpoint = told.get(bound.name)
-        if endpoint is not None and (endpoint.host, endpoint.port) != (bound.host, bound.port):
-            line += f" (advertised as {endpoint.host}:{endpoint.port})"
+        if endpoint is not None and bound.name in broker.chosen_hosts:
+            line += f", every interface; clients are told {endpoint.address}"
+            line += (
+                ", where only those on this machine find it: name another with --advertise"
+                if endpoint.host == "localhost"
+                else "; --advertise HOST:PORT changes that"
+            )
+        elif endpoint is not None and (endpoint.host, endpoint.port) != (bound.host, bound.port):
+            line += f" (advertised as {endpoint.address})"
         lines.append(line)
     return lines
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.command import Noun
 from ottla.cli.options import (
     bootstrap_option,
     complete_topics,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     Bounds = Mapping[tuple[str, int], tuple[int, int]]
 
 
-@click.group()
+@click.group(cls=Noun)
 def topic() -> None:
     """Create, list, describe, alter and delete topics."""
 
@@ -122,7 +123,7 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     JSON: [{"name", "id", "internal", "replication", "config": {key: value},
             "partitions": [{"partition", "leader", "replicas", "isr", "earliest", "latest"}]}]
     """
-    with broker_errors(bootstrap):
+    with broker_errors(bootstrap, topics=names):
         admin = _admin(bootstrap)
         chosen = names or tuple(each.name for each in admin.list_topics())
         topics = admin.describe_topics(*chosen)
@@ -169,7 +170,7 @@ def alter(
     changes = settings(configs, "--config")
     if partitions is None and not changes and not deleted:
         raise click.UsageError("nothing to change; give --partitions, --config or --delete-config")
-    with broker_errors(bootstrap):
+    with broker_errors(bootstrap, topics=[name]):
         admin = _admin(bootstrap)
         if changes or deleted:
             admin.alter_configs(topic=name, set=changes, delete=deleted)
@@ -194,7 +195,7 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, as_json: boo
     JSON: {"deleted": [name], "missing": [name]}
     """
     missing: list[str] = []
-    with broker_errors(bootstrap):
+    with broker_errors(bootstrap, topics=names):
         try:
             _admin(bootstrap).delete_topics(*names)
         except KafkaError as error:
@@ -287,8 +288,8 @@ def _show(described: TopicDescription, config: Mapping[str, str | None], bounds:
     facts = [f"id {described.id}", *(f"{key}={value}" for key, value in config.items())]
     show_table(
         [
-            Column("PARTITION", True),
-            Column("LEADER", True),
+            Column("PARTITION", True, is_name=True),
+            Column("LEADER", True, is_name=True),
             Column("REPLICAS"),
             Column("IN SYNC"),
             Column("EARLIEST", True),

@@ -2,7 +2,7 @@
 
 Lag in records says little about a topic that nobody has described to you. The age of the first
 record that a group has not committed says how late it is. It is read from that record: one Fetch
-for each broker, for no more than the batch that the record is in.
+for every few partitions, for little more than the batch that the record is in.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from ottla.records.batch import InvalidBatch, batches
 from ottla.records.reader import iter_records
 
+_AT_ONCE = 8  # partitions of one request
+_OF_EACH = 8 << 10  # bytes of one partition
 _AT_MOST = 1 << 20  # bytes of one answer; the first batch comes whole in any case
 
 
@@ -29,27 +31,32 @@ def record_times(groups: Groups, places: Mapping[TopicPartition, int]) -> dict[T
     if not places:
         return {}
     leaders = groups.leaders({tp.topic for tp in places})
-    asked: dict[int, dict[str, list[FetchPartition]]] = defaultdict(lambda: defaultdict(list))
-    for tp, offset in places.items():
+    asked: dict[int, list[TopicPartition]] = defaultdict(list)
+    for tp in sorted(places):
         if tp in leaders:
-            asked[leaders[tp]][tp.topic].append(
-                FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=1)
-            )
+            asked[leaders[tp]].append(tp)
     found: dict[TopicPartition, int] = {}
-    for number, topics in asked.items():
-        # A broker need not send more than one batch in all when so few bytes are wanted of each
-        # partition, so what is missing is asked for again until nothing more comes.
-        missing = {TopicPartition(name, p.partition): p for name, ps in topics.items() for p in ps}
-        while missing:
-            answer = groups.router.node(number).ask(_request(missing))
-            before = len(missing)
-            for tp, records in _answers(answer):
-                time = _time_at(records, places[tp])
-                if time is not None:
-                    found[tp] = time
-                    missing.pop(tp, None)
-            if len(missing) == before:
-                break
+    for number, wanted in asked.items():
+        for start in range(0, len(wanted), _AT_ONCE):
+            # A batch larger than what is wanted of its partition comes only as the first of an
+            # answer, so what is missing is asked for again until nothing more comes. Each time all
+            # of it is read: hence few at once.
+            missing = {
+                tp: FetchPartition(
+                    partition=tp.partition, fetch_offset=places[tp], partition_max_bytes=_OF_EACH
+                )
+                for tp in wanted[start : start + _AT_ONCE]
+            }
+            while missing:
+                answer = groups.router.node(number).ask(_request(missing))
+                before = len(missing)
+                for tp, records in _answers(answer):
+                    time = _time_at(records, places[tp])
+                    if time is not None:
+                        found[tp] = time
+                        missing.pop(tp, None)
+                if len(missing) == before:
+                    break
     return found
 
 

@@ -333,7 +333,8 @@ class Consumer(Generic[K, V]):
         The callbacks are told, from inside the method that waits for records, of partitions that
         were gained, that are about to be given up, and that were lost: another member may have
         them already, so nothing can be committed for them any more. What was processed is
-        committed before partitions are given up. Without `on_lost`, `on_revoke` is told of both.
+        committed before partitions are given up; with `auto_commit=False`, `commit()` in
+        `on_revoke` does that. Without `on_lost`, `on_revoke` is told of both.
         """
         self._need_group("subscribe")
         names = [topics] if isinstance(topics, str) else list(topics)
@@ -350,9 +351,9 @@ class Consumer(Generic[K, V]):
 
         def revoked(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
             gone = _plain(partitions)
-            self._inbox.forget(gone)
-            if on_revoke is not None:
-                on_revoke(gone)
+            with self._inbox.revoking(gone):
+                if on_revoke is not None:
+                    on_revoke(gone)
 
         def lost(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
             gone = _plain(partitions)
@@ -499,12 +500,13 @@ class Consumer(Generic[K, V]):
         wait: bool = True,
     ) -> None:
         """Commit all that was given so far, one partition up to and including a record, or offsets
-        of your own: for each partition the offset to go on at, one above the last one done."""
+        of your own: for each partition the offset to go on at, one above the last one done. Called
+        by `on_revoke` it commits what was processed, and no record that is still in hand."""
         self._need_group("commit")
         if isinstance(what, Record):
             chosen = {TopicPartition(what.topic, what.partition): what.offset + 1}
         elif what is None:
-            chosen = self._inbox.given
+            chosen = self._inbox.to_commit()
         else:
             chosen = {check_partition(tp): check_offset(at) for tp, at in what.items()}
         offsets = [rd.TopicPartition(*tp, offset) for tp, offset in chosen.items()]

@@ -32,7 +32,7 @@ from ottla.client.descriptions import (
     ReplicaInfo,
     TopicDescription,
 )
-from ottla.client.wire import Wire
+from ottla.client.wire import Wire, advertised
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.apis import VERSIONS, ApiKey
@@ -516,16 +516,18 @@ class DirectAdmin:
                 self._metadata(())
             node = self._nodes.get(number)
             if node is None:
+                there = ", ".join(str(each) for each in sorted(self._nodes))
                 raise KafkaError(
-                    ErrorCode.BROKER_NOT_AVAILABLE,
-                    f"there is no broker {number}; there are "
-                    + ", ".join(str(each) for each in sorted(self._nodes)),
+                    ErrorCode.INVALID_REQUEST,
+                    f"there is no broker {number}; this cluster has "
+                    + (f"only broker {there}" if len(self._nodes) == 1 else f"brokers {there}"),
                 )
             if (node.host, node.port) == (self._wire.host, self._wire.port):
                 return self._wire
-            self._wires[number] = Wire(
-                node.host, node.port, timeout=self._timeout, client_id=self._client_id
-            )
+            with advertised(node):
+                self._wires[number] = Wire(
+                    node.host, node.port, timeout=self._timeout, client_id=self._client_id
+                )
         return self._wires[number]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -21,6 +21,7 @@ from typing import Any, Literal, Self
 
 from ottla.client.descriptions import Node, OffsetInfo
 from ottla.client.router import Router, check, error_code, supports
+from ottla.client.wire import Wire
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.apis import ApiKey
@@ -188,38 +189,73 @@ class Groups:
 
         return self.router.retried(ask)
 
+    def survey(
+        self, names: Collection[str] = ()
+    ) -> dict[str, tuple[GroupDescription, dict[TopicPartition, CommittedOffset]]]:
+        """Groups of consumers with everything they have committed: these, or all; by name.
+
+        Asks each broker three or four times in all, however many groups it coordinates. Groups that
+        vanish meanwhile are left out; GROUP_ID_NOT_FOUND when one of `names` is not there.
+        """
+        found: dict[str, tuple[GroupDescription, dict[TopicPartition, CommittedOffset]]] = {}
+        for node in self.router.nodes():
+            found |= self.router.retried(partial(self._survey, node, names))
+        for name in names:
+            if name not in found:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {name!r}")
+        return dict(sorted(found.items()))
+
+    def _survey(
+        self, node: Node, names: Collection[str]
+    ) -> dict[str, tuple[GroupDescription, dict[TopicPartition, CommittedOffset]]]:
+        connection = self.router.node(node.id)
+        answer = connection.ask(classic.ListGroupsRequest())
+        check(answer.error_code)
+        kinds: dict[str, list[str]] = {"Classic": [], "Consumer": []}
+        for each in answer.groups:
+            if not names or each.group_id in names:
+                kinds.get(_title(each.group_type), []).append(each.group_id)
+        described: list[GroupDescription] = []
+        if kinds["Consumer"]:
+            request = modern.ConsumerGroupDescribeRequest(
+                group_ids=kinds["Consumer"], include_authorized_operations=False
+            )
+            groups = connection.ask(request).groups
+            described += [_modern(each, node) for each in groups if _there(each)]
+        if kinds["Classic"]:
+            older = connection.ask(classic.DescribeGroupsRequest(groups=kinds["Classic"])).groups
+            described += [_classic(each, node) for each in older if _there(each)]
+        committed = self._committed([each.name for each in described], connection)
+        return {each.name: (each, committed.get(each.name, {})) for each in described}
+
     # -- committed offsets
 
     def offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
         """Everything that the group has committed, by topic and partition."""
 
         def ask() -> dict[TopicPartition, CommittedOffset]:
-            connection = self.router.coordinator(group)
-            if connection.version_of(ApiKey.OFFSET_FETCH) < 8:
-                old = wire_offsets.OffsetFetchRequest(group_id=group, topics=None)
-                found = connection.ask(old)
-            else:
-                wanted = wire_offsets.OffsetFetchRequestGroup(group_id=group, topics=None)
-                request = wire_offsets.OffsetFetchRequest(groups=[wanted])
-                answer = connection.ask(request)
-                [found] = answer.groups
-            check(found.error_code)
-            committed: dict[TopicPartition, CommittedOffset] = {}
-            for topic in found.topics:
-                for each in topic.partitions:
-                    check(each.error_code)
-                    if each.committed_offset >= 0:
-                        epoch = each.committed_leader_epoch
-                        committed[TopicPartition(topic.name, each.partition_index)] = (
-                            CommittedOffset(
-                                each.committed_offset,
-                                epoch if epoch >= 0 else None,
-                                each.metadata or "",
-                            )
-                        )
-            return dict(sorted(committed.items()))
+            return self._committed([group], self.router.coordinator(group))[group]
 
         return self.router.retried(ask)
+
+    def _committed(
+        self, groups: Sequence[str], coordinator: Wire
+    ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+        """What groups of one coordinator have committed, asked for at once where that is known."""
+        if not groups:
+            return {}
+        if coordinator.version_of(ApiKey.OFFSET_FETCH) < 8:
+            return {
+                group: _offsets(
+                    coordinator.ask(wire_offsets.OffsetFetchRequest(group_id=group, topics=None))
+                )
+                for group in groups
+            }
+        wanted = [
+            wire_offsets.OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups
+        ]
+        answer = coordinator.ask(wire_offsets.OffsetFetchRequest(groups=wanted))
+        return {found.group_id: _offsets(found) for found in answer.groups}
 
     def set_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
@@ -436,6 +472,29 @@ class Groups:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _offsets(found: Any) -> dict[TopicPartition, CommittedOffset]:
+    """What an answer says that a group has committed, by topic and partition."""
+    check(found.error_code)
+    committed: dict[TopicPartition, CommittedOffset] = {}
+    for topic in found.topics:
+        for each in topic.partitions:
+            check(each.error_code)
+            if each.committed_offset >= 0:
+                epoch = each.committed_leader_epoch
+                committed[TopicPartition(topic.name, each.partition_index)] = CommittedOffset(
+                    each.committed_offset, epoch if epoch >= 0 else None, each.metadata or ""
+                )
+    return dict(sorted(committed.items()))
+
+
+def _there(found: Any) -> bool:
+    """Whether a group that was listed is still there; raises what else is wrong with it."""
+    if error_code(found.error_code) is ErrorCode.GROUP_ID_NOT_FOUND:
+        return False
+    check(found.error_code, found.error_message)
+    return True
 
 
 def _title(kind: str) -> str:

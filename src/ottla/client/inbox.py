@@ -92,6 +92,9 @@ class Inbox:
         self._ready: deque[rd.Message] = deque()
         self._held: dict[TopicPartition, list[rd.Message]] = {}  # of paused partitions
         self._unstored: set[TopicPartition] = set()
+        # As `given`, without the records that the reader may still be at work on.
+        self._finished: dict[TopicPartition, int] = {}
+        self._revoking = False
         self._at_end: dict[TopicPartition, int] = {}  # where librdkafka found the end
         self._unreturned: list[rd.Message] | None = None  # given `together`, so far
         self._postponed: KafkaError | None = None
@@ -282,7 +285,9 @@ class Inbox:
         """Tell librdkafka that everything given is processed, so that it may be committed."""
         if not self._stores_offsets or not self._unstored:
             return
-        offsets = [rd.TopicPartition(*tp, self.given[tp]) for tp in self._unstored]
+        finished = {tp: self.given[tp] for tp in self._unstored}
+        self._finished.update(finished)
+        offsets = [rd.TopicPartition(*tp, offset) for tp, offset in finished.items()]
         self._unstored.clear()
         try:
             self.client.store_offsets(offsets=offsets)
@@ -293,12 +298,29 @@ class Inbox:
             if error.local not in ("_STATE", "_UNKNOWN_PARTITION"):
                 raise error from None
 
+    @contextmanager
+    def revoking(self, partitions: Iterable[TopicPartition]) -> Iterator[None]:
+        """These partitions are given up when this ends; until then they can be committed."""
+        self._revoking = True
+        try:
+            yield
+        finally:
+            self._revoking = False
+            self.forget(partitions)
+
+    def to_commit(self) -> dict[TopicPartition, int]:
+        """The offsets of a commit that names none: behind all that was given. While partitions are
+        given up, the reader is inside one of our methods, and what that is about to give it, or
+        what an exception has interrupted, belongs to the partition's next owner."""
+        return dict(self._finished if self._revoking else self.given)
+
     def forget(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Drop what waits of these partitions (of all), and where the reader was in them."""
         if partitions is None:
             self._ready.clear()
             self._held.clear()
             self.given.clear()
+            self._finished.clear()
             self._unstored.clear()
             self._at_end.clear()
             self._paused.clear()
@@ -313,6 +335,7 @@ class Inbox:
         for tp in gone:
             self._held.pop(tp, None)
             self.given.pop(tp, None)
+            self._finished.pop(tp, None)
             self._suspects.pop(tp, None)
             self._damaged.pop(tp, None)
             self._at_end.pop(tp, None)

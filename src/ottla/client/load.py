@@ -20,12 +20,14 @@ from typing import Any
 import confluent_kafka as rd
 
 from ottla.client.errors import translate, translate_exception, translated
+from ottla.client.interrupts import Interrupts
 from ottla.client.settings import LOGGER
 from ottla.errors import ErrorCode, KafkaError
 
 _SAMPLES = 500_000  # latencies that are kept; with more records, every n-th
 _SERVE_EVERY = 64  # records between two looks at the delivery reports
 _FETCHED = 10_000  # records taken from librdkafka at once
+_SLICE = 0.1  # seconds: the longest wait that Ctrl-C has to sit out
 _SEED = 0  # the same records in every run
 
 _MOST_FAILURES = 20
@@ -95,6 +97,8 @@ class Sent:
     failed: int
     first_failure: KafkaError | None
     statistics: Mapping[str, Any]
+    stopped: bool = False  # by Ctrl-C, before all were sent
+    abandoned: int = 0  # by a second Ctrl-C: neither acknowledged nor refused
 
 
 class Tally:
@@ -201,7 +205,7 @@ def produce_load(
 
     `warmup` leaves that many out of `steady`, whose first window is announced by `on_steady`;
     `transaction` commits every so many seconds (`transactional.id` is in `config` then).
-    Ctrl-C ends the sending, not the counting.
+    Ctrl-C ends the sending, not the counting; a second one gives up what is under way.
     """
     statistics: dict[str, Any] = {}
     settings: dict[str, Any] = {"queue.buffering.max.messages": 1_000_000, "linger.ms": 5}
@@ -249,48 +253,53 @@ def produce_load(
         if steady is not None:
             steady.look()
 
+    interrupts = Interrupts()
+
+    def offer(value: bytes) -> bool:
+        while not interrupts.count:
+            try:
+                producer.produce(topic, value, on_delivery=delivered)
+                return True
+            except BufferError:
+                serve(0.01)
+        return False
+
     pace = Pace(rate)
     sent = 0
-    try:
+    with interrupts:
         with translated():
             if transaction is not None:
                 producer.init_transactions()
                 producer.begin_transaction()
             committed = time.monotonic()
             for value in payloads:
-                if sent == records:
+                if sent == records or not offer(value):
                     break
-                while True:
-                    try:
-                        producer.produce(topic, value, on_delivery=delivered)
-                        break
-                    except BufferError:
-                        serve(0.01)
                 sent += 1
                 if sent % _SERVE_EVERY == 0:
                     serve()
-                while (early := pace.ahead(sent)) > 0:
+                while (early := pace.ahead(sent)) > 0 and not interrupts.count:
                     serve(min(early, 0.1))
                 if transaction is not None and time.monotonic() - committed >= transaction:
                     producer.commit_transaction()
                     committed = time.monotonic()
                     if sent < records:
                         producer.begin_transaction()
-    except KeyboardInterrupt:
-        pass
-    while len(producer):
-        serve(0.1)
-    if transaction is not None:
-        with translated():
-            producer.commit_transaction()
-    if settings.get("statistics.interval.ms") and not statistics:
-        producer.poll(int(settings["statistics.interval.ms"]) / 1000 + 0.2)
+        while len(producer) and interrupts.count < 2:
+            serve(0.1)
+        if transaction is not None and interrupts.count < 2:
+            with translated():
+                producer.commit_transaction()
+        if settings.get("statistics.interval.ms") and not statistics and not interrupts.count:
+            producer.poll(int(settings["statistics.interval.ms"]) / 1000 + 0.2)
     return Sent(
         total.total(),
         None if steady is None else steady.total(),
         failed,
         failures[0] if failures else None,
         statistics,
+        sent < records,
+        len(producer),
     )
 
 
@@ -311,6 +320,8 @@ class Consumed:
     total: Taken
     enough: bool
     statistics: Mapping[str, Any]
+    idle: float = 0.0  # seconds at the end in which nothing came
+    stopped: bool = False  # by Ctrl-C
 
 
 def consume_load(
@@ -359,13 +370,13 @@ def consume_load(
 
     count = size = window_count = window_size = 0
     window_begun = last = begun
-    try:
+    with Interrupts() as interrupts:
         with translated():
             if group is None:
                 consumer.assign(_beginnings(consumer, topics))
             else:
                 consumer.subscribe(topics, on_assign=assigned, on_revoke=revoked)
-            while count < records:
+            while count < records and not interrupts.count:
                 batch = consumer.consume(min(_FETCHED, records - count), 0.1)
                 now = time.monotonic()
                 for message in batch:
@@ -395,14 +406,18 @@ def consume_load(
                         )
                     window_begun, window_count, window_size = now, count, size
                     window_joining = 0.0
-    except KeyboardInterrupt:
-        pass
-    ended = time.monotonic()
-    with translated():
-        if settings.get("statistics.interval.ms") and not statistics:
-            consumer.poll(int(settings["statistics.interval.ms"]) / 1000 + 0.2)
-        consumer.close()
-    return Consumed(Taken(count, size, ended - begun, joining), count >= records, statistics)
+        ended = time.monotonic()
+        with translated():
+            if settings.get("statistics.interval.ms") and not statistics and not interrupts.count:
+                consumer.poll(int(settings["statistics.interval.ms"]) / 1000 + 0.2)
+            consumer.close()
+    return Consumed(
+        Taken(count, size, ended - begun, joining),
+        count >= records,
+        statistics,
+        ended - last,
+        interrupts.count > 0 and count < records,
+    )
 
 
 def _beginnings(consumer: rd.Consumer, topics: list[str]) -> list[rd.TopicPartition]:
@@ -449,6 +464,7 @@ def latency_load(
     """Send a record, wait for it at the other end, and only then send the next.
 
     Gives each one's time in milliseconds. Anybody else who writes to the topic is an error.
+    Ctrl-C raises KeyboardInterrupt, as anywhere.
     """
     producer = rd.Producer(
         {
@@ -469,18 +485,22 @@ def latency_load(
         },
         logger=LOGGER,
     )
+    interrupts = Interrupts()
     try:
-        with translated():
+        with interrupts, translated():
             consumer.assign(_ends(consumer, topic))
             for number in range(records):
                 sent, name = value(number), None if key is None else key(number)
                 begun = time.monotonic_ns()
                 producer.produce(topic, sent, name, headers=list(headers))
-                if producer.flush(timeout):
-                    raise KafkaError(
-                        ErrorCode.REQUEST_TIMED_OUT, f"no acknowledgement within {timeout:g} s"
-                    )
-                message = _next(consumer, timeout)
+                deadline = time.monotonic() + timeout
+                while producer.flush(_SLICE):
+                    interrupts.check()
+                    if time.monotonic() >= deadline:
+                        raise KafkaError(
+                            ErrorCode.REQUEST_TIMED_OUT, f"no acknowledgement within {timeout:g} s"
+                        )
+                message = _next(consumer, timeout, interrupts)
                 elapsed = time.monotonic_ns() - begun
                 if message.value() != sent or message.key() != name:
                     raise KafkaError(
@@ -499,10 +519,11 @@ def _ends(consumer: rd.Consumer, topic: str) -> list[rd.TopicPartition]:
     return consumer.offsets_for_times(places, timeout=30)
 
 
-def _next(consumer: rd.Consumer, timeout: float) -> rd.Message:
+def _next(consumer: rd.Consumer, timeout: float, interrupts: Interrupts) -> rd.Message:
     deadline = time.monotonic() + timeout
     while (left := deadline - time.monotonic()) > 0:
-        message = consumer.poll(left)
+        interrupts.check()
+        message = consumer.poll(min(left, _SLICE))
         if message is None:
             continue
         error = message.error()

@@ -18,8 +18,8 @@ _INTRODUCTION = """\
 <!-- Made by `make docs` from the classes' own signatures and docstrings; a test compares. -->
 
 Everything here is imported from `ottla`. The asyncio variants have the same methods, to be
-awaited, with the same arguments. Programs that use them are in [examples](../../examples) and in
-the [quickstart](../quickstart.md).
+awaited, with the same arguments. Programs that use them are in
+[examples](../../examples/README.md) and in the [quickstart](../quickstart.md).
 
 Not there yet: transactions, leader elections, and TLS and SASL for those methods of `Admin` that
 are about groups and data folders.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 from ottla.client.router import Router, check, error_code
@@ -117,10 +116,7 @@ def explain(router: Router, topic: str) -> TopicRetention:
 def _leaders(router: Router, topic: str) -> dict[int, int | None]:
     [described] = router.metadata([topic]).topics
     if described.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        names = [it.name or "" for it in router.metadata(None).topics]
-        near = get_close_matches(topic, names, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}{hint}")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}")
     if described.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic!r} cannot be a topic's name")
     check(described.error_code)

@@ -16,7 +16,7 @@ from typing import Final, Self, TypeVar
 
 from ottla.client.descriptions import Node
 from ottla.client.settings import bootstrap_servers
-from ottla.client.wire import Wire
+from ottla.client.wire import Wire, advertised
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.groups import FindCoordinatorRequest
@@ -81,7 +81,7 @@ class Router:
     def any(self) -> Wire:
         """The first broker of `bootstrap` that answers, or else another that is known by now."""
         if self._first is None:
-            known = [str(node) for node in self._nodes.values() if ":" not in node.host]
+            known = [str(node) for node in self._nodes.values()]
             servers = dict.fromkeys([*self.bootstrap.split(","), *known])
             self._first = Wire.first_of(
                 ",".join(servers), timeout=self._timeout, client_id=self._client_id
@@ -105,7 +105,8 @@ class Router:
         if number not in self._nodes:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {number}")
         place = self._nodes[number]
-        wire = Wire(place.host, place.port, timeout=self._timeout, client_id=self._client_id)
+        with advertised(place):
+            wire = Wire(place.host, place.port, timeout=self._timeout, client_id=self._client_id)
         self._cap(wire)
         self._wires[number] = wire
         return wire

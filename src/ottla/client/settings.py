@@ -112,9 +112,12 @@ def parse_address(text: str) -> tuple[str, int]:
         port = int(port_text) if port_text.isascii() and port_text.isdigit() else 0
     well_formed = host.endswith("]") if host.startswith("[") else host and ":" not in host
     if not well_formed or not 0 < port < 65536:
-        raise ValueError(
-            f"{text!r} is not the address of a broker; give HOST:PORT, such as {DEFAULT_BOOTSTRAP}"
-        )
+        hint = f"HOST:PORT, such as {DEFAULT_BOOTSTRAP}"
+        if not address.startswith("[") and address.count(":") > 1:
+            hint = f"an IPv6 address in brackets, such as [::1]:{DEFAULT_PORT}"
+        elif port_text and not 0 < port < 65536:
+            hint += f"; {port_text!r} is no port, those are numbers from 1 to 65535"
+        raise ValueError(f"{text!r} is not the address of a broker; give {hint}")
     return host, port
 
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import socket
 import struct
-from contextlib import suppress
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Self
 
 from ottla.client.settings import parse_address
 from ottla.errors import ErrorCode, KafkaError
@@ -24,6 +25,9 @@ from ottla.protocol.compiler import codec
 from ottla.protocol.header import parse_response_header, request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.primitives import DecodeError
+
+if TYPE_CHECKING:
+    from ottla.client.descriptions import Node
 
 _SIZE = struct.Struct(">i")
 _MAX_RESPONSE = 256 << 20
@@ -170,6 +174,20 @@ class Wire:
             ErrorCode.NETWORK_EXCEPTION,
             f"what listens at {self.host}:{self.port} is not a Kafka broker ({what})",
         )
+
+
+@contextmanager
+def advertised(node: Node) -> Iterator[None]:
+    """Connect to where a broker said that it is; that it is not there is the address's fault."""
+    try:
+        yield
+    except KafkaError as error:
+        raise KafkaError(
+            ErrorCode.NETWORK_EXCEPTION,
+            f"broker {node.id} is advertised as {node}, and cannot be reached there "
+            f"({error.message or error.code.text}); it must advertise an address that can be "
+            f"reached from here (--advertise, advertised.listeners)",
+        ) from None
 
 
 def _constant(name: str) -> str:

@@ -1,7 +1,6 @@
 """The records of Kafka's own metadata log, as far as an import needs them.
 
-A record's value is a frame: frame version 1, the type's number and its version as unsigned varints,
-then the fields in Kafka's flexible encoding (lengths as varints plus one, tagged fields last).
+`protocol.messages.internal.metadata_log` declares what is on disk; this module says what it means.
 Types that only matter to a running Kafka cluster decode to `Irrelevant`; types that hold something
 which Ottla does not keep yet decode to `Foreign`, so that an import can say what it left out. A
 type or version that is not known here is an error: skipping it could lose anything.
@@ -9,14 +8,20 @@ type or version that is not known here is an error: skipping it could lose anyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 from ottla.model.ids import TopicId
+from ottla.protocol.compiler import codec
+from ottla.protocol.messages.internal import metadata_log as wire
+from ottla.protocol.primitives import DecodeError
+from ottla.protocol.schema import schema_of
 from ottla.records.errors import InvalidBatch
 from ottla.records.varint import decode_unsigned
 
 _FRAME_VERSION = 1
+_SAME_LEADER = -2
 
 
 class UnknownRecord(ValueError):
@@ -126,235 +131,125 @@ MetadataRecord = (
 def decode_record(value: bytes) -> MetadataRecord:
     """The record in a frame, or UnknownRecord."""
     try:
-        frame = _Fields(value)
-        frame_version = frame.unsigned()
+        frame_version, position = decode_unsigned(value, 0)
         if frame_version != _FRAME_VERSION:
             raise UnknownRecord(f"frame version {frame_version}")
-        kind, version = frame.unsigned(), frame.unsigned()
-        if kind not in _KINDS:
+        kind, position = decode_unsigned(value, position)
+        version, position = decode_unsigned(value, position)
+        declared = _DECLARED.get(kind)
+        if declared is None and kind not in _IRRELEVANT:
             raise UnknownRecord(f"record type {kind}")
-        decode, newest = _KINDS[kind]
+        newest = schema_of(declared).versions.high if declared else _IRRELEVANT[kind]
         if version > newest:
             raise UnknownRecord(f"version {version} of record type {kind}")
-        record = decode(frame, version)
-        if not isinstance(record, Irrelevant | Foreign | BrokerSeen) and frame.left:
-            raise UnknownRecord(f"{frame.left} bytes left over in a record of type {kind}")
-    except (InvalidBatch, UnicodeDecodeError) as error:
+        if declared is None:
+            return Irrelevant()
+        record: Any
+        record, end = codec(declared, version).decode(memoryview(value), position)
+    except (InvalidBatch, DecodeError) as error:
         raise UnknownRecord(f"malformed metadata record: {error}") from None
-    return record
+    if end < len(value):
+        raise UnknownRecord(f"{len(value) - end} bytes left over in a record of type {kind}")
+    return _meaning(record)
 
 
-class _Fields:
-    """A cursor over flexible fields."""
-
-    __slots__ = ("_data", "_position")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    @property
-    def left(self) -> int:
-        return len(self._data) - self._position
-
-    def raw(self, size: int) -> bytes:
-        if not 0 <= size <= self.left:
-            raise UnknownRecord(f"{size} bytes announced, {self.left} left")
-        self._position += size
-        return self._data[self._position - size : self._position]
-
-    def unsigned(self) -> int:
-        value, self._position = decode_unsigned(self._data, self._position)
-        return value
-
-    def int8(self) -> int:
-        return int.from_bytes(self.raw(1), "big", signed=True)
-
-    def int16(self) -> int:
-        return int.from_bytes(self.raw(2), "big", signed=True)
-
-    def int32(self) -> int:
-        return int.from_bytes(self.raw(4), "big", signed=True)
-
-    def int64(self) -> int:
-        return int.from_bytes(self.raw(8), "big", signed=True)
-
-    def topic_id(self) -> TopicId:
-        return TopicId(self.raw(16))
-
-    def nullable_string(self) -> str | None:
-        length = self.unsigned()
-        return None if length == 0 else self.raw(length - 1).decode()
-
-    def string(self) -> str:
-        value = self.nullable_string()
-        if value is None:
-            raise UnknownRecord("a null string where none may be")
-        return value
-
-    def count(self) -> int:
-        """The length of an array, null counting as empty."""
-        count = max(0, self.unsigned() - 1)
-        if count > self.left:
-            raise UnknownRecord(f"an array of {count} elements in {self.left} bytes")
-        return count
-
-    def int32s(self) -> tuple[int, ...]:
-        return tuple(self.int32() for _ in range(self.count()))
-
-    def strings(self) -> tuple[str, ...]:
-        return tuple(self.string() for _ in range(self.count()))
-
-    def tags(self) -> dict[int, _Fields]:
-        fields = {}
-        for _ in range(self.unsigned()):
-            tag, size = self.unsigned(), self.unsigned()
-            fields[tag] = _Fields(self.raw(size))
-        return fields
+def _meaning(record: Any) -> MetadataRecord:
+    """What a record says, as far as it concerns an import."""
+    match record:
+        case wire.RegisterBrokerRecord():
+            return BrokerSeen(record.broker_id, present=True)
+        case wire.UnregisterBrokerRecord():
+            return BrokerSeen(record.broker_id, present=False)
+        case wire.TopicRecord():
+            return TopicCreated(record.name, TopicId(record.topic_id))
+        case wire.RemoveTopicRecord():
+            return TopicRemoved(TopicId(record.topic_id))
+        case wire.PartitionRecord():
+            return PartitionSet(
+                TopicId(record.topic_id),
+                record.partition_id,
+                tuple(record.replicas),
+                record.leader,
+                record.leader_epoch,
+                record.partition_epoch,
+            )
+        case wire.PartitionChangeRecord():
+            return PartitionChanged(
+                TopicId(record.topic_id),
+                record.partition_id,
+                replicas=None if record.replicas is None else tuple(record.replicas),
+                leader=None if record.leader == _SAME_LEADER else record.leader,
+            )
+        case wire.ConfigRecord():
+            return ConfigSet(record.resource_type, record.resource_name, record.name, record.value)
+        case wire.ProducerIdsRecord():
+            return ProducerIdsTaken(record.next_producer_id)
+        case wire.FeatureLevelRecord():
+            return FeatureSet(record.name, record.feature_level)
+        case wire.BeginTransactionRecord():
+            return TransactionStep("begin")
+        case wire.EndTransactionRecord():
+            return TransactionStep("end")
+        case wire.AbortTransactionRecord():
+            return TransactionStep("abort")
+        case _:
+            return _foreign(record)
 
 
-def _topic(fields: _Fields, version: int) -> MetadataRecord:
-    record = TopicCreated(fields.string(), fields.topic_id())
-    fields.tags()
-    return record
+def _foreign(record: Any) -> Foreign:
+    """What Ottla does not keep yet."""
+    match record:
+        case wire.AccessControlEntryRecord():
+            return Foreign("ACLs", record.id, present=True)
+        case wire.RemoveAccessControlEntryRecord():
+            return Foreign("ACLs", record.id, present=False)
+        case wire.UserScramCredentialRecord():
+            return Foreign("SCRAM credentials", (record.name, record.mechanism), present=True)
+        case wire.RemoveUserScramCredentialRecord():
+            return Foreign("SCRAM credentials", (record.name, record.mechanism), present=False)
+        case wire.DelegationTokenRecord():
+            return Foreign("delegation tokens", record.token_id, present=True)
+        case wire.RemoveDelegationTokenRecord():
+            return Foreign("delegation tokens", record.token_id, present=False)
+        case wire.ClientQuotaRecord():
+            entity = frozenset((part.entity_type, part.entity_name) for part in record.entity)
+            return Foreign("client quotas", (entity, record.key), present=not record.remove)
+        case _:
+            raise UnknownRecord(f"a {type(record).__name__}, which has no meaning here")
 
 
-def _remove_topic(fields: _Fields, version: int) -> MetadataRecord:
-    record = TopicRemoved(fields.topic_id())
-    fields.tags()
-    return record
-
-
-def _partition(fields: _Fields, version: int) -> MetadataRecord:
-    partition, topic_id = fields.int32(), fields.topic_id()
-    replicas = fields.int32s()
-    fields.int32s()  # in-sync replicas: of a single replica there is only one possibility
-    fields.int32s()  # replicas being removed
-    fields.int32s()  # replicas being added
-    leader, leader_epoch, partition_epoch = fields.int32(), fields.int32(), fields.int32()
-    if version >= 1:
-        fields.raw(16 * fields.count())  # the ids of the log directories
-    fields.tags()
-    return PartitionSet(topic_id, partition, replicas, leader, leader_epoch, partition_epoch)
-
-
-def _partition_change(fields: _Fields, version: int) -> MetadataRecord:
-    partition, topic_id = fields.int32(), fields.topic_id()
-    changed = fields.tags()
-    leader = changed[1].int32() if 1 in changed else -2
-    return PartitionChanged(
-        topic_id,
-        partition,
-        replicas=changed[2].int32s() if 2 in changed else None,
-        leader=None if leader == -2 else leader,
+_DECLARED: dict[int | None, type[Any]] = {
+    schema_of(declared).api_key: declared
+    for declared in (
+        wire.RegisterBrokerRecord,
+        wire.UnregisterBrokerRecord,
+        wire.TopicRecord,
+        wire.PartitionRecord,
+        wire.ConfigRecord,
+        wire.PartitionChangeRecord,
+        wire.RemoveTopicRecord,
+        wire.DelegationTokenRecord,
+        wire.UserScramCredentialRecord,
+        wire.FeatureLevelRecord,
+        wire.ClientQuotaRecord,
+        wire.ProducerIdsRecord,
+        wire.AccessControlEntryRecord,
+        wire.RemoveAccessControlEntryRecord,
+        wire.RemoveUserScramCredentialRecord,
+        wire.BeginTransactionRecord,
+        wire.EndTransactionRecord,
+        wire.AbortTransactionRecord,
+        wire.RemoveDelegationTokenRecord,
     )
+}
 
-
-def _config(fields: _Fields, version: int) -> MetadataRecord:
-    record = ConfigSet(fields.int8(), fields.string(), fields.string(), fields.nullable_string())
-    fields.tags()
-    return record
-
-
-def _producer_ids(fields: _Fields, version: int) -> MetadataRecord:
-    fields.int32()  # the broker that asked
-    fields.int64()  # and its epoch
-    record = ProducerIdsTaken(fields.int64())
-    fields.tags()
-    return record
-
-
-def _feature(fields: _Fields, version: int) -> MetadataRecord:
-    record = FeatureSet(fields.string(), fields.int16())
-    fields.tags()
-    return record
-
-
-def _register_broker(fields: _Fields, version: int) -> MetadataRecord:
-    return BrokerSeen(fields.int32(), present=True)
-
-
-def _unregister_broker(fields: _Fields, version: int) -> MetadataRecord:
-    return BrokerSeen(fields.int32(), present=False)
-
-
-def _acl(fields: _Fields, version: int) -> MetadataRecord:
-    return Foreign("ACLs", fields.raw(16), present=True)
-
-
-def _remove_acl(fields: _Fields, version: int) -> MetadataRecord:
-    return Foreign("ACLs", fields.raw(16), present=False)
-
-
-def _scram(fields: _Fields, version: int) -> MetadataRecord:
-    return Foreign("SCRAM credentials", (fields.string(), fields.int8()), present=True)
-
-
-def _remove_scram(fields: _Fields, version: int) -> MetadataRecord:
-    return Foreign("SCRAM credentials", (fields.string(), fields.int8()), present=False)
-
-
-def _token(fields: _Fields, version: int) -> MetadataRecord:
-    fields.string()  # owner
-    fields.string()  # requester
-    fields.strings()  # renewers
-    fields.raw(3 * 8)  # issued, at most until, expires
-    return Foreign("delegation tokens", fields.string(), present=True)
-
-
-def _remove_token(fields: _Fields, version: int) -> MetadataRecord:
-    return Foreign("delegation tokens", fields.string(), present=False)
-
-
-def _quota(fields: _Fields, version: int) -> MetadataRecord:
-    entity = []
-    for _ in range(fields.count()):
-        entity.append((fields.string(), fields.nullable_string()))
-        fields.tags()
-    key = fields.string()
-    fields.raw(8)  # the quota itself, a double
-    removed = fields.int8() != 0
-    return Foreign("client quotas", (frozenset(entity), key), present=not removed)
-
-
-def _transaction(step: str) -> Callable[[_Fields, int], MetadataRecord]:
-    def decode(fields: _Fields, version: int) -> MetadataRecord:
-        fields.tags()
-        return TransactionStep(step)
-
-    return decode
-
-
-def _irrelevant(fields: _Fields, version: int) -> MetadataRecord:
-    return Irrelevant()
-
-
-# The type's number in Kafka: how to read it, and the newest version that Kafka 4.2 writes.
-_KINDS: dict[int, tuple[Callable[[_Fields, int], MetadataRecord], int]] = {
-    0: (_register_broker, 3),
-    1: (_unregister_broker, 0),
-    2: (_topic, 0),
-    3: (_partition, 2),
-    4: (_config, 0),
-    5: (_partition_change, 2),
-    7: (_irrelevant, 0),  # fence broker
-    8: (_irrelevant, 0),  # unfence broker
-    9: (_remove_topic, 0),
-    10: (_token, 0),
-    11: (_scram, 0),
-    12: (_feature, 0),
-    14: (_quota, 0),
-    15: (_producer_ids, 0),
-    17: (_irrelevant, 2),  # broker registration change
-    18: (_acl, 0),
-    19: (_remove_acl, 0),
-    20: (_irrelevant, 0),  # no-op
-    21: (_irrelevant, 0),  # ZooKeeper migration state
-    22: (_remove_scram, 0),
-    23: (_transaction("begin"), 0),
-    24: (_transaction("end"), 0),
-    25: (_transaction("abort"), 0),
-    26: (_remove_token, 0),
-    27: (_irrelevant, 0),  # register controller
-    28: (_irrelevant, 0),  # clear eligible leader replicas
+# Types of which nothing is read, and the newest version of each that Kafka 4.2 writes.
+_IRRELEVANT = {
+    7: 0,  # fence broker
+    8: 0,  # unfence broker
+    17: 2,  # broker registration change
+    20: 0,  # no-op
+    21: 0,  # ZooKeeper migration state
+    27: 0,  # register controller
+    28: 0,  # clear eligible leader replicas
 }

@@ -3,15 +3,16 @@
 Kafka's grammar and rules: `NAME://host:port`, where the name chooses a security protocol through
 `listener.security.protocol.map`, an empty host or 0.0.0.0 binds every interface, port 0 takes any
 free port, and what is advertised is what clients are told to connect to. Two things are our own:
-nothing that cannot be connected to is ever advertised (Kafka refuses to start where we put the
-host's name), and listeners meant for Kafka's controller are read but not opened.
+nothing that cannot be connected to is ever advertised (Kafka refuses to start where we put a name
+of this host that others can reach), and listeners meant for Kafka's controller are read but not
+opened.
 """
 
 from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ottla.config.setting import ConfigError
@@ -45,6 +46,13 @@ class Listener:
         """True when the socket is bound to all interfaces rather than to one address."""
         return self.host in ANY_HOST
 
+    @property
+    def families(self) -> tuple[int, ...]:
+        """The kinds of addresses that reach a socket bound to all interfaces."""
+        if self.host == "::":
+            return (socket.AF_INET, socket.AF_INET6)
+        return (socket.AF_INET,)
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
@@ -58,6 +66,7 @@ class ListenerPlan:
     advertised: tuple[Listener, ...]  # a subset of the names in `listeners`; never a wildcard host
     ignored: tuple[Listener, ...]  # meant for Kafka's controller
     inter_broker: str  # name of the listener that brokers use among themselves
+    chosen: frozenset[str] = frozenset()  # names of those whose advertised host nobody gave
 
     def advertise(self, bound_ports: Mapping[str, int]) -> tuple[Listener, ...]:
         """The advertised listeners once sockets are bound: port 0 becomes the real port."""
@@ -118,9 +127,66 @@ def parse_listener(setting: str, text: str, protocols: Mapping[str, str]) -> Lis
     return Listener(name, bracketed if bracketed is not None else plain, number, protocol)
 
 
-def canonical_hostname() -> str:
-    """This host's name as others are likely to know it."""
-    return socket.getfqdn() or socket.gethostname() or "localhost"
+def reachable_host(families: Collection[int] = (socket.AF_INET,)) -> str:
+    """A name or address of this host that other machines can reach, as far as can be known here.
+
+    That is the host's own name, if it stands for an address of this host and not for loopback: many
+    machines have their own name in /etc/hosts as 127.0.0.1, and a client elsewhere that is sent to
+    `localhost` finds itself. Else the address that connections to elsewhere come from; and where
+    there is no network, localhost.
+    """
+    for name in dict.fromkeys((socket.getfqdn(), socket.gethostname())):
+        if name and _leads_here(name, families):
+            return name
+    for family in families:
+        address = _outward_address(family)
+        if address is not None:
+            return address
+    return "localhost"
+
+
+def _leads_here(name: str, families: Collection[int]) -> bool:
+    """Whether a name stands for addresses that others can use, and all of them are this host's."""
+    try:
+        found = {
+            (family, address[0])
+            for family, _, _, _, address in socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
+            if family in families
+        }
+    except (OSError, UnicodeError):
+        return False
+    return bool(found) and all(
+        _is_routable(str(address)) and _is_ours(family, str(address)) for family, address in found
+    )
+
+
+def _is_ours(family: int, address: str) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _outward_address(family: int) -> str | None:
+    """Where connections to elsewhere come from. Nothing is sent: connecting a datagram socket only
+    looks up the route, here to addresses that are reserved for documentation."""
+    anywhere = "192.0.2.1" if family == socket.AF_INET else "2001:db8::1"
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((anywhere, 9))
+            address = str(probe.getsockname()[0])
+    except OSError:
+        return None
+    return address if _is_routable(address) else None
+
+
+def _is_routable(address: str) -> bool:
+    import ipaddress  # only where every interface is bound
+
+    parsed = ipaddress.ip_address(address)
+    return not (parsed.is_loopback or parsed.is_unspecified or parsed.is_link_local)
 
 
 def plan_listeners(
@@ -131,7 +197,7 @@ def plan_listeners(
     controller_names: Sequence[str] = (),
     inter_broker_name: str | None = None,
     inter_broker_protocol: str | None = None,
-    hostname: Callable[[], str] = canonical_hostname,
+    hostname: Callable[[Collection[int]], str] = reachable_host,
 ) -> ListenerPlan:
     """Judge the listener settings together. Raises `ConfigError` at the first contradiction."""
     protocols = parse_protocol_map(protocol_map)
@@ -152,12 +218,13 @@ def plan_listeners(
                 one,
                 f"{one.security_protocol} listeners are not supported yet; only PLAINTEXT is",
             )
-    told = _advertised(opened, advertised, protocols, not_opened, hostname)
+    told, chosen = _advertised(opened, advertised, protocols, not_opened, hostname)
     return ListenerPlan(
         listeners=opened,
         advertised=told,
         ignored=tuple(one for one in everything if one.name in not_opened),
         inter_broker=_inter_broker(told, inter_broker_name, inter_broker_protocol),
+        chosen=chosen,
     )
 
 
@@ -166,11 +233,15 @@ def _advertised(
     advertised: Sequence[str] | None,
     protocols: Mapping[str, str],
     not_opened: set[str],
-    hostname: Callable[[], str],
-) -> tuple[Listener, ...]:
+    hostname: Callable[[Collection[int]], str],
+) -> tuple[tuple[Listener, ...], frozenset[str]]:
+    """What clients are told, and the names of the listeners whose host is chosen here."""
     if advertised is None:
-        host = hostname() if any(one.binds_everywhere for one in opened) else ""
-        return tuple(replace(one, host=host) if one.binds_everywhere else one for one in opened)
+        chosen = frozenset(one.name for one in opened if one.binds_everywhere)
+        return tuple(
+            replace(one, host=hostname(one.families)) if one.name in chosen else one
+            for one in opened
+        ), chosen
     setting = "advertised.listeners"
     told = [parse_listener(setting, text, protocols) for text in advertised]
     told = [one for one in told if one.name not in not_opened]
@@ -194,8 +265,12 @@ def _advertised(
         raise ConfigError.invalid(
             setting, ",".join(advertised), "no listener for clients is advertised"
         )
-    host = hostname() if any(not one.host for one in told) else ""
-    return tuple(one if one.host else replace(one, host=host) for one in told)
+    bound = {one.name: one for one in opened}
+    chosen = frozenset(one.name for one in told if not one.host)
+    return tuple(
+        replace(one, host=hostname(bound[one.name].families)) if one.name in chosen else one
+        for one in told
+    ), chosen
 
 
 def _inter_broker(told: Sequence[Listener], name: str | None, protocol: str | None) -> str:

@@ -78,7 +78,9 @@ def load(
         problems.append(_told(error, last))
     # What is well-formed is still judged as a whole, so that the second start is the last.
     config = BrokerConfig.of({name: one.text for name, one in last.items() if name not in invalid})
-    problems += [_told(e, last) for e in contradictions(config) if e.name not in invalid]
+    problems += [
+        _told(e, last, judged_alone=False) for e in contradictions(config) if e.name not in invalid
+    ]
 
     unknown = [one for name, one in last.items() if not is_known(name)]
     remarks = [f"{one.origin}: unknown setting {one.name}{_hint(one.name)}" for one in unknown]
@@ -136,7 +138,8 @@ def _repetitions(given: list[Given]) -> list[str]:
     return remarks
 
 
-def _told(error: ConfigError, last: Mapping[str, Given]) -> str:
+def _told(error: ConfigError, last: Mapping[str, Given], *, judged_alone: bool = True) -> str:
+    """One line. What values are allowed helps only where the value alone is wrong."""
     origin = last.get(error.name)
     if origin is None:  # a fallback was given instead: log.retention.hours for log.retention.ms
         setting = BrokerConfig.settings.get(error.name)
@@ -147,7 +150,7 @@ def _told(error: ConfigError, last: Mapping[str, Given]) -> str:
         setting = BrokerConfig.settings.get(origin.name)
         allowed = setting.allowed if setting is not None else ""
         kind = setting.type.name if setting is not None else ""
-        if error.name == origin.name and allowed:
+        if judged_alone and error.name == origin.name and allowed:
             message += f" ({kind}, {allowed})"
         if not message.startswith("Invalid value"):
             shown = "[hidden]" if setting is not None and setting.sensitive else origin.text

@@ -73,8 +73,8 @@ def _differences() -> str:
     lines += [
         "",
         "`log.dir` is relative to where the broker is started. Kafka refuses to start with "
-        "`listeners=…://0.0.0.0:…` and nothing advertised; here the host's name is advertised "
-        "then, as it is for an empty host.",
+        "`listeners=…://0.0.0.0:…` and nothing advertised; here a name or address of the host that "
+        "other machines can reach is advertised then, as it is for an empty host.",
         "",
     ]
     return "\n".join(lines)

@@ -18,19 +18,7 @@ R = TypeVar("R")
 
 def then(reply: T | Deferred[T], shape: Callable[[T], R]) -> R | Deferred[R]:
     """What `shape` makes of the reply, when it is there. A failure stays one."""
-    if not isinstance(reply, Deferred):
-        return shape(reply)
-    shaped: Deferred[R] = Deferred()
-    shaped.on_abandon = reply.abandon
-
-    def done(settled: Deferred[T]) -> None:
-        try:
-            shaped.resolve(shape(settled.result()))
-        except Exception as error:
-            shaped.fail(error)
-
-    reply.on_done(done)
-    return shaped
+    return reply.shape(shape) if isinstance(reply, Deferred) else shape(reply)
 
 
 def attempt(call: Callable[[], T | Deferred[T]]) -> T | KafkaError | Deferred[T]:

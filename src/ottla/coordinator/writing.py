@@ -109,7 +109,9 @@ class Writer:
         self._writes += 1
         if self._gathers and (self._writes > FEW or self._gathered):
             limit = self._limit()
-            size = sum(map(_size, result.records))
+            size = RECORD_OVERHEAD * len(result.records)
+            for key, value in result.records:
+                size += len(key) + (0 if value is None else len(value))
             if self._gathered_bytes + size > limit:
                 self._write_gathered()
             if size <= limit:
@@ -208,8 +210,9 @@ class Writer:
         replay = self._shard.replay
         try:
             for record in records:
+                key, value = record
                 meaning = record.meaning if type(record) is Written else None
-                replay(*record, offset=offset, meaning=meaning)
+                replay(key, value, offset=offset, meaning=meaning)
                 offset += 1
         except Exception:
             logger.exception("%s: a change could not be applied", self._partition.id)
@@ -232,7 +235,10 @@ class Writer:
         """The value, or a Deferred of it; a KafkaError is raised, or fails the Deferred."""
         if not self._gathered and self._all_committed():
             if isinstance(value, KafkaError):
-                raise value
+                try:
+                    raise value
+                finally:
+                    del value  # or the error and this frame would hold each other
             return value
         deferred: Deferred[Any] = Deferred()
         self.answer(deferred, value)

@@ -27,7 +27,7 @@ from ottla.coordinator.group.consumer_commands import (
     NamedPartitions,
 )
 from ottla.coordinator.group.consumer_group import AWAY_EPOCH, LEFT_EPOCH
-from ottla.coordinator.group.members import Client, check_group_id
+from ottla.coordinator.group.members import check_group_id, client_at
 from ottla.coordinator.replies import attempt, gather, then
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
@@ -68,13 +68,12 @@ def consumer_group_heartbeat(
     body = request.body
     _check_enabled(services)
     _check(body, request.api_version, services.config.group_consumer_assignors)
-    address = request.connection.peer.rpartition(":")[0].strip("[]")
     owned, topics = body.topic_partitions, body.subscribed_topic_names
     command = ConsumerHeartbeat(
         body.group_id,
         body.member_id,
         body.member_epoch,
-        Client(request.client_id or "", f"/{address}"),
+        client_at(request.client_id or "", request.connection.peer),
         body.instance_id,
         body.rack_id,
         body.rebalance_timeout_ms,

@@ -35,7 +35,7 @@ from ottla.coordinator.group.commands import (
     Sync,
     Synced,
 )
-from ottla.coordinator.group.members import Client
+from ottla.coordinator.group.members import client_at
 from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.coordinator.replies import then
 from ottla.dispatch.context import Request, Services
@@ -151,7 +151,7 @@ def join_group(
         body.group_id,
         body.member_id,
         body.group_instance_id,
-        client(request),
+        client_at(request.client_id or "", request.connection.peer),
         body.session_timeout_ms,
         body.rebalance_timeout_ms if has_timeout else body.session_timeout_ms,
         body.protocol_type,
@@ -161,12 +161,6 @@ def join_group(
         reason=body.reason,
     )
     return then(services.groups.join(command), lambda reply: _joined(request, reply))
-
-
-def client(request: Request[Any]) -> Client:
-    """Who asks, in Kafka's spelling: an address begins with a slash."""
-    address = request.connection.peer.rpartition(":")[0].strip("[]")
-    return Client(request.client_id or "", f"/{address}")
 
 
 def _joined(request: Request[wire.JoinGroupRequest], reply: Joined) -> wire.JoinGroupResponse:

@@ -15,8 +15,13 @@ class Endpoint:
     port: int
     security_protocol: str = "PLAINTEXT"
 
+    @property
+    def address(self) -> str:
+        """HOST:PORT as it is typed: an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def __str__(self) -> str:
-        return f"{self.listener}://{self.host}:{self.port}"
+        return f"{self.listener}://{self.address}"
 
 
 @dataclass(frozen=True, slots=True)

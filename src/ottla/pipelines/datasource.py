@@ -16,14 +16,19 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
 )
 
+from ottla.pipelines import catalog
 from ottla.pipelines.errors import OptionError
-from ottla.pipelines.options import truth
+from ottla.pipelines.option_table import Use
+from ottla.pipelines.source.column_choice import USUAL
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
@@ -31,17 +36,22 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
 
-_COLUMNS = (
-    StructType()
-    .add("key", BinaryType())
-    .add("value", BinaryType())
-    .add("topic", StringType())
-    .add("partition", IntegerType())
-    .add("offset", LongType())
-    .add("timestamp", TimestampType())
-    .add("timestampType", IntegerType())
-)
-_HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+_FIELDS = {
+    field.name: field
+    for field in (
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField(
+            "headers",
+            ArrayType(StructType().add("key", StringType()).add("value", BinaryType())),
+        ),
+    )
+}
 
 
 class OttlaDataSource(DataSource):
@@ -52,58 +62,73 @@ class OttlaDataSource(DataSource):
         return "ottla"
 
     def schema(self) -> StructType:
-        """The columns of every topic. What is wrong in any case is said here, at `load()`."""
-        from ottla.pipelines.source.options import ReadOptions
+        """The columns of every topic. What is wrong in any case is said here, at `load()`.
 
-        mistakes: set[str] = set()
-        for streaming in (False, True):
-            try:
-                ReadOptions.of(self.options, streaming=streaming)
-            except OptionError as error:
-                mistakes.add(str(error))
-                first = error
-            else:
-                mistakes.add("")
-        if len(mistakes) == 1 and "" not in mistakes:
-            raise first
-        return self._schema()
+        Spark asks for it with the properties of a table when that is created.
+        """
+        table = catalog.table_options(self.options)
+        if table is None:
+            return _schema(_columns(self.options))
+        columns = _columns(table)
+        schema = _schema(columns)
+        carrier = "value" if "value" in columns else columns[0]
+        schema[carrier].metadata = catalog.metadata(table)
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from ottla.pipelines.source.batch import OttlaFilteringReader, OttlaReader
         from ottla.pipelines.source.options import ReadOptions
 
-        self._refuse_other(schema)
-        options = ReadOptions.of(self.options, streaming=False)
+        given = catalog.read_options(self.options, schema, Use.BATCH)
+        options = ReadOptions.of(given, streaming=False)
+        _refuse_other(schema, options.columns)
         return OttlaFilteringReader(options) if options.pushdown else OttlaReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from ottla.pipelines.source.options import ReadOptions
         from ottla.pipelines.source.stream import OttlaStreamReader
 
-        self._refuse_other(schema)
-        return OttlaStreamReader(ReadOptions.of(self.options, streaming=True))
+        given = catalog.read_options(self.options, schema, Use.STREAM)
+        options = ReadOptions.of(given, streaming=True)
+        _refuse_other(schema, options.columns)
+        return OttlaStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from ottla.pipelines.sink.writer import OttlaWriter
 
-        return OttlaWriter(schema, dict(self.options), overwrite)
+        return OttlaWriter(schema, catalog.write_options(self.options), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from ottla.pipelines.sink.writer import OttlaStreamWriter
 
-        return OttlaStreamWriter(schema, dict(self.options), overwrite)
+        return OttlaStreamWriter(schema, catalog.write_options(self.options), overwrite)
 
-    def _schema(self) -> StructType:
-        with_headers = truth("includeHeaders", self.options.get("includeHeaders") or "false")
-        # `add` changes what it is called on.
-        columns = StructType(list(_COLUMNS.fields))
-        return columns.add("headers", _HEADERS) if with_headers else columns
 
-    def _refuse_other(self, schema: StructType) -> None:
-        fixed = self._schema()
-        if schema != fixed:
-            raise OptionError(
-                "schema",
-                "A topic has the columns it has, and a schema cannot be given: leave out schema(), "
-                f"and cast from {', '.join(fixed.fieldNames())}.",
-            )
+def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of a read by these options."""
+    from ottla.pipelines.source.options import ReadOptions
+
+    mistakes: list[OptionError] = []
+    for streaming in (False, True):
+        try:
+            return ReadOptions.of(given, streaming=streaming).columns
+        except OptionError as error:
+            mistakes.append(error)
+    if len({str(mistake) for mistake in mistakes}) == 1:
+        raise mistakes[0]
+    return USUAL  # whoever asks for a reader is told what is wrong for that one
+
+
+def _schema(names: tuple[str, ...]) -> StructType:
+    fields = (_FIELDS[name] for name in names)
+    return StructType([StructField(field.name, field.dataType) for field in fields])
+
+
+def _refuse_other(schema: StructType, names: tuple[str, ...]) -> None:
+    found = [(field.name, field.dataType) for field in schema.fields]
+    if found != [(name, _FIELDS[name].dataType) for name in names]:
+        raise OptionError(
+            "schema",
+            "A topic has the columns it has, and a schema cannot be given: leave out schema(), "
+            f"and cast from {', '.join(names)}.",
+        )

@@ -82,7 +82,11 @@ _AT_ONCE = Standing(HARMLESS, "a task sends what it has at once, in full batches
 _CREATES = Standing(HARMLESS, "a query does not create the topics it reads")
 _WAITS = Standing(HARMLESS, "fetchOffset.numRetries and kafkaConsumer.pollTimeoutMs say how long")
 _NO_INTERNAL = Standing(HARMLESS, "a pattern never matches an internal topic")
-_ONE_BY_ONE = Standing(HARMLESS, "a partition has one batch on its way at a time, in order")
+_ONE_BY_ONE = Standing(
+    HARMLESS,
+    "a partition has one batch on its way at a time, in order, so that no number of requests "
+    "stands against idempotence",
+)
 _EVEN = Standing(HARMLESS, "rows without a key and a partition are spread evenly")
 _UNUSED_TRANSACTIONS = Standing(HARMLESS, "nothing is written in transactions")
 
@@ -267,7 +271,7 @@ def _rows() -> Iterator[KafkaSetting]:
     yield _write("compression.lz4.level", default="9", least=1, most=17)
     yield _write("compression.zstd.level", default="3", least=-131072, most=22)
     yield _write("delivery.timeout.ms", default="120000", least=1)
-    yield _write("enable.idempotence", flag=True)
+    yield _write("enable.idempotence", default="true", flag=True)
     yield _write("max.request.size", least=1)
     yield _write("retries", default="2147483647", least=0)
     yield _write("linger.ms", _AT_ONCE)

@@ -171,6 +171,13 @@ OPTIONS: tuple[Option, ...] = (
         "add the column `headers`; for a write the column itself says it",
     ),
     Option(
+        "columns",
+        READ,
+        "",
+        "the columns that are read, by comma, `key,timestamp`: what is not named is not sent to "
+        "Spark, which asks no Python source for fewer; Ottla's own",
+    ),
+    Option(
         "groupIdPrefix",
         READ,
         "`spark-kafka-source`",
@@ -218,9 +225,16 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "delivery",
         WRITE,
-        "`at_least_once`",
-        "`at_least_once`, or `idempotent`: a request that is sent again writes nothing twice; "
+        "`idempotent`",
+        "`idempotent`: a request that is sent again writes nothing twice; or `at_least_once`; "
         "Ottla's own",
+    ),
+    Option(
+        "keepTimestamps",
+        WRITE,
+        "`false`",
+        "take the timestamp of each record from the column `timestamp`, where it is not null; the "
+        "time of writing else; Ottla's own",
     ),
     Option("kafka.*", ALL, "", "any setting of Kafka's consumer or producer, see below"),
     Option("checkpointLocation", ALL, "", "Spark's own: where a query keeps its progress"),

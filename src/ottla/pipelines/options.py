@@ -60,7 +60,7 @@ class Options:
             self._check(plain)
 
     def _check(self, plain: str) -> None:
-        option = _BY_NAME.get(plain) or _of_a_family(plain)
+        option = option_named(plain)
         if option is None:
             raise unknown(plain, (known.name for known in _BY_NAME.values()))
         name = plain if "*" in option.name else option.name
@@ -97,6 +97,11 @@ class Options:
         """A time with its unit, `15m`; a bare number is milliseconds."""
         value = self.text(name)
         return default if value is None else duration(name, value)
+
+
+def option_named(plain: str) -> Option | None:
+    """The row of the table for a name in lower case; None when there is none."""
+    return _BY_NAME.get(plain) or _of_a_family(plain)
 
 
 def _of_a_family(plain: str) -> Option | None:

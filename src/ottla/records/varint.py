@@ -23,6 +23,8 @@ def encode(value: int) -> bytes:
     rest = (value << 1) ^ (value >> 63)
     if rest < 0x80:
         return SHORT[rest]
+    if rest < 0x4000:
+        return bytes((rest & 0x7F | 0x80, rest >> 7))
     out = bytearray()
     while rest >= 0x80:
         out.append((rest & 0x7F) | 0x80)

@@ -23,6 +23,17 @@ class HumanFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(room)s: %(message)s")
+        self._second = -1
+        self._second_text = ""
+
+    def formatTime(  # noqa: N802 (logging's own name)
+        self, record: logging.LogRecord, datefmt: str | None = None
+    ) -> str:
+        second = int(record.created)
+        if second != self._second:  # lines come in bursts
+            self._second_text = super().formatTime(record, self.default_time_format)
+            self._second = second
+        return f"{self._second_text},{int(record.msecs):03d}"
 
     def format(self, record: logging.LogRecord) -> str:
         record.room = record.name.removeprefix("ottla.")
@@ -51,6 +62,10 @@ def setup(
     """Send everything the product logs to `stream` (standard error), in one form."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else HumanFormatter())
+    # No line tells the process, the thread or the place in the code. Finding them out takes as long
+    # as all the rest of a line, and a rebalance of a thousand groups says two thousand lines.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # as the documentation of `logging` advises
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

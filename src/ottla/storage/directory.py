@@ -25,7 +25,7 @@ from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition, topic_id_tex
 from ottla.runtime.tasks import Tasks
 from ottla.storage import paths
 from ottla.storage.cleaner import Cleaner, CleanerSettings
-from ottla.storage.faults import describe, is_shortage, short_of_descriptors
+from ottla.storage.faults import describe, is_shortage, not_made, short_of_descriptors
 from ottla.storage.flush import GroupCommit
 from ottla.storage.folder import DataFolder, StorageUnavailable
 from ottla.storage.load import Surroundings, open_log
@@ -148,7 +148,7 @@ class LogDirectories:
                 if is_shortage(error):
                     self._release_locks()
                     raise StorageUnavailable(describe(error, "opening", folder.path)) from None
-                self._folder_failed(folder, describe(error, "opening", folder.path))
+                self._folder_failed(folder, not_made(self._fs, folder.path, error))
         self._require_one()
 
     @property

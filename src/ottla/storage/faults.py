@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import errno
 import logging
+from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.logs import RateLimit
 
+if TYPE_CHECKING:
+    from ottla.runtime.files import FileSystem
+
 _complaints = RateLimit(logging.getLogger(__name__), SystemClock())
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
+_ANOTHER = "name another with --data-dir (log.dirs in the file)"
 _RESTART = "then restart the broker"
 _ADVICE = {
     errno.ENOSPC: f"the disk is full: free some space, {_RESTART}",
@@ -55,6 +60,27 @@ def describe(error: OSError, doing: str, where: str) -> str:
     path = error.filename or where
     advice = _ADVICE.get(error.errno or 0, f"check the disk, {_RESTART}")
     return f"{doing} failed in {path}: {error.strerror or error}; {advice}"
+
+
+def not_made(fs: FileSystem, path: str, error: OSError) -> str:
+    """The same for a data folder that could not be opened, perhaps since there can be none."""
+    if fs.is_dir(path):
+        return describe(error, "opening", path)
+    parts = path.split("/")
+    above = ["/".join(parts[:number]) or "/" for number in range(1, len(parts) + 1)]
+    blocking = next((each for each in above if fs.exists(each) and not fs.is_dir(each)), None)
+    if blocking == path:
+        return f"the data folder {path} is a file; {_ANOTHER}"
+    if blocking is not None:
+        return f"the data folder {path} cannot be made: {blocking} is a file; {_ANOTHER}"
+    where = next((each for each in reversed(above) if fs.is_dir(each)), ".")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return (
+            f"the data folder {path} cannot be made: this user may not write in {where}; "
+            f"allow it, or {_ANOTHER}"
+        )
+    why = error.strerror or error
+    return f"the data folder {path} cannot be made in {where}: {why}; {_ANOTHER}"
 
 
 # Something else lies where a file should be, or it may not be touched. The disk is as good as ever.

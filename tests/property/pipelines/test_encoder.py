@@ -90,7 +90,7 @@ def test_batches_hold_the_rows_in_order(
     done = 0
     for rows in chunks:
         given = arrow(rows, large=large, cut=cut)
-        columns = columns_of(given, NOW)
+        columns = columns_of(given, timestamps=True, now_ms=NOW)
         topics = np.zeros(len(rows), np.int64)
         chosen = integers_of(given.column(4))
         lanes = partitioner.route(topics, columns.keys, columns.sizes(), chosen)
@@ -141,7 +141,7 @@ def test_halves_of_a_batch_hold_its_records_and_sequence_numbers(
     form = Format(batch_bytes=1 << 20, producer_id=min(sequence, 3), producer_epoch=0)
     encoder = Encoder(form)
     encoder._sequences["t", 0] = sequence
-    columns = columns_of(arrow(rows, large=False, cut=(0, 0)), NOW)
+    columns = columns_of(arrow(rows, large=False, cut=(0, 0)), timestamps=True, now_ms=NOW)
     order = np.arange(len(rows), dtype=np.int64)
     assert list(encoder.add(("t", 0), columns, order, 0, len(rows), 0)) == []
     [whole] = encoder.finish()
@@ -189,5 +189,5 @@ def test_a_moment_before_1970_is_refused_with_its_row(moment: int):
         }
     )
     with pytest.raises(RowFailed) as raised:
-        columns_of(rows)
+        columns_of(rows, timestamps=True)
     assert raised.value.row == 1

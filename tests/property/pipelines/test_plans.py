@@ -163,7 +163,7 @@ def histories(draw: st.DrawFn) -> list[Progress]:
             start = begins.get(tp, 0 if known is None else known.offset)
             epoch = draw(st.integers(0, 5))
             ends[tp] = Mark(ids[tp.topic], start + draw(st.integers(0, 500)), epoch)
-        gone = draw(st.sets(st.sampled_from(["a", "b"]), max_size=1)) - {tp.topic for tp in ends}
+        gone = draw(st.sets(st.sampled_from(PARTITIONS))) - ends.keys()
         documents.append(
             before.advance(
                 ends,

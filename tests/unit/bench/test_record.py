@@ -28,7 +28,7 @@ def report() -> Report:
 
 def test_each_part_has_its_table_under_its_name(report: Report) -> None:
     text = report.markdown()
-    places = [text.index(f"### {part.value}") for part in Part]
+    places = [text.index(f"## {part.value}") for part in Part]
     assert places == sorted(places)
     for part, begin, end in zip(Part, places, [*places[1:], len(text)], strict=True):
         assert begin < text.index(f"a row of {part.name} ") < end
@@ -51,7 +51,7 @@ def test_more_partitions_on_demand_are_no_reduction(report: Report) -> None:
 
 def test_part_that_was_not_measured_is_left_out(report: Report) -> None:
     text = replace(report, outcomes=report.outcomes[:1]).markdown()
-    assert "### Groups" not in text
+    assert "## Groups" not in text
 
 
 def test_settings_that_differ_from_the_default_are_told(report: Report) -> None:

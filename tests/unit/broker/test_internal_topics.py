@@ -55,7 +55,7 @@ async def test_the_offsets_topic_is_compacted_and_has_fifty_partitions() -> None
     }
 
 
-async def test_one_broker_makes_it_with_one_replica_and_says_so_once(
+async def test_one_broker_makes_it_with_one_replica_and_has_nothing_to_say(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     office = Office()
@@ -65,8 +65,22 @@ async def test_one_broker_makes_it_with_one_replica_and_says_so_once(
     (wish,) = office.asked
     assert wish.replication_factor == 1
     assert wish.config["min.insync.replicas"] == "1"
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("brokers", "given"), [(2, {}), (1, {"offsets.topic.replication.factor": "3"})]
+)
+async def test_fewer_replicas_than_somebody_can_expect_are_said_once(
+    brokers: int, given: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    office = Office(brokers)
+    config = BrokerConfig.of(given)
+    topics = InternalTopics(cast("Controller", office), lambda: office.image, lambda: config)
+    await topics.ensure(OFFSETS)
+    await topics.ensure(OFFSETS)
     assert [it.levelname for it in caplog.records] == ["WARNING"]
-    assert "1 replica(s), not 3" in caplog.text
+    assert f"on each of the {brokers} broker(s) there are, not the 3 that" in caplog.text
 
 
 async def test_it_is_made_once_whoever_asks_at_the_same_time() -> None:

@@ -40,6 +40,14 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OTTLA_BOOTSTRAP", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def topics_there(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The topics that a command finds when it looks for the one that was meant."""
+    names: list[str] = []
+    monkeypatch.setattr("ottla.cli.names.known_topics", lambda _bootstrap: names)
+    return names
+
+
 @pytest.fixture
 def ottla() -> Callable[..., Result]:
     """`ottla("topic", "list", input=…)`: run a command line in this process."""

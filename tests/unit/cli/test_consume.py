@@ -14,14 +14,15 @@ from click.testing import Result
 from ottla.cli.consume import (
     choose,
     copy,
-    for_terminal,
-    json_line,
-    line_writer,
     parse_partitions,
     parse_time,
     reader_is_gone,
     starting_point,
+    what_for,
+    where_it_begins,
 )
+from ottla.cli.progress import WaitingLine
+from ottla.cli.record_lines import for_terminal, json_line, line_writer
 from ottla.client.records import Record
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
@@ -60,6 +61,7 @@ class FakeConsumer:
         self.closed = False
         self.group: str | None = None
         self.group_is_at: int | None = None
+        self.group_has: tuple[TopicPartition, ...] = ()
         self.committed_offsets: dict[TopicPartition, int] = {}
 
     def __call__(self, bootstrap: str, **options: Any) -> FakeConsumer:
@@ -70,9 +72,9 @@ class FakeConsumer:
         self.committed_offsets = offsets
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
-        if topic != "t":
+        if topic not in ("t", "other"):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}")
-        return ALL
+        return ALL if topic == "t" else (TopicPartition("other", 0),)
 
     def assign(self, partitions: Any, start: Any) -> None:
         self.assigned = (list(partitions), start)
@@ -82,8 +84,11 @@ class FakeConsumer:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "timed out")
         return dict.fromkeys(partitions, self.group_is_at)
 
-    def subscribe(self, topic: str) -> None:
-        self.subscribed = topic
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        self.subscribed = topics
+
+    def assignment(self) -> tuple[TopicPartition, ...]:
+        return self.group_has
 
     def take(self, most: int, timeout: float = 0.0) -> list[Record[bytes, bytes]]:
         if not self.batches:
@@ -136,6 +141,7 @@ def test_values_alone_until_ctrl_c_which_is_a_clean_end(ottla: Run, consumer: Fa
         (["--offset", "latest"], "latest"),
         (["--offset", "0"], 0),
         (["--offset", "42"], 42),
+        (["--offset", "1,234,567"], 1_234_567),
         (["--offset", "-5"], -5),
         (["--timestamp", "1700000000123"], datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)),
         (["--timestamp", "2023-11-14T22:13:20Z"], datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)),
@@ -153,7 +159,7 @@ def test_only_some_partitions(ottla: Run, consumer: FakeConsumer) -> None:
 
 def test_a_group_subscribes(ottla: Run, consumer: FakeConsumer) -> None:
     ottla("consume", "t", "--group", "g")
-    assert consumer.subscribed == "t"
+    assert consumer.subscribed == ("t",)
     assert consumer.assigned is None
     assert consumer.options["group"] == "g"
 
@@ -163,6 +169,51 @@ def test_a_new_group_is_told_where_it_begins(ottla: Run, consumer: FakeConsumer)
     assert told in ottla("consume", "t", "--group", "g").stderr
     consumer.group_is_at = 4
     assert told not in ottla("consume", "t", "--group", "g").stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "reset", "said"),
+    [
+        (["--from-beginning"], "earliest", "it begins at the first record"),
+        (["--offset", "earliest"], "earliest", "it begins at the first record"),
+        (["--offset", "latest"], "latest", "it begins at the end, with what comes from now on"),
+    ],
+)
+def test_a_start_that_is_asked_for_holds_where_the_group_has_none(
+    ottla: Run, consumer: FakeConsumer, options: list[str], reset: str, said: str
+) -> None:
+    result = ottla("consume", "t", "--group", "g", *options)
+    assert (result.exit_code, consumer.subscribed) == (0, ("t",))
+    assert consumer.options["reset"] == reset
+    assert said in result.stderr
+    consumer.group_is_at = 4
+    consumer.batches = [[record(b"a")]]
+    assert ottla("consume", "t", "--group", "g", *options).stderr == (
+        "the group 'g' has read 't' before and goes on where it was; to begin anew: "
+        f"ottla group reset g --topic t --to {reset} --execute\n"
+    )
+
+
+def test_a_group_that_has_read_some_partitions_begins_in_the_others() -> None:
+    committed = {ALL[0]: 4, ALL[1]: None, ALL[2]: None}
+    assert where_it_begins("g", ("t",), committed, None) is None
+    assert where_it_begins("g", ("t",), committed, "earliest") == (
+        "the group 'g' begins at the first record in 2 partitions, and goes on where it was in the "
+        "other 1; to begin anew: ottla group reset g --topic t --to earliest --execute"
+    )
+
+
+def test_several_topics(ottla: Run, consumer: FakeConsumer) -> None:
+    assert ottla("consume", "t", "other", "t").exit_code == 0
+    assert consumer.assigned == ([*ALL, TopicPartition("other", 0)], "latest")
+    consumer.batches = [[record(b"a")]]
+    ottla("consume", "t", "other", "--group", "g")
+    assert consumer.subscribed == ("t", "other")
+    consumer.assigned = None
+    result = ottla("consume", "t", "nosuch")
+    assert "there is no topic 'nosuch'; create it" in result.stderr
+    assert consumer.assigned is None
+    assert ottla("consume").exit_code == 2
 
 
 def test_a_group_that_no_broker_coordinates_is_an_error(ottla: Run, consumer: FakeConsumer) -> None:
@@ -218,8 +269,13 @@ def test_a_missing_partition_is_an_error(ottla: Run, consumer: FakeConsumer) -> 
         (["--format", "{nosuch}"], "no field {nosuch}; there are {topic} {partition}"),
         (["--format", "{"], "--format"),
         (["--format", "{value.__class__}"], "no field {value.__class__}"),
-        (["--group", "g", "--offset", "1"], "a group decides by itself"),
-        (["--group", "g", "--partitions", "1"], "a group decides by itself"),
+        (
+            ["--group", "g", "--offset", "1"],
+            "a group goes on where it was; leave out --offset and --timestamp, or move the group "
+            "first: ottla group reset g --topic t --to OFFSET|TIME --execute",
+        ),
+        (["--group", "g", "--timestamp", "1"], "a group goes on where it was"),
+        (["--group", "g", "--partitions", "1"], "a group decides by itself who reads which"),
         (["--max", "0"], "0 is not in the range"),
     ],
 )
@@ -364,6 +420,50 @@ def test_an_interruption_commits_what_was_printed_and_nothing_else() -> None:
     assert output.getvalue() == b"a"
     assert output.flushed[-1] == 1
     assert list(consumer.committed_offsets.values()) == [record(b"a").offset + 1]
+
+
+def test_what_is_waited_for() -> None:
+    consumer: Any = FakeConsumer()
+    names = ("t", "other")
+    assert what_for(consumer, names, 4, False)() == (
+        "waiting for new records of t, other (4 partitions); Ctrl-C ends"
+    )
+    assert what_for(consumer, ("t",), 1, True)() == (
+        "waiting for new records of t (1 partition); --from-beginning shows the old ones; "
+        "Ctrl-C ends"
+    )
+    consumer.group, consumer.joining = "g", True
+    assert what_for(consumer, names, 4, False)() == (
+        "waiting for the group g to assign partitions of t, other; Ctrl-C ends"
+    )
+    consumer.joining = False
+    assert what_for(consumer, ("t",), 3, False)() == (
+        "waiting for a partition of t: other members of g read all of them; Ctrl-C ends"
+    )
+    consumer.group_has = ALL[:2]
+    assert what_for(consumer, ("t",), 3, False)() == (
+        "waiting for new records of t (2 of 3 partitions); Ctrl-C ends"
+    )
+
+
+def test_the_line_about_waiting_is_gone_before_a_record_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ottla.cli.progress.on_terminal", lambda: True)
+    consumer: Any = FakeConsumer(None, None, [record(b"a")])
+    seen: list[str] = []
+
+    class Output(io.BytesIO):
+        def write(self, data: Any) -> int:
+            seen.append(capsys.readouterr().err)
+            return super().write(data)
+
+    line = WaitingLine(lambda: "waiting", after=0.0)
+    write = line_writer(False, None, False, False, "null")
+    with pytest.raises(KeyboardInterrupt):
+        copy(consumer, Output(), write, waiting=line)
+    assert seen == ["\r\x1b[2Kwaiting\r\x1b[2K"]
+    assert capsys.readouterr().err == ""
 
 
 def test_a_reader_that_is_gone_is_noticed_without_writing() -> None:

@@ -56,6 +56,19 @@ def test_describe_shows_lag_in_records_and_in_time(group: Run) -> None:
     )
 
 
+def test_describe_separates_thousands(
+    group: Run, scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = TopicPartition(f"orders{MARK}", 0)
+    scene.committed[f"idle{MARK}"] = {orders: 1500}
+    monkeypatch.setattr(type(scene), "ends", lambda *_: {orders: 1_234_567}, raising=False)
+    shown = group("describe", f"idle{MARK}").output
+    assert "lag 1,233,067" in shown
+    assert "1,500  1,234,567  1,233,067" in shown
+    [found] = json.loads(group("describe", f"idle{MARK}", "--json").output)
+    assert found["lag"] == 1_233_067
+
+
 def test_describe_as_json(group: Run) -> None:
     [found] = json.loads(group("describe", f"fresh{MARK}", "--json").output)
     assert (found["group"], found["type"], found["epoch"], found["lag"]) == (
@@ -169,7 +182,18 @@ def test_reset_from_a_file(group: Run, scene: Any, tmp_path: Path) -> None:
         (["idle" + MARK, "--all-topics", "--to", "soon"], 2, "--to 'soon': expected earliest"),
         (["idle" + MARK, "--all-topics", "--back", "soon"], 2, "--back 'soon': expected"),
         (["idle" + MARK, "--from-file", "BAD"], 1, "line 1: expected topic,partition,offset"),
-        (["new", "--all-topics", "--to", "latest"], 1, "has committed nothing"),
+        (["new", "--all-topics", "--to", "latest", "--create"], 1, "has committed nothing"),
+        (
+            ["idel" + MARK, "--topic", "orders" + MARK, "--to", "latest"],
+            1,
+            f"there is no group 'idel{MARK}'; did you mean 'idle{MARK}'? Otherwise --create makes "
+            f"it with these offsets; nothing was changed",
+        ),
+        (
+            ["quite-another", "--topic", "orders" + MARK, "--to", "latest"],
+            1,
+            "there is no group 'quite-another'; --create makes it with these offsets",
+        ),
     ],
 )
 def test_a_reset_that_cannot_be_changes_nothing(
@@ -181,6 +205,16 @@ def test_a_reset_that_cannot_be_changes_nothing(
     assert result.exit_code == code
     assert complaint in result.output
     assert scene.changes == []
+
+
+def test_a_group_that_does_not_exist_is_made_by_a_reset_only_on_demand(
+    group: Run, scene: Any
+) -> None:
+    arguments = ["reset", "new", "--topic", f"orders{MARK}:0", "--to", "earliest", "--execute"]
+    assert group(*arguments).exit_code == 1
+    assert scene.changes == []
+    assert group(*arguments, "--create").exit_code == 0
+    assert scene.changes == [("set", "new", {TopicPartition(f"orders{MARK}", 0): 0})]
 
 
 def test_delete(group: Run, scene: Any) -> None:
@@ -197,6 +231,10 @@ def test_delete_says_which_failed_and_why(group: Run) -> None:
         "live-########`)",
         "Error: nope: there is no such group; with --if-exists that is no error",
     ]
+    result = group("delete", f"gone3{MARK}")
+    assert result.output == (
+        f"Error: gone3{MARK}: there is no such group; did you mean 'gone2{MARK}'?\n"
+    )
 
 
 def test_delete_of_the_offsets_of_a_topic(group: Run, scene: Any) -> None:
@@ -217,8 +255,8 @@ def test_an_unreachable_broker_is_one_line(ottla: Run) -> None:
     result = ottla("group", "list", "--bootstrap", "127.0.0.1:1")
     assert result.exit_code == 1
     assert result.output == (
-        "Error: no broker answers at 127.0.0.1:1; start one with `ottla server start`, or name "
-        "another with --bootstrap\n"
+        "Error: no broker answers: nothing listens at 127.0.0.1:1; start one with `ottla server "
+        "start`, or name another with --bootstrap\n"
     )
 
 

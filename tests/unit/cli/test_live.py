@@ -68,17 +68,3 @@ def test_in_a_pipe_one_frame_is_below_the_other(
     numbers = iter([1, 2])
     keep_showing(lambda: frame(next(numbers)), 1, as_json=False)
     assert capsys.readouterr().out == "title\nA\n1\n\nB\n-\n\ntitle\nA\n2\n\nB\n-\n"
-
-
-def test_on_a_terminal_the_picture_is_redrawn(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    frames_until(2, monkeypatch)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    numbers = iter([1, 2])
-    keep_showing(lambda: frame(next(numbers)), 1, as_json=False)
-    out = capsys.readouterr().out
-    assert "\x1b[?1049h" in out  # the other screen, so that nothing is left behind
-    assert "title" in out

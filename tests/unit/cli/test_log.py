@@ -263,6 +263,22 @@ def test_the_table_has_a_line_per_batch_and_per_record(ottla: Run, folder: Path)
     assert "h=1" in result.output
 
 
+def test_thousands_are_separated_for_people_only(ottla: Run, tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000012000.log"
+    path.write_bytes(
+        build_batch([(1, None, b"v" * 2000, ())] * 2, base_offset=12_000, leader_epoch=1000)
+    )
+    size = f"{path.stat().st_size:,}"
+    _, line = ottla("log", "dump", str(path)).output.splitlines()[1:]
+    assert line.split()[:3] == ["12,000-12,001", "0", size]
+    assert "  1000  " in line  # an epoch is a name
+    assert (
+        "1 batch, offsets 12,000 to 12,001\n" in ottla("log", "dump", "--verify", str(path)).output
+    )
+    found = json.loads(ottla("log", "dump", "--verify", "--json", str(path)).output)
+    assert found["summary"] == "1 batch, offsets 12000 to 12001"
+
+
 def test_json_is_an_object_per_line(ottla: Run, folder: Path) -> None:
     result = ottla("log", "dump", "--json", str(folder))
     documents = [json.loads(line) for line in result.output.splitlines()]

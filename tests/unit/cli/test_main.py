@@ -45,7 +45,7 @@ def test_a_command_loads_only_what_it_needs() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_line_in_the_help_is_the_commands_own(name: str) -> None:
-    command = load(COMMANDS[name])
+    command = load(COMMANDS[name], name)
     assert command.name == name
     assert COMMANDS[name].help == command.get_short_help_str(limit=200)
 

@@ -39,12 +39,23 @@ def test_on_a_terminal_rich_draws_the_table(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    show_table(COLUMNS, [("[red]a", 1)], title="[blue]title")
+    show_table(COLUMNS, [("[red]a", 1000)], title="[blue]title")
     text = terminal.getvalue()
     assert "[blue]title" in text
     assert "\x1b[" in text
     assert "─" in text
+    assert "1,000" in text
     assert "[red]a" in text  # data is never taken for markup
+
+
+def test_thousands_are_separated_where_a_number_counts_and_not_where_it_is_a_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    columns = [Column("PARTITION", True, is_name=True), Column("LATEST", True), Column("VALUE")]
+    show_table(columns, [(1000, 1234567, "604800000")])
+    assert capsys.readouterr().out == (
+        "PARTITION     LATEST  VALUE\n     1000  1,234,567  604800000\n"
+    )
 
 
 def test_nothing_there_is_still_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +66,6 @@ def test_nothing_there_is_still_a_heading(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     "error",
     [
-        KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "refused"),
         ClientError(ErrorCode.NETWORK_EXCEPTION, local="_TRANSPORT"),
         ClientError(ErrorCode.NETWORK_EXCEPTION, local="_RESOLVE"),
     ],
@@ -63,6 +73,14 @@ def test_nothing_there_is_still_a_heading(capsys: pytest.CaptureFixture[str]) ->
 def test_an_unreachable_broker_is_explained_with_what_to_do(error: KafkaError) -> None:
     assert explain(error, "h:1") == (
         "no broker answers at h:1; start one with `ottla server start`, "
+        "or name another with --bootstrap"
+    )
+
+
+def test_what_is_at_the_address_instead_of_a_broker_is_said() -> None:
+    error = KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "h:1 is an HTTP server")
+    assert explain(error, "h:1") == (
+        "no broker answers: h:1 is an HTTP server; start one with `ottla server start`, "
         "or name another with --bootstrap"
     )
 
@@ -93,6 +111,7 @@ def test_errors_leave_as_one_line_each_with_exit_code_1() -> None:
 
 def test_numbers_agree_with_their_nouns() -> None:
     assert (count(1, "record"), count(0, "record")) == ("1 record", "0 records")
+    assert count(12_000, "record") == "12,000 records"
 
 
 def test_what_is_said_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

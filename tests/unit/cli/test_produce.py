@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from ottla.cli.produce import BadLine, Line, Shape, parse, send, strip_ends
+from ottla.cli.produce import send
+from ottla.cli.record_lines import BadLine, Line, Shape, parse, strip_ends
 from ottla.client.errors import DeliveryFailedError
 from ottla.errors import ErrorCode, KafkaError
 

@@ -110,6 +110,14 @@ def test_a_sentence_about_each_partition() -> None:
     )
 
 
+def test_offsets_are_written_as_asked_for() -> None:
+    held = replace(SEGMENT, rule="hold", base_offset=12_000, end_offset=13_000)
+    partition = replace(PARTITION, segments=(held,), holds=(Position("billing", 12_500),))
+    assert "from offset 12000 on waits for billing (at 12500)" in summary(TOPIC, partition)
+    shown = summary(TOPIC, partition, "{:,}".format)
+    assert "from offset 12,000 on waits for billing (at 12,500)" in shown
+
+
 def test_moments_are_in_utc() -> None:
     assert moment(NOW) == "2023-11-14 22:13:20"
     assert moment(None) is None
@@ -282,7 +290,8 @@ def test_groups_that_are_being_loaded_are_mentioned(run: Run) -> None:
     assert "still loading groups" in run(FakeRouter(loading, answer()), "orders").output
 
 
-def test_a_topic_that_is_not_there(run: Run) -> None:
+def test_a_topic_that_is_not_there(run: Run, topics_there: list[str]) -> None:
+    topics_there += ["orders"]
     shown = run(FakeRouter(), "order")
     assert shown.exit_code == 1
     assert shown.output == "Error: there is no topic 'order'; did you mean 'orders'?\n"

@@ -244,6 +244,6 @@ def test_without_a_broker_the_error_says_what_to_do(ottla: Run, command: str) ->
     result = ottla("topic", command, "--bootstrap", "127.0.0.1:1")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        "Error: no broker answers at 127.0.0.1:1; start one with `ottla server start`, "
-        "or name another with --bootstrap\n"
+        "Error: no broker answers: nothing listens at 127.0.0.1:1; start one with `ottla server "
+        "start`, or name another with --bootstrap\n"
     )

@@ -682,6 +682,55 @@ def test_partitions_that_are_taken_away_take_their_records_along(made: list[Any]
     assert [record.partition for record in consumer.take(9)] == [1]
 
 
+def test_a_commit_in_on_revoke_is_of_what_was_processed(made: list[Any]) -> None:
+    consumer = ottla.Consumer(group="g", auto_commit=False)
+    consumer.subscribe("t", on_revoke=lambda _gone: consumer.commit())
+    for offset in (5, 6):
+        made[0].record("t", 0, offset)
+    assert consumer.poll(1) is not None
+    assert consumer.poll(1) is not None  # 5 is processed by now, 6 is not
+    made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+    assert made[0].committed_offsets == [("t", 0, 6)]
+    consumer.commit()
+    assert made[0].committed_offsets == [("t", 0, 6)]  # it is another's now
+
+
+def test_a_commit_in_on_revoke_is_not_of_what_take_is_about_to_give(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ottla.Consumer(group="g", auto_commit=False)
+    consumer.subscribe("t", on_revoke=lambda _gone: consumer.commit())
+    made[0].record("t", 0, 5)
+    assert len(consumer.take(1)) == 1
+    made[0].record("t", 0, 6)
+    consume = made[0].consume
+    calls = iter(range(9))
+
+    def consume_and_rebalance(most: int, timeout: float) -> Any:
+        if next(calls) == 1:
+            made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+        return consume(most, timeout)
+
+    monkeypatch.setattr(made[0], "consume", consume_and_rebalance)
+    assert [record.offset for record in consumer.take(9)] == [6]
+    assert made[0].committed_offsets == [("t", 0, 6)]
+
+
+def test_an_error_in_on_revoke_does_not_keep_what_was_taken_away(made: list[Any]) -> None:
+    consumer = ottla.Consumer(group="g")
+
+    def fail(_gone: Any) -> None:
+        raise ZeroDivisionError
+
+    consumer.subscribe("t", on_revoke=fail)
+    for offset in (5, 6):
+        made[0].record("t", 0, offset)
+    consumer.poll(1)
+    with pytest.raises(ZeroDivisionError):
+        made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+    assert consumer.poll() is None
+
+
 def test_partitions_that_were_lost_are_told_apart_from_those_given_up(made: list[Any]) -> None:
     consumer = ottla.Consumer(group="g")
     told: list[Any] = []

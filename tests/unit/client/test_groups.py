@@ -9,6 +9,7 @@ import pytest
 from ottla.client import router as router_module
 from ottla.client.ages import lag_seconds, record_times
 from ottla.client.groups import LATEST, CommittedOffset, Groups, PartitionLag
+from ottla.client.overview import Times, look_at_groups
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.apis import APIS, ApiKey
@@ -299,27 +300,193 @@ def test_tls_is_refused_before_anybody_is_asked() -> None:
         Groups("h:1", config={"security.protocol": "SASL_SSL"})
 
 
-def test_the_age_of_the_next_record_is_its_own_even_inside_a_batch(broker: FakeBroker) -> None:
+@pytest.fixture
+def fetched(broker: FakeBroker) -> list[dict[TopicPartition, int]]:
+    """What is fetched: records 0 to 4, written a second apart; only of the first partition each
+    time, as of batches that are larger than what is wanted of each."""
     batch = build_batch([(1000 * offset, None, b"v", ()) for offset in range(5)], base_offset=0)
+    requests: list[dict[TopicPartition, int]] = []
 
-    def fetched(request: Any) -> Any:
-        return fetch.FetchResponse(
-            responses=[
-                fetch.FetchableTopicResponse(
-                    topic=topic.topic,
-                    partitions=[
-                        fetch.PartitionData(
-                            partition_index=each.partition, high_watermark=5, records=batch
-                        )
-                        for each in topic.partitions[:1]
-                    ],
-                )
+    def answer(request: Any) -> Any:
+        requests.append(
+            {
+                TopicPartition(topic.topic, each.partition): each.fetch_offset
                 for topic in request.topics
-            ]
+                for each in topic.partitions
+            }
+        )
+        first = request.topics[0]
+        data = fetch.PartitionData(
+            partition_index=first.partitions[0].partition, high_watermark=5, records=batch
+        )
+        return fetch.FetchResponse(
+            responses=[fetch.FetchableTopicResponse(topic=first.topic, partitions=[data])]
         )
 
-    broker.answers[fetch.FetchRequest] = fetched
+    broker.answers[fetch.FetchRequest] = answer
+    return requests
+
+
+def test_the_age_of_the_next_record_is_its_own_even_inside_a_batch(
+    broker: FakeBroker, fetched: list[dict[TopicPartition, int]]
+) -> None:
     client = Groups("h:1")
     assert record_times(client, {ORDERS[0]: 3, ORDERS[1]: 1}) == {ORDERS[0]: 3000, ORDERS[1]: 1000}
     rows = [PartitionLag(ORDERS[0], 3, 5, None), PartitionLag(ORDERS[1], 5, 5, None)]
     assert lag_seconds(client, rows, now_ms=10_000) == {ORDERS[0]: 7.0, ORDERS[1]: 0.0}
+
+
+def test_a_few_ages_are_asked_for_at_once(
+    broker: FakeBroker, fetched: list[dict[TopicPartition, int]]
+) -> None:
+    # A broker reads all that a request names, although it may answer with one batch only.
+    many = [TopicPartition("orders", number) for number in range(20)]
+    broker.answers[metadata.MetadataRequest] = metadata.MetadataResponse(
+        brokers=[metadata.MetadataResponseBroker(node_id=1, host="h", port=1)],
+        topics=[
+            metadata.MetadataResponseTopic(
+                name="orders",
+                partitions=[
+                    metadata.MetadataResponsePartition(
+                        partition_index=tp.partition, leader_id=1, replica_nodes=[1], isr_nodes=[1]
+                    )
+                    for tp in many
+                ],
+            )
+        ],
+    )
+    assert record_times(Groups("h:1"), dict.fromkeys(many, 2)) == dict.fromkeys(many, 2000)
+    assert max(map(len, fetched)) == 8
+    assert len(fetched) == 20
+
+
+# -- all groups at once
+
+
+def listed(**kinds: str) -> Any:
+    return groups.ListGroupsResponse(
+        groups=[
+            groups.ListedGroup(
+                group_id=name, protocol_type="consumer", group_state="Stable", group_type=kind
+            )
+            for name, kind in kinds.items()
+        ]
+    )
+
+
+def described(request: Any, *, gone: str = "") -> Any:
+    member = classic().groups[0].members
+    return groups.DescribeGroupsResponse(
+        groups=[
+            groups.DescribedGroup(
+                error_code=69 if name == gone else 0, group_id=name, group_state="Stable",
+                protocol_type="consumer", protocol_data="range", members=member,
+            )
+            for name in request.groups
+        ]
+    )  # fmt: skip
+
+
+def modern(request: Any) -> Any:
+    return consumer_groups.ConsumerGroupDescribeResponse(
+        groups=[
+            consumer_groups.DescribedGroup(
+                error_code=0, group_id=name, group_state="Empty", group_epoch=1,
+                assignment_epoch=1, assignor_name="uniform", members=[],
+            )
+            for name in request.group_ids
+        ]
+    )  # fmt: skip
+
+
+def committed(request: Any) -> Any:
+    """Offset 3 of partition 0, in each group."""
+    return group_offsets.OffsetFetchResponse(
+        groups=[
+            group_offsets.OffsetFetchResponseGroup(
+                group_id=asked.group_id,
+                topics=[
+                    group_offsets.OffsetFetchResponseTopics(
+                        name="orders",
+                        partitions=[
+                            group_offsets.OffsetFetchResponsePartitions(
+                                partition_index=0, committed_offset=3, metadata=""
+                            )
+                        ],
+                    )
+                ],
+            )
+            for asked in request.groups
+        ]
+    )
+
+
+@pytest.fixture
+def crowd(broker: FakeBroker) -> FakeBroker:
+    broker.answers |= {
+        groups.ListGroupsRequest: listed(b="classic", a="classic", m="consumer", s="share"),
+        groups.DescribeGroupsRequest: described,
+        consumer_groups.ConsumerGroupDescribeRequest: modern,
+        group_offsets.OffsetFetchRequest: committed,
+        offsets.ListOffsetsRequest: lambda request: offsets.ListOffsetsResponse(
+            topics=[
+                offsets.ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        offsets.ListOffsetsPartitionResponse(
+                            partition_index=each.partition_index, offset=5, leader_epoch=0
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        ),
+    }
+    return broker
+
+
+def test_a_survey_asks_once_for_all_groups_of_a_broker(crowd: FakeBroker) -> None:
+    found = Groups("h:1").survey()
+    assert list(found) == ["a", "b", "m"]
+    assert found["a"][0].members[0].assignment == (ORDERS[0], ORDERS[1])
+    assert found["m"][0].type == "Consumer"
+    assert {tp: at.offset for tp, at in found["m"][1].items()} == {ORDERS[0]: 3}
+    assert [type(request).__name__ for request in crowd.requests] == [
+        "MetadataRequest",
+        "ListGroupsRequest",
+        "ConsumerGroupDescribeRequest",
+        "DescribeGroupsRequest",
+        "OffsetFetchRequest",
+    ]
+
+
+def test_a_survey_leaves_out_what_vanishes_and_misses_what_is_named(crowd: FakeBroker) -> None:
+    crowd.answers[groups.DescribeGroupsRequest] = lambda request: described(request, gone="a")
+    assert list(Groups("h:1").survey()) == ["b", "m"]
+    assert list(Groups("h:1").survey(["m"])) == ["m"]
+    with pytest.raises(KafkaError, match="there is no group 'a'"):
+        Groups("h:1").survey(["a", "b"])
+
+
+def test_an_age_is_asked_for_once_as_long_as_a_group_stands_still(
+    crowd: FakeBroker, fetched: list[dict[TopicPartition, int]]
+) -> None:
+    times: Times = {}
+    for _ in range(3):
+        found = look_at_groups(Groups("h:1"), (), times)
+    assert found["a"].lag == {ORDERS[0]: 2}
+    assert found["a"].late[ORDERS[0]] > 1_000_000
+    assert (found["a"].partitions, found["m"].partitions) == (2, 1)
+    assert fetched == [{ORDERS[0]: 3}], "three groups, one record, one request"
+    assert times == {(ORDERS[0], 3): 3000}
+    crowd.answers[group_offsets.OffsetFetchRequest] = lambda request: (
+        group_offsets.OffsetFetchResponse(
+            groups=[
+                group_offsets.OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
+                for asked in request.groups
+            ]
+        )
+    )
+    assert look_at_groups(Groups("h:1"), (), times)["a"].lag == {}
+    assert times == {}, "what nobody is at is forgotten"

@@ -1,13 +1,24 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 from typing import Any
 
 import confluent_kafka as rd
 import pytest
 
 from ottla.client import load
-from ottla.client.load import Tally, Window, counting, letters, percentiles, picked, produce_load
+from ottla.client.load import (
+    Tally,
+    Window,
+    consume_load,
+    counting,
+    letters,
+    percentiles,
+    picked,
+    produce_load,
+)
 
 
 class Time:
@@ -154,6 +165,81 @@ def test_warm_up_records_are_left_out_of_the_second_summary(producers: list[Fake
     assert sent.steady.records == 600
     assert told.count("steady") == 1
     assert "window" in told[told.index("steady") :]
+
+
+class InterruptedProducer(FakeProducer):
+    """Ctrl-C comes while librdkafka hands on the report of record 100."""
+
+    again = False
+
+    def poll(self, timeout: float) -> None:
+        if self.count >= 100 and self.again:
+            os.kill(os.getpid(), signal.SIGINT)
+            return  # the broker is gone: nothing is reported any more
+        super().poll(timeout)
+        if self.count >= 100:
+            self.again = True
+
+
+def test_ctrl_c_in_the_middle_of_a_report_ends_the_sending_and_not_the_counting(
+    producers: list[FakeProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Tally, latency: float, size: int) -> None:
+        add(self, latency, size)
+        if self.records == 100:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    add = Tally.add
+    monkeypatch.setattr(Tally, "add", interrupted)
+    sent = produce_load("h:1", "t", 10_000, letters(10))
+    assert 100 <= sent.total.records < 1000
+    assert (sent.stopped, sent.abandoned, sent.failed) == (True, 0, 0)
+    assert producers[0].count == sent.total.records
+
+
+def test_a_second_ctrl_c_gives_up_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rd, "Producer", InterruptedProducer)
+    sent = produce_load("h:1", "t", 10_000, letters(10))
+    assert sent.stopped
+    assert sent.abandoned > 0
+    assert sent.total.records + sent.abandoned < 1000
+
+
+def test_reading_ends_with_ctrl_c_and_knows_how_long_nothing_came(
+    clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FakeConsumer:
+        def __init__(self, config: dict[str, Any], logger: object = None) -> None:
+            self.left = 3
+
+        def assign(self, _partitions: object) -> None: ...
+
+        def consume(self, _most: int, _timeout: float) -> list[Any]:
+            clock.now += 1.0
+            self.left -= 1
+            if self.left >= 0:
+                return [FakeRecord()]
+            if self.left == -4:
+                os.kill(os.getpid(), signal.SIGINT)
+            return []
+
+        def close(self) -> None: ...
+
+    class FakeRecord(FakeMessage):
+        def __init__(self) -> None:
+            super().__init__(b"value")
+
+        def error(self) -> None: ...
+
+        def key(self) -> None: ...
+
+    monkeypatch.setattr(rd, "Consumer", FakeConsumer)
+    monkeypatch.setattr(load, "_beginnings", lambda *_: [])
+    done = consume_load("h:1", ["t"], 10, timeout=60.0)
+    assert (done.total.records, done.total.seconds, done.idle) == (3, 7.0, 4.0)
+    assert (done.enough, done.stopped) == (False, True)
+    done = consume_load("h:1", ["t"], 3)
+    assert (done.idle, done.enough, done.stopped) == (0.0, True, False)
 
 
 def test_failures_are_counted_and_the_first_is_kept(

@@ -48,10 +48,21 @@ def test_an_address_is_a_host_and_perhaps_a_port(text: str, address: tuple[str, 
     assert parse_address(text) == address
 
 
-@pytest.mark.parametrize("text", ["", ":9092", "a:b", "a:0", "a:65536", "a:-1", "::1", "[::1"])
+@pytest.mark.parametrize("text", ["", ":9092", "a:b", "a:0", "a:65536", "a:-1", "[::1"])
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match=r"give HOST:PORT, such as 127\.0\.0\.1:9092"):
         bootstrap_servers(text)
+
+
+@pytest.mark.parametrize("text", ["::1", "::1:9092", "fe80::1%eth0"])
+def test_an_ipv6_address_without_brackets_is_refused_with_brackets(text: str) -> None:
+    with pytest.raises(ValueError, match=r"give an IPv6 address in brackets, such as \[::1\]:9092"):
+        bootstrap_servers(text)
+
+
+def test_what_is_no_port_is_said() -> None:
+    with pytest.raises(ValueError, match="'65536' is no port, those are numbers from 1 to 65535"):
+        bootstrap_servers("a:65536")
 
 
 def test_no_broker_at_all_is_refused() -> None:

@@ -363,7 +363,9 @@ def test_partitions_of_other_nodes_are_refused(replicas: bytes) -> None:
 
 
 def test_a_cluster_of_several_brokers_is_refused() -> None:
-    registered = frame(0, bytes((0, 0, 0, 8)) + b"whatever follows", version=3)
+    endpoint = string("PLAINTEXT") + string("host") + b"\x23\x84" + b"\x00\x00" + b"\x00"
+    fields = bytes((0, 0, 0, 8)) + b"\x00" + ID + bytes(8) + b"\x02" + endpoint + b"\x01"
+    registered = frame(0, fields + b"\x00" + b"\x01" + b"\x00" + b"\x00", version=3)
     unregistered = frame(1, bytes((0, 0, 0, 8)) + bytes(8) + b"\x00")
     with pytest.raises(ImportRefused, match=r"other brokers than 7, namely \[8\]"):
         replayed([registered])
@@ -443,10 +445,24 @@ def test_settings_of_groups_are_taken_over_as_long_as_there_are_any() -> None:
 
 
 def test_things_left_out_are_counted_as_long_as_they_exist() -> None:
-    acl, no_acl = frame(18, ID + b"rest"), frame(19, ID + b"\x00")
+    fields = b"\x02" + string("t") + b"\x03" + string("User:a") + string("*") + b"\x02\x03"
+    acl, no_acl = frame(18, ID + fields + b"\x00"), frame(19, ID + b"\x00")
     token = frame(10, string("o") + string("r") + b"\x01" + bytes(24) + string("id") + b"\x00")
-    assert replayed([acl, token]).left_out == {"ACLs": 1, "delegation tokens": 1}
-    assert replayed([acl, acl, no_acl]).left_out == {}
+    no_token = frame(26, string("id") + b"\x00")
+    user = string("alice") + b"\x01"
+    scram = frame(11, user + string("salt") + string("key") * 2 + bytes(4) + b"\x00")
+    no_scram = frame(22, user + b"\x00")
+    entity = b"\x02" + string("user") + b"\x00" + b"\x00"  # of the default user
+    quota = frame(14, entity + string("producer_byte_rate") + bytes(8) + b"\x00" + b"\x00")
+    no_quota = frame(14, entity + string("producer_byte_rate") + bytes(8) + b"\x01" + b"\x00")
+    assert replayed([acl, token, scram, quota]).left_out == {
+        "ACLs": 1,
+        "SCRAM credentials": 1,
+        "client quotas": 1,
+        "delegation tokens": 1,
+    }
+    there = [acl, acl, token, scram, quota]
+    assert replayed([*there, no_acl, no_token, no_scram, no_quota]).left_out == {}
 
 
 def test_the_contents_have_a_key_per_64_partitions() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
+from ottla.config import listeners
 from ottla.config.broker import BrokerConfig
 from ottla.config.listeners import (
     Listener,
     ListenerPlan,
     base_name,
-    canonical_hostname,
     parse_listener,
     parse_protocol_map,
     plan_listeners,
+    reachable_host,
 )
 from ottla.config.setting import ConfigError
 
@@ -34,7 +37,7 @@ def plan(
         controller_names=controller,
         inter_broker_name=inter_broker,
         inter_broker_protocol=protocol,
-        hostname=lambda: "this.host",
+        hostname=lambda families: "this.host" if socket.AF_INET in families else "",
     )
 
 
@@ -99,6 +102,7 @@ def test_a_wildcard_is_never_advertised(host: str) -> None:
         "PLAINTEXT://this.host:9092",
         "INSIDE://10.0.0.1:9093",
     ]
+    assert result.chosen == {"PLAINTEXT"}
 
 
 def test_an_advertised_wildcard_is_an_error_and_an_empty_host_this_one() -> None:
@@ -107,6 +111,8 @@ def test_an_advertised_wildcard_is_an_error_and_an_empty_host_this_one() -> None
             plan("PLAINTEXT://:9092", advertised=[f"PLAINTEXT://{host}:9092"])
     result = plan("PLAINTEXT://:9092", advertised=["PLAINTEXT://:9999"])
     assert [str(one) for one in result.advertised] == ["PLAINTEXT://this.host:9999"]
+    assert result.chosen == {"PLAINTEXT"}
+    assert not plan("PLAINTEXT://:9092", advertised=["PLAINTEXT://a:1"]).chosen
 
 
 def test_only_listeners_can_be_advertised_but_not_all_must_be() -> None:
@@ -187,9 +193,77 @@ def test_brokers_meet_at_an_advertised_listener() -> None:
 
 
 def test_the_hosts_own_name_is_something_to_connect_to() -> None:
-    assert canonical_hostname() not in ("", "0.0.0.0")
+    assert reachable_host() not in ("", "0.0.0.0")
     config = BrokerConfig.of({"listeners": "PLAINTEXT://0.0.0.0:9092"})
-    assert config.advertised_listeners[0].host == canonical_hostname()
+    assert config.advertised_listeners[0].host == reachable_host()
+
+
+class Host:
+    """A machine: its names, what they stand for, its addresses, and the way out of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full, self.short = "box.example.org", "box"
+        self.names: dict[str, str] = {}
+        self.addresses = {"127.0.0.1", "127.0.1.1", "::1", "10.0.0.5", "2001:db8::5"}
+        self.outward: dict[int, str] = {}
+        for name, stand_in in (
+            ("getfqdn", lambda: self.full),
+            ("gethostname", lambda: self.short),
+            ("getaddrinfo", self._look_up),
+        ):
+            monkeypatch.setattr(socket, name, stand_in)
+        monkeypatch.setattr(
+            listeners, "_is_ours", lambda _family, address: address in self.addresses
+        )
+        monkeypatch.setattr(listeners, "_outward_address", self.outward.get)
+
+    def _look_up(self, name: str, _port: object, **_options: object) -> list[tuple[object, ...]]:
+        if name not in self.names:
+            raise socket.gaierror(-2, "Name or service not known")
+        address = self.names[name]
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return [(family, socket.SOCK_DGRAM, 0, "", (address, 0))]
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    return Host(monkeypatch)
+
+
+def test_a_name_that_stands_for_this_host_is_advertised(host: Host) -> None:
+    host.names = {"box.example.org": "10.0.0.5", "box": "10.0.0.5"}
+    assert reachable_host() == "box.example.org"
+    host.names = {"box": "10.0.0.5"}
+    assert reachable_host() == "box"
+
+
+@pytest.mark.parametrize("loopback", ["127.0.0.1", "127.0.1.1", "::1"])
+def test_a_name_that_stands_for_loopback_would_send_clients_to_themselves(
+    host: Host, loopback: str
+) -> None:
+    host.full = "localhost"
+    host.names = {"localhost": loopback, "box": loopback}
+    host.outward[socket.AF_INET] = "10.0.0.5"
+    assert reachable_host() == "10.0.0.5"
+    host.outward.clear()
+    assert reachable_host() == "localhost"  # there is no network
+
+
+def test_a_name_that_stands_for_another_machine_is_not_advertised(host: Host) -> None:
+    host.names = {"box.example.org": "203.0.113.9"}
+    host.outward[socket.AF_INET] = "10.0.0.5"
+    assert reachable_host() == "10.0.0.5"
+
+
+def test_an_ipv6_address_is_advertised_only_where_ipv6_is_bound(host: Host) -> None:
+    host.names = {"box": "2001:db8::5"}
+    host.outward[socket.AF_INET6] = "2001:db8::5"
+    assert reachable_host(Listener("A", "0.0.0.0", 1).families) == "localhost"
+    assert reachable_host(Listener("A", "::", 1).families) == "box"
+    host.names.clear()
+    assert reachable_host(Listener("A", "::", 1).families) == "2001:db8::5"
+    host.outward[socket.AF_INET] = "10.0.0.5"
+    assert reachable_host(Listener("A", "::", 1).families) == "10.0.0.5"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import weakref
 from typing import Any, Literal
 
 import pytest
@@ -176,6 +179,22 @@ async def test_nobody_is_told_of_what_is_not_written(desk: Desk) -> None:
     assert asked.result() == "what b has changed"
     assert await failure(refused) is ErrorCode.UNKNOWN_MEMBER_ID
     assert waiting.result() == "an answer to somebody else"
+
+
+async def test_a_refusal_leaves_nothing_to_the_garbage_collector(desk: Desk) -> None:
+    class Refusal(KafkaError):
+        """One that can be watched."""
+
+    refusal = Refusal(ErrorCode.REBALANCE_IN_PROGRESS)
+    with contextlib.suppress(Refusal):
+        desk.writer.reply(refusal)
+    gone = weakref.ref(refusal)
+    gc.disable()
+    try:
+        del refusal
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_large_crowd_is_written_in_portions(desk: Desk) -> None:

@@ -23,7 +23,9 @@ class FakeClock:
 
 
 @pytest.fixture
-def stream():
+def stream(monkeypatch):
+    for name in ("logThreads", "logProcesses", "logMultiprocessing", "_srcfile"):
+        monkeypatch.setattr(logging, name, getattr(logging, name))  # what `setup` may change
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield io.StringIO()
@@ -34,6 +36,15 @@ def test_human_lines_name_the_room_and_the_message(stream):
     logs.setup("human", "info", stream)
     logging.getLogger("ottla.storage.log").warning("torn tail of %d bytes", 7)
     assert stream.getvalue().endswith("WARNING storage.log: torn tail of 7 bytes\n")
+
+
+def test_human_lines_begin_with_the_time_as_logging_writes_it():
+    ours, usual = logs.HumanFormatter(), logging.Formatter("%(asctime)s")
+    record = logging.makeLogRecord({"name": "ottla.x", "levelname": "INFO", "msg": "said"})
+    for moment in (1_700_000_000.25, 1_700_000_000.5, 1_700_000_001.0, 1_700_000_000.75):
+        record.created = moment
+        record.msecs = moment % 1 * 1000
+        assert ours.format(record) == f"{usual.format(record)} INFO    x: said"
 
 
 def test_json_lines_are_one_object_each_with_the_error_inside(stream):

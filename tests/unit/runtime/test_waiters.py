@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import weakref
 
 import pytest
 
@@ -30,6 +33,24 @@ async def test_a_deferred_can_be_awaited_before_and_after_it_is_resolved():
     asyncio.get_running_loop().call_soon(later.resolve, "value")
     assert await later == "value"
     assert await later == "value"
+
+
+def test_a_failure_that_was_told_leaves_nothing_to_the_garbage_collector():
+    class Told(ValueError):
+        """One that can be watched."""
+
+    deferred: Deferred[str] = Deferred()
+    error = Told()
+    deferred.fail(error)
+    with contextlib.suppress(Told):
+        deferred.result()
+    gone = weakref.ref(error)
+    gc.disable()
+    try:
+        del deferred, error
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 async def test_awaiting_a_failed_deferred_raises():

@@ -786,3 +786,43 @@ class TestRealDisk:
             gc.enable()
         assert len(again.logs) == 300
         await again.close()
+
+
+class TestAFolderThatCannotBe:
+    """A path where no folder can be made: which part of it is why, and what to do."""
+
+    @pytest.mark.parametrize(
+        ("folder", "said"),
+        [
+            ("/notes", "the data folder /notes is a file; name another with --data-dir"),
+            ("/notes/a/b", "the data folder /notes/a/b cannot be made: /notes is a file; name"),
+        ],
+    )
+    def test_since_a_file_is_in_the_way(self, workers: Workers, folder: str, said: str) -> None:
+        fs = MemoryFileSystem()
+        fs.write_atomic("/notes", b"milk")
+        broker = Broker(fs, workers, folder)
+        with pytest.raises(StorageUnavailable, match=said):
+            broker.directories.open_folders()
+
+    @pytest.mark.parametrize(
+        ("number", "said"),
+        [
+            (errno.EACCES, "cannot be made: this user may not write in /srv; allow it, or name"),
+            (errno.ENOENT, "cannot be made in /srv: No such file or directory; name another"),
+            (errno.EROFS, "cannot be made in /srv: Read-only file system; name another"),
+        ],
+    )
+    def test_since_the_folder_above_refuses(
+        self, workers: Workers, number: int, said: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fs = MemoryFileSystem()
+        fs.makedirs("/srv")
+
+        def refuse(path: str) -> None:
+            raise OSError(number, os.strerror(number), path)
+
+        monkeypatch.setattr(fs, "makedirs", refuse)
+        broker = Broker(fs, workers, "/srv/data")
+        with pytest.raises(StorageUnavailable, match=f"the data folder /srv/data {said}"):
+            broker.directories.open_folders()

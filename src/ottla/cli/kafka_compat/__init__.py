@@ -6,7 +6,8 @@ codes are Apache Kafka 4.2's; the work is done by the same client and packages t
 Where we differ on purpose (a stack trace becomes one line) is listed in `docs/tools.md`.
 
 All commands are one entry point, `main`, which goes by the name it was called with and imports
-only that tool: no click, no rich, and librdkafka only where records are sent or read.
+only that tool: no click, no rich, and librdkafka only where records are sent or read. The names are
+not installed with the package; `ottla tools link` puts them into a folder.
 """
 
 from __future__ import annotations
@@ -80,5 +81,5 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
-    """The entry point of every installed command."""
+    """The entry point of every linked command."""
     sys.exit(run(tool_name(sys.argv[0]), sys.argv[1:]))

@@ -141,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     except ValueError as error:
         raise Failure(str(error)) from None
-    if not done.enough:
+    if not done.enough and not done.stopped:
         print(
             f"WARNING: Exiting before consuming the expected number of records: timeout "
             f"({timeout} ms) exceeded. You can use the --timeout option to increase the timeout."

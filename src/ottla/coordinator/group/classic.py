@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.classic_group import ClassicGroup, ClassicMember, State
@@ -207,12 +207,10 @@ class ClassicMachine:
         old_leader = group.leader or ""
         snapshot = group.snapshot()
         metadata = dict(command.protocols)[snapshot.protocol or ""]
-        snapshot = replace(
-            snapshot,
+        snapshot = snapshot._replace(
             leader=new_id if old_id == old_leader else old_leader,
             members=tuple(
-                replace(
-                    it,
+                it._replace(
                     member_id=new_id,
                     rebalance_timeout_ms=command.rebalance_timeout_ms,
                     session_timeout_ms=command.session_timeout_ms,
@@ -227,7 +225,7 @@ class ClassicMachine:
         def replaced(error: KafkaError | None, now: Now) -> Result:
             if error is not None:
                 return Result(
-                    replace(group.joined(""), error=error.code, leader=old_leader, members=())
+                    group.joined("")._replace(error=error.code, leader=old_leader, members=())
                 )
             self._state.deadlines.cancel(Timer(SESSION, group.id, old_id))
             member = group.members[new_id]
@@ -244,7 +242,7 @@ class ClassicMachine:
             if not command.can_skip_assignment:
                 # Under the leader's old id the new one takes itself for a follower, and takes the
                 # assignment it gets instead of making one.
-                return Result(replace(group.joined(new_id), leader=old_leader))
+                return Result(group.joined(new_id)._replace(leader=old_leader))
             leads = group.leader == new_id
             return Result(group.joined(new_id, members=leads, skip=leads))
 

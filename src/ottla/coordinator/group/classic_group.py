@@ -329,6 +329,13 @@ class ClassicGroup:
 
     def install(self, snapshot: GroupSnapshot) -> None:
         """Become what a record says; what is known beyond it of the same members is kept."""
+        if self.state is State.COMPLETING and snapshot.generation == self.generation:
+            # It was taken from this group a moment ago: only the assignments are new.
+            assert len(snapshot.members) == len(self.members)
+            for it in snapshot.members:
+                self.members[it.member_id].assignment = it.assignment
+            self.to(State.STABLE, snapshot.since_ms)
+            return
         known, self.members = self.members, {}
         self.static_members.clear()
         self.supported.clear()

@@ -141,10 +141,8 @@ class ClassicMembers:
                 return Result(Joined(command.member_id, error.code))
             self._clocks.forget(group.id, [*group.members.values(), revision.member])
             classic = converted.begin(self._state, self._classic, now)
-            reply = replace(
-                _joined(revision.member, command),
-                generation=classic.generation,
-                protocol_name=classic.protocol_name,
+            reply = _joined(revision.member, command)._replace(
+                generation=classic.generation, protocol_name=classic.protocol_name
             )
             if not revision.resubscribed:
                 return Result(reply)  # it finds its old assignment when it syncs

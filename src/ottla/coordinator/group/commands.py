@@ -22,8 +22,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 # --- the classic protocol -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(NamedTuple):
     """JoinGroup. An empty member id asks for one."""
 
     group_id: str
@@ -49,8 +48,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(NamedTuple):
     """The answer to Join."""
 
     member_id: str
@@ -63,8 +61,7 @@ class Joined:
     members: tuple[JoinedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(NamedTuple):
     """SyncGroup; the leader's brings the assignments."""
 
     group_id: str
@@ -76,8 +73,7 @@ class Sync:
     assignments: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(NamedTuple):
     """The answer to Sync."""
 
     protocol_type: str | None

@@ -120,16 +120,22 @@ class ConsumerMember(NamedTuple):
 
     def told(self, about: ConsumerMemberSnapshot, topics: frozenset[str]) -> ConsumerMember:
         """The member after it has said this about itself; `topics` are those it names there."""
-        return self._replace(
-            instance_id=about.instance_id,
-            rack_id=about.rack_id,
-            client_id=about.client_id,
-            client_host=about.client_host,
-            topics=topics,
-            regex=about.regex,
-            rebalance_timeout_ms=about.rebalance_timeout_ms,
-            server_assignor=about.server_assignor,
-            classic=about.classic,
+        return ConsumerMember(
+            self.id,
+            about.instance_id,
+            about.rack_id,
+            about.client_id,
+            about.client_host,
+            topics,
+            about.regex,
+            about.rebalance_timeout_ms,
+            about.server_assignor,
+            about.classic,
+            self.epoch,
+            self.previous_epoch,
+            self.state,
+            self.assigned,
+            self.revoking,
         )
 
     def holding(self, it: CurrentAssignment) -> ConsumerMember:
@@ -148,7 +154,7 @@ class ConsumerMember(NamedTuple):
             self.classic,
             it.member_epoch,
             it.previous_member_epoch,
-            MemberState(it.state),
+            it.state if type(it.state) is MemberState else MemberState(it.state),
             it.assigned,
             it.pending_revocation,
         )
@@ -348,12 +354,13 @@ class ConsumerGroup:
 
     def apply(self, entry: ConsumerEntry) -> None:
         """Replay one entry. Deleting what is not there is nothing: compaction may have been."""
+        if isinstance(entry, CurrentAssignmentEntry):  # most are, and `match` takes its time
+            if entry.value is not None:
+                self._hand_over(entry.member_id, entry.value)
+            elif entry.member_id in self.members:
+                self._hand_over(entry.member_id, _GONE)
+            return
         match entry:
-            case CurrentAssignmentEntry(_, member_id, None):
-                if member_id in self.members:
-                    self._hand_over(member_id, _GONE)
-            case CurrentAssignmentEntry(_, member_id, CurrentAssignment() as value):
-                self._hand_over(member_id, value)
             case TargetAssignmentEntry(_, member_id, target):
                 if target is None:
                     self.targets.pop(member_id, None)
@@ -386,7 +393,8 @@ class ConsumerGroup:
         topics = self._wanted.setdefault(topics, topics)
         member = (old or ConsumerMember(member_id)).told(about, topics)
         self.members[member_id] = member
-        self._names.update(member.topics)
+        for name in topics:
+            self._names[name] += 1
         if member.regex:
             self.regexes[member.regex] += 1
         if member.server_assignor is not None:
@@ -418,15 +426,24 @@ class ConsumerGroup:
         if member.assigned is old.assigned and member.revoking is old.revoking:
             return
         self._forget_holdings(old)
-        for topic, partition in _each(member):
-            self.owners.setdefault(topic, {})[partition] = member_id
+        for holding in (member.assigned, member.revoking):
+            for topic, partitions in holding.items():
+                held = self.owners.get(topic)
+                if held is None:
+                    held = self.owners[topic] = {}
+                for partition in partitions:
+                    held[partition] = member_id
 
     def _forget_holdings(self, member: ConsumerMember) -> None:
-        for topic, partition in _each(member):
-            held = self.owners.get(topic)
-            # Not when another has it by now: in a compacted log the later record counts.
-            if held is not None and held.get(partition) == member.id:
-                del held[partition]
+        for holding in (member.assigned, member.revoking):
+            for topic, partitions in holding.items():
+                held = self.owners.get(topic)
+                if held is None:
+                    continue
+                for partition in partitions:
+                    # Not when another has it by now: in a compacted log the later record counts.
+                    if held.get(partition) == member.id:
+                        del held[partition]
                 if not held:
                     del self.owners[topic]
 
@@ -475,15 +492,15 @@ def encode(entry: ConsumerEntry) -> Record:
 
 def _record(entry: ConsumerEntry) -> Record:
     group_id = entry.group_id
+    if isinstance(entry, CurrentAssignmentEntry):  # most are, and `match` takes its time
+        if entry.value is None:
+            return journal.current_assignment_tombstone(group_id, entry.member_id)
+        return journal.current_assignment(group_id, entry.member_id, entry.value)
     match entry:
         case TargetAssignmentEntry(_, member_id, target):
             if target is None:
                 return journal.target_assignment_tombstone(group_id, member_id)
             return journal.target_assignment(group_id, member_id, target)
-        case CurrentAssignmentEntry(_, member_id, None):
-            return journal.current_assignment_tombstone(group_id, member_id)
-        case CurrentAssignmentEntry(_, member_id, CurrentAssignment() as holdings):
-            return journal.current_assignment(group_id, member_id, holdings)
         case ConsumerGroupEntry(_, None):
             return journal.consumer_group_tombstone(group_id)
         case ConsumerGroupEntry(_, int() as epoch, metadata_hash):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from struct import Struct
+from struct import Struct, pack
 from typing import Any, NamedTuple
 
 from ottla.coordinator.group.members import CommittedOffset
@@ -26,7 +26,7 @@ from ottla.protocol.messages.internal.group_metadata import (
     MemberMetadata,
 )
 from ottla.protocol.messages.internal.offset_commit import OffsetCommitKey, OffsetCommitValue
-from ottla.protocol.primitives import DecodeError
+from ottla.protocol.primitives import DecodeError, uvarint
 
 Partitions = Mapping[TopicId, frozenset[int]]
 """Partition numbers by topic id."""
@@ -43,8 +43,7 @@ class OffsetEntry(NamedTuple):
     value: CommittedOffset | None
 
 
-@dataclass(frozen=True, slots=True)
-class MemberSnapshot:
+class MemberSnapshot(NamedTuple):
     """A member of a classic group's generation."""
 
     member_id: str
@@ -57,8 +56,7 @@ class MemberSnapshot:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSnapshot:
+class GroupSnapshot(NamedTuple):
     """A classic group's generation, as it was when its leader had assigned the partitions."""
 
     protocol_type: str
@@ -69,16 +67,14 @@ class GroupSnapshot:
     members: tuple[MemberSnapshot, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GroupEntry:
+class GroupEntry(NamedTuple):
     """Type 2: a generation of a classic group, or its end."""
 
     group_id: str
     value: GroupSnapshot | None
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupEntry:
+class ConsumerGroupEntry(NamedTuple):
     """Type 3: the epoch of a consumer group, or its end."""
 
     group_id: str
@@ -102,8 +98,7 @@ class ClassicFacet:
     protocols: tuple[tuple[str, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerMemberSnapshot:
+class ConsumerMemberSnapshot(NamedTuple):
     """A member of a consumer group: who it is and what it wants."""
 
     instance_id: str | None
@@ -117,8 +112,7 @@ class ConsumerMemberSnapshot:
     classic: ClassicFacet | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerMemberEntry:
+class ConsumerMemberEntry(NamedTuple):
     """Type 5: a member of a consumer group, or its end."""
 
     group_id: str
@@ -126,8 +120,7 @@ class ConsumerMemberEntry:
     value: ConsumerMemberSnapshot | None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetEpochEntry:
+class TargetEpochEntry(NamedTuple):
     """Type 6: the epoch of a consumer group's target assignment."""
 
     group_id: str
@@ -271,9 +264,20 @@ def offset_tombstone(group_id: str, topic: str, partition: int) -> Record:
 # --- classic groups -------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=16_384)
+def _group_key(kind: Callable[..., Any], group_id: str) -> bytes:
+    """Of a record about one group of the consumer protocol."""
+    return _key(kind(group_id=group_id))
+
+
+@functools.lru_cache(maxsize=16_384)
+def _classic_key(group_id: str) -> bytes:
+    return _key(GroupMetadataKey(group=group_id))
+
+
 def group(group_id: str, snapshot: GroupSnapshot) -> Record:
-    return (
-        _key(GroupMetadataKey(group=group_id)),
+    record = (
+        _classic_key(group_id),
         _value(
             GroupMetadataValue(
                 protocol_type=snapshot.protocol_type,
@@ -298,31 +302,38 @@ def group(group_id: str, snapshot: GroupSnapshot) -> Record:
             GROUP_VERSION,
         ),
     )
+    if not all(it.rebalance_timeout_ms for it in snapshot.members):
+        return record  # whoever reads that puts the session's length in its place
+    return Written.of(record, GroupEntry(group_id, snapshot))
 
 
 def group_tombstone(group_id: str) -> Record:
-    return _key(GroupMetadataKey(group=group_id)), None
+    return _classic_key(group_id), None
 
 
 # --- consumer groups ------------------------------------------------------------------------------
 
+# A rebalance writes many of these: they are packed by hand, as the codec does it.
+_pack_epoch = Struct(">hix").pack
+_pack_hashed = Struct(">hiBBBq").pack  # the hash is the one tagged field (number 0, 8 bytes)
+_pack_epochs = Struct(">hiib").pack
+
 
 def consumer_group(group_id: str, epoch: int, metadata_hash: int) -> Record:
     return (
-        _key(wire.ConsumerGroupMetadataKey(group_id=group_id)),
-        _value(
-            wire.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
-            CONSUMER_VERSION,
-        ),
+        _group_key(wire.ConsumerGroupMetadataKey, group_id),
+        _pack_hashed(CONSUMER_VERSION, epoch, 1, 0, 8, metadata_hash)
+        if metadata_hash
+        else _pack_epoch(CONSUMER_VERSION, epoch),
     )
 
 
 def consumer_group_tombstone(group_id: str) -> Record:
-    return _key(wire.ConsumerGroupMetadataKey(group_id=group_id)), None
+    return _group_key(wire.ConsumerGroupMetadataKey, group_id), None
 
 
 def consumer_topics_tombstone(group_id: str) -> Record:
-    return _key(wire.ConsumerGroupPartitionMetadataKey(group_id=group_id)), None
+    return _group_key(wire.ConsumerGroupPartitionMetadataKey, group_id), None
 
 
 def consumer_member(group_id: str, member_id: str, member: ConsumerMemberSnapshot) -> Record:
@@ -358,25 +369,19 @@ def consumer_member_tombstone(group_id: str, member_id: str) -> Record:
 
 def target_epoch(group_id: str, epoch: int) -> Record:
     return (
-        _key(wire.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)),
-        _value(
-            wire.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch),
-            CONSUMER_VERSION,
-        ),
+        _group_key(wire.ConsumerGroupTargetAssignmentMetadataKey, group_id),
+        _pack_epoch(CONSUMER_VERSION, epoch),
     )
 
 
 def target_epoch_tombstone(group_id: str) -> Record:
-    return _key(wire.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)), None
+    return _group_key(wire.ConsumerGroupTargetAssignmentMetadataKey, group_id), None
 
 
 def target_assignment(group_id: str, member_id: str, partitions: Partitions) -> Record:
     return (
         _member_key(wire.ConsumerGroupTargetAssignmentMemberKey, group_id, member_id),
-        _value(
-            wire.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=_by_topic(partitions)),
-            CONSUMER_VERSION,
-        ),
+        b"\0\0%b\0" % _packed(partitions),
     )
 
 
@@ -385,17 +390,14 @@ def target_assignment_tombstone(group_id: str, member_id: str) -> Record:
 
 
 def current_assignment(group_id: str, member_id: str, value: CurrentAssignment) -> Record:
+    epoch, previous_epoch, state, assigned, revoking = value
     return (
         _member_key(wire.ConsumerGroupCurrentMemberAssignmentKey, group_id, member_id),
-        _value(
-            wire.ConsumerGroupCurrentMemberAssignmentValue(
-                member_epoch=value.member_epoch,
-                previous_member_epoch=value.previous_member_epoch,
-                state=value.state,
-                assigned_partitions=_by_topic(value.assigned),
-                partitions_pending_revocation=_by_topic(value.pending_revocation),
-            ),
-            CONSUMER_VERSION,
+        b"%b%b%b\0"
+        % (
+            _pack_epochs(CONSUMER_VERSION, epoch, previous_epoch, state),
+            _packed(assigned),
+            _packed(revoking),
         ),
     )
 
@@ -419,11 +421,15 @@ def regex_tombstone(group_id: str, expression: str) -> Record:
     return _key(key), None
 
 
-def _by_topic(partitions: Partitions) -> list[wire.TopicPartitions]:
-    return [
-        wire.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
-        for topic_id, numbers in partitions.items()
-    ]
+def _packed(partitions: Partitions) -> bytes:
+    """What the codec writes for a list of `TopicPartitions`, in a fraction of its time."""
+    if not partitions:
+        return b"\1"
+    parts = [uvarint(len(partitions) + 1)]
+    for topic_id, numbers in partitions.items():
+        count = len(numbers)
+        parts += (topic_id, uvarint(count + 1), pack(f">{count}ix", *sorted(numbers)))
+    return b"".join(parts)
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ offsets, listing, deletion and expiry are written once over it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -46,6 +47,12 @@ class Client(NamedTuple):
     id: str
     host: str
     """As Kafka prints addresses: with a leading slash."""
+
+
+@functools.lru_cache(maxsize=16_384)
+def client_at(client_id: str, peer: str) -> Client:
+    """The client with this id at the other end of a connection (`address:port`)."""
+    return Client(client_id, f"/{peer.rpartition(':')[0].strip('[]')}")
 
 
 class CommittedOffset(NamedTuple):

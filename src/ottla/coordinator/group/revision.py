@@ -106,6 +106,8 @@ class Revision:
     def update(self, now: Now, wishes: Mapping[str, Any]) -> None:
         """Take over what the member has said about itself."""
         before = self.before
+        if not wishes and not self._group.regexes and before.id in self._group.members:
+            return  # nothing, as most do
         news = {name: wish for name, wish in wishes.items() if wish != getattr(before, name)}
         self.member = member = before._replace(**news) if news else before
         if news or (member.id not in self._group.members and self.replaced is None):
@@ -225,12 +227,13 @@ class Revision:
 
     def _assignor(self) -> Assignor:
         """The one that most members ask for, of those asked for equally often the first served."""
-        votes = self._group.assignors.copy()
+        votes = dict(self._group.assignors)
         for gone in (self.replaced, self._group.members.get(self.member.id)):
             if gone is not None and gone.server_assignor is not None:
                 votes[gone.server_assignor] -= 1
-        if self.member.server_assignor is not None:
-            votes[self.member.server_assignor] += 1
+        choice = self.member.server_assignor
+        if choice is not None:
+            votes[choice] = votes.get(choice, 0) + 1
         return ASSIGNORS[preferred(votes, self._config)]
 
     def reconcile(self, owned: Partitions | None) -> None:

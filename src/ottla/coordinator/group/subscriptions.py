@@ -21,6 +21,8 @@ from ottla.model.image import ClusterImage
 from ottla.model.topic import Topic
 
 NOTHING_SUBSCRIBED = 0
+MOST_HASHES = 1_000
+"""Kept at a time: members can subscribe to what they like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class SubscribableTopics:
         self._racks = _racks(image)
         self._described: dict[str, _Described] = {}
         self._ids: dict[frozenset[str], frozenset[TopicId]] = {}
+        self._hashes: dict[frozenset[str], int] = {}
 
     def look(self, image: ClusterImage) -> None:
         """Go on with a newer image."""
@@ -53,11 +56,13 @@ class SubscribableTopics:
             for name in self._described.keys() - image.topics.keys():
                 del self._described[name]
             self._ids.clear()
+            self._hashes.clear()
         if image.brokers is not self.image.brokers:
             racks = _racks(image)
             if racks != self._racks:
                 self._racks = racks
                 self._described.clear()
+                self._hashes.clear()
         self.image = image
 
     def names(self) -> tuple[str, ...]:
@@ -83,6 +88,15 @@ class SubscribableTopics:
 
     def hash(self, names: Iterable[str]) -> int:
         """The number that stands for the state of these topics."""
+        known = frozenset(names)
+        number = self._hashes.get(known)
+        if number is None:
+            if len(self._hashes) >= MOST_HASHES:
+                self._hashes.clear()
+            number = self._hashes[known] = self._hash(known)
+        return number
+
+    def _hash(self, names: Iterable[str]) -> int:
         topics = self.image.topics
         digests = [self._describe(topics[name]).digest for name in sorted(names) if name in topics]
         if not digests:

@@ -90,8 +90,11 @@ class Columns:
         return self.keys.sizes() + self.values.sizes() + 8
 
 
-def columns_of(batch: Any, now_ms: int | None = None) -> Columns:
-    """The record columns of a `pyarrow.RecordBatch`; those it does not have are null."""
+def columns_of(batch: Any, *, timestamps: bool = False, now_ms: int | None = None) -> Columns:
+    """The record columns of a `pyarrow.RecordBatch`; those it does not have are null.
+
+    `timestamps` takes the column timestamp where it is not null; else the time is now.
+    """
     count = batch.num_rows
     present = {name: position for position, name in enumerate(batch.schema.names)}
 
@@ -106,7 +109,7 @@ def columns_of(batch: Any, now_ms: int | None = None) -> Columns:
     if now_ms is None:
         now_ms = time.time_ns() // 1_000_000
     times = np.full(count, now_ms, np.int64)
-    if "timestamp" in present:
+    if timestamps and "timestamp" in present:
         times = _times_of(batch.column(present["timestamp"]), times)
     return Columns(count, blobs("key"), blobs("value"), times, lists, names, values)
 

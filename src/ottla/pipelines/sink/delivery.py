@@ -13,6 +13,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.pipelines.sink.columns import columns_of, integers_of
 from ottla.pipelines.sink.encoder import Batch, Encoder, Format
 from ottla.pipelines.sink.failures import RowFailed, row_failed
+from ottla.pipelines.sink.leaders import UNREACHABLE
 from ottla.pipelines.sink.partitioner import Partitioner
 from ottla.pipelines.sink.producer import Producer, Totals
 
@@ -66,7 +67,7 @@ class Delivery:
         self._producer.close()
 
     def _add(self, batch: Any) -> None:
-        columns = columns_of(batch)
+        columns = columns_of(batch, timestamps=self._settings.keep_timestamps)
         topics = self._topics(batch)
         names = batch.schema.names
         chosen = (
@@ -128,7 +129,7 @@ class Delivery:
                 f"topic {topic!r} is not there {waited}, and the brokers do not make it by "
                 f"themselves: {error}"
             )
-        if error.code in (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION):
+        if error.code in UNREACHABLE:
             return f"no broker of {self._settings.bootstrap} could be asked {waited}: {error}"
         return f"topic {topic!r} cannot be written to: {error}"
 

@@ -15,6 +15,7 @@ slower, which `loops` announces.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -22,8 +23,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from ottla.pipelines.sink import loops
-from ottla.records.batch import HEADER_SIZE, read_header
+from ottla.records.batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER_SIZE, read_header
 from ottla.records.builder import BatchBuilder, assemble
+from ottla.records.checksum import crc32c
 from ottla.records.compression import Compression, compress
 from ottla.records.reader import iter_records
 
@@ -40,6 +42,9 @@ _FIRST_BYTES: Final = (
 _FIRST_ROWS: Final = 64
 _MOST_ROWS: Final = 1 << 20
 _SEQUENCES: Final = 0x7FFFFFFF
+_CRC: Final = struct.Struct(">I")
+_EPOCH_AND_SEQUENCE: Final = struct.Struct(">hi")
+_EPOCH_POSITION: Final = 51
 
 
 @dataclass(slots=True)
@@ -53,6 +58,8 @@ class Batch:
     since: float = 0.0
     """When the producer was given it; its delivery time-out runs from there."""
     attempts: int = 0
+    sequence: int = -1
+    """Of its first record among all that the task has for this partition; -1: not idempotent."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -119,7 +126,7 @@ class Encoder:
             sequence = self._sequences.get(place, 0)
             self._sequences[place] = (sequence + making.count) & _SEQUENCES
         rows = making.rows()
-        return Batch(*place, making.close(sequence), rows)
+        return Batch(*place, making.close(sequence), rows, sequence=sequence)
 
 
 def split(batch: Batch, form: Format) -> tuple[Batch, Batch]:
@@ -146,9 +153,18 @@ def split(batch: Batch, form: Format) -> tuple[Batch, Batch]:
                 batch.rows[first:last],
                 batch.since,
                 batch.attempts,
+                batch.sequence if batch.sequence < 0 else (batch.sequence + first) & _SEQUENCES,
             )
         )
     return halves[0], halves[1]
+
+
+def restamp(batch: Batch, epoch: int, sequence: int) -> None:
+    """Give a batch another epoch of its producer, and the sequence number that it has there."""
+    data = bytearray(batch.data)
+    _EPOCH_AND_SEQUENCE.pack_into(data, _EPOCH_POSITION, epoch, sequence & _SEQUENCES)
+    _CRC.pack_into(data, CRC_POSITION, crc32c(memoryview(data)[ATTRIBUTES_POSITION:]))
+    batch.data = bytes(data)
 
 
 class _Making(Protocol):

@@ -31,6 +31,7 @@ Place = tuple[str, int]
 
 NOBODY: Final = -1
 
+UNREACHABLE: Final = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION})
 # A cluster that starts, elects, or makes the topic right now.
 _SOON: Final = frozenset(
     {

@@ -39,7 +39,8 @@ class WriteOptions:
 
     bootstrap: str
     topic: str | None = None
-    idempotent: bool = False
+    idempotent: bool = True
+    keep_timestamps: bool = False
     acks: int = -1
     compression: Compression = Compression.NONE
     level: int | None = None
@@ -76,6 +77,7 @@ class WriteOptions:
             bootstrap=kafka.bootstrap(),
             topic=topic,
             idempotent=_idempotent(options, kafka),
+            keep_timestamps=options.truth("keepTimestamps"),
             acks=_ACKS[kafka.text("acks")],
             compression=codec,
             level=kafka.whole(level) if kafka.given(level) else None,
@@ -97,6 +99,10 @@ class WriteOptions:
 
 
 def _idempotent(options: Options, kafka: KafkaSettings) -> bool:
+    """As in Java's ProducerConfig: on unless turned off.
+
+    What it cannot go with turns it off without a word, or is refused where it was asked for.
+    """
     delivery = options.choice("delivery", (AT_LEAST_ONCE, IDEMPOTENT), "")
     asked, wanted = kafka.given("enable.idempotence"), kafka.truth("enable.idempotence")
     if delivery and asked and wanted != (delivery == IDEMPOTENT):
@@ -105,16 +111,18 @@ def _idempotent(options: Options, kafka: KafkaSettings) -> bool:
             f"delivery={delivery} contradicts kafka.enable.idempotence={str(wanted).lower()}: "
             f"give one of them.",
         )
-    idempotent = delivery == IDEMPOTENT or (asked and wanted)
-    if idempotent:
+    if delivery == AT_LEAST_ONCE or (asked and not wanted):
+        return False
+    acks_all, retried = _ACKS[kafka.text("acks")] == -1, kafka.whole("retries") > 0
+    if delivery or asked:
         why = "delivery=idempotent" if delivery else "kafka.enable.idempotence=true"
-        if _ACKS[kafka.text("acks")] != -1:
+        if not acks_all:
             raise OptionError(
                 "kafka.acks", f"{why} needs kafka.acks=all, not {kafka.text('acks')}."
             )
-        if kafka.whole("retries") == 0:
+        if not retried:
             raise OptionError("kafka.retries", f"{why} needs kafka.retries above 0.")
-    return idempotent
+    return acks_all and retried
 
 
 def _timeouts(kafka: KafkaSettings) -> tuple[float, float]:
@@ -148,7 +156,7 @@ def _chunk(kafka: KafkaSettings, round_robin: bool) -> int:
     return max(_ONE_ROW, kafka.whole("batch.size")) if kafka.given("batch.size") else _CHUNK
 
 
-def check_schema(schema: StructType, topic: str | None) -> None:
+def check_schema(schema: StructType, options: WriteOptions) -> None:
     """Whether rows like these can be records; ValueError with one sentence when not."""
     from pyspark.sql.types import (
         ArrayType,
@@ -165,7 +173,7 @@ def check_schema(schema: StructType, topic: str | None) -> None:
             f"the column value is missing, which becomes the value of each record; there are "
             f"{', '.join(columns) or 'no columns at all'}."
         )
-    if topic is None and "topic" not in columns:
+    if options.topic is None and "topic" not in columns:
         raise ValueError("there is no topic to write to: give the option topic or a column topic.")
 
     def demand(name: str, right: str, *kinds: type[DataType]) -> None:
@@ -179,7 +187,13 @@ def check_schema(schema: StructType, topic: str | None) -> None:
     demand("key", "string or binary", StringType, BinaryType)
     demand("topic", "string", StringType)
     demand("partition", "int", IntegerType)
-    demand("timestamp", "timestamp", TimestampType)
+    if options.keep_timestamps:
+        if "timestamp" not in columns:
+            raise ValueError(
+                "keepTimestamps=true needs a column timestamp, and there is none: add it, or leave "
+                "the option out."
+            )
+        demand("timestamp", "timestamp", TimestampType)
     headers = columns.get("headers")
     if headers is None:
         return

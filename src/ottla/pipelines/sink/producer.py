@@ -16,10 +16,13 @@ new look at the metadata, until `delivery.timeout.ms`. A batch that is too large
 split in two as long as it has more than one record. Anything else fails the task: the error names
 the row and repeats the broker's words.
 
-Idempotent: a repeated request that had arrived after all is recognised by the broker, which
-answers with the first one's offset or DUPLICATE_SEQUENCE_NUMBER; either is a success. Without it
-such a repetition is a second copy. A sequence that the broker finds out of order means that an
-earlier batch is lost, and fails the task.
+Idempotent, as it is unless told otherwise: a repeated request that had arrived after all is
+recognised by the broker, which answers with the first one's offset or DUPLICATE_SEQUENCE_NUMBER;
+either is a success. Without it such a repetition is a second copy. A broker that does not remember
+the producer (UNKNOWN_PRODUCER_ID, from those before 2.5 whose retention took all of its records) is
+sent the batch as the first of a new epoch, as Java does. A sequence that the broker finds out of
+order means that an acknowledged batch is lost: Java begins a new epoch there and goes on without
+it; here the task fails, and Spark writes its rows again.
 
 acks=0 is fire and forget: only a connection that breaks is noticed.
 """
@@ -35,9 +38,9 @@ from typing import TYPE_CHECKING, Final
 from ottla.client.router import error_code
 from ottla.client.wire import Wire
 from ottla.errors import ErrorCode, KafkaError
-from ottla.pipelines.sink.encoder import Batch, Format, split
+from ottla.pipelines.sink.encoder import Batch, Format, restamp, split
 from ottla.pipelines.sink.failures import WriteFailed, row_failed
-from ottla.pipelines.sink.leaders import NOBODY, Leaders, Place
+from ottla.pipelines.sink.leaders import NOBODY, UNREACHABLE, Leaders, Place
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
@@ -45,6 +48,7 @@ from ottla.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from ottla.records.batch import read_header
 
 if TYPE_CHECKING:
     from ottla.pipelines.sink.options import WriteOptions
@@ -69,6 +73,10 @@ class _Lane:
     """How often that was asked in vain."""
     not_before: float = 0.0
     trouble: KafkaError | None = None
+    bumps: int = 0
+    """Epochs of the producer that were begun for this partition."""
+    first: int = 0
+    """The sequence number of the batch that the last of them began with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +117,22 @@ class Producer:
                 producer_id, epoch = self._leaders.producer_id()
             except KafkaError as error:
                 raise WriteFailed(
-                    f"{self._task} was not written: no producer id was given out, {error}",
-                    error.code,
+                    f"{self._task} was not written: {self._no_producer_id(error)}", error.code
                 ) from None
             form = replace(form, producer_id=producer_id, producer_epoch=epoch)
         self.form = form
         return form
+
+    def _no_producer_id(self, error: KafkaError) -> str:
+        if error.code in UNREACHABLE:
+            return (
+                f"no broker of {self._settings.bootstrap} could be asked after "
+                f"{self._settings.max_block:g} s (kafka.max.block.ms): {error}"
+            )
+        return (
+            f"no producer id was given out, {error}; to write without one, and with a repeated "
+            f"request as a second copy, set delivery=at_least_once"
+        )
 
     def partitions(self, topic: str) -> tuple[int, list[int]]:
         """How many partitions a topic has, and those with a leader; KafkaError if it has none."""
@@ -237,6 +255,8 @@ class Producer:
                         lane = self._lanes[batch.topic, batch.partition]
                         lane.waiting.popleft()
                         lane.sending = True
+                        if lane.bumps:
+                            self._in_last_epoch(batch, lane)
                     return batches, []
                 self._changed.wait(wake - now)
         return [], []
@@ -310,12 +330,22 @@ class Producer:
             first, second = split(batch, self.form)
             lane.waiting.extendleft((second, first))
             self._buffered += len(first.data) + len(second.data) - len(batch.data)
+        elif code is ErrorCode.UNKNOWN_PRODUCER_ID and self.form.producer_id >= 0:
+            assert answer is not None
+            lane.first = batch.sequence
+            lane.bumps += 1
+            self._again(batch, KafkaError(code, answer.error_message))
         elif code.retriable:
             assert answer is not None
             self._again(batch, KafkaError(code, answer.error_message))
         else:
             assert answer is not None
             self._fail(self._refused(batch, code, answer))
+
+    def _in_last_epoch(self, batch: Batch, lane: _Lane) -> None:
+        epoch = self.form.producer_epoch + lane.bumps
+        if read_header(batch.data).producer_epoch != epoch:
+            restamp(batch, epoch, batch.sequence - lane.first)
 
     def _again(self, batch: Batch, trouble: KafkaError) -> None:
         lane = self._lanes[batch.topic, batch.partition]

@@ -49,7 +49,7 @@ def write_updates(
         raise ValueError(
             'write_updates is for a stream: write a batch with df.write.format("ottla").'
         )
-    check_schema(df.schema, WriteOptions.parse(given).topic)
+    check_schema(df.schema, WriteOptions.parse(given))
     return df.writeStream.outputMode("update").foreachBatch(_appender(given))
 
 

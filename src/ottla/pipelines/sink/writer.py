@@ -4,10 +4,11 @@ On the driver they are made and check options and columns without asking any bro
 pickled, and `write` runs in each task. It returns, with counts, only when every row is
 acknowledged. When it raises, Spark reports the job as failed and nothing of it as written; what
 had already been sent is in the topic, as with every at-least-once sink, and a task that Spark
-tries again sends its rows again. `idempotent` covers requests, not tasks.
+tries again sends its rows again, under another producer id: `idempotent` covers requests, not
+tasks.
 
 Columns are those of Spark's Kafka connector: `value`, `key`, `topic`, `partition`, `headers`, and
-`timestamp` as well (its connector has the time of writing instead). Others are left out.
+`timestamp` for `keepTimestamps=true`; records have the time of writing else. Others are left out.
 
 Arrow batches are sorted by partition and appended to record batches while earlier ones travel.
 """
@@ -118,7 +119,7 @@ def _say_what_is_slow(messages: Sequence[WriterCommitMessage | None]) -> None:
 
 def _settings(schema: StructType, options: Mapping[str, str]) -> WriteOptions:
     settings = WriteOptions.parse(options)
-    check_schema(schema, settings.topic)
+    check_schema(schema, settings)
     for notice in settings.notices:
         LOGGER.warning("%s", notice)
     return settings

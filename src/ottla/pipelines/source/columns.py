@@ -1,8 +1,9 @@
 """The columns of a topic as a table, and the Arrow buffers that records are written into.
 
 The schema is that of Spark's Kafka connector, in the Arrow types that Spark expects of it: they
-must be equal to the last detail. Headers are a column of their own on demand; a record without any
-has an empty list, never a null, which Spark would be many times slower to hand on.
+must be equal to the last detail. A read has some of these columns (`column_choice`), and Spark is
+handed no others. A record without headers has an empty list, never a null, which Spark would be
+many times slower to hand on.
 
 `Room` is the space for one record batch. Topic and partition are the same in every row: they are
 written once and shared by all batches of a task.
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.pipelines.source import kernel
+from ottla.pipelines.source.column_choice import HEADERS
 
 SCHEMA: Final = pa.schema(
     [
@@ -29,9 +31,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
-SCHEMA_WITH_HEADERS: Final = SCHEMA.append(
-    pa.field("headers", pa.list_(pa.field("element", HEADER)))
-)
+SCHEMA_WITH_HEADERS: Final = SCHEMA.append(pa.field(HEADERS, pa.list_(pa.field("element", HEADER))))
 
 # Arrow's offsets are 32 bits wide: no column of a batch can hold more bytes than this.
 MOST_BYTES: Final = (1 << 31) - 1
@@ -41,8 +41,9 @@ _SMALLEST: Final = 4096
 _SLACK: Final = 1.25
 
 
-def schema(with_headers: bool) -> Any:
-    return SCHEMA_WITH_HEADERS if with_headers else SCHEMA
+def schema_of(names: tuple[str, ...]) -> Any:
+    """The schema of the columns of these names, in their order."""
+    return pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in names])
 
 
 class Repeated:
@@ -96,9 +97,10 @@ class Sizes:
 class Room:
     """Space for the columns of one record batch, written by `kernel.walk(…, *room.columns)`."""
 
-    def __init__(self, sizes: Sizes, with_headers: bool) -> None:
+    def __init__(self, sizes: Sizes, names: tuple[str, ...]) -> None:
         rows = sizes.rows
-        self.with_headers = with_headers
+        self._names = names
+        self.with_headers = with_headers = HEADERS in names
         self.cursor = np.zeros(kernel.CURSOR, np.int64)
         self.cursor[kernel.POSITION] = -1
         self._offsets = _space(rows, np.int64)
@@ -134,30 +136,37 @@ class Room:
             int(number) for number in self.cursor[kernel.KEY_NULLS : kernel.HEADER_NULLS + 1]
         )
         topics, partitions = repeated.take(rows)
-        columns = [
-            self._keys.array(pa.binary(), rows, key_bytes, key_nulls),
-            self._values.array(pa.binary(), rows, value_bytes, value_nulls),
-            topics,
-            partitions,
-            _numbers(pa.int64(), self._offsets, rows),
-            _numbers(pa.timestamp("us", tz="UTC"), self._times, rows),
-            _numbers(pa.int32(), self._kinds, rows),
-        ]
-        if self.with_headers:
-            names = self._header_keys.array(pa.string(), headers, header_key_bytes, 0)
+
+        def column(name: str) -> Any:
+            match name:
+                case "key":
+                    return self._keys.array(pa.binary(), rows, key_bytes, key_nulls)
+                case "value":
+                    return self._values.array(pa.binary(), rows, value_bytes, value_nulls)
+                case "topic":
+                    return topics
+                case "partition":
+                    return partitions
+                case "offset":
+                    return _numbers(pa.int64(), self._offsets, rows)
+                case "timestamp":
+                    return _numbers(pa.timestamp("us", tz="UTC"), self._times, rows)
+                case "timestampType":
+                    return _numbers(pa.int32(), self._kinds, rows)
+            keys = self._header_keys.array(pa.string(), headers, header_key_bytes, 0)
             contents = self._header_values.array(
                 pa.binary(), headers, header_value_bytes, header_nulls
             )
-            pairs = pa.StructArray.from_arrays([readable(names), contents], fields=list(HEADER))
-            columns.append(
-                pa.Array.from_buffers(
-                    SCHEMA_WITH_HEADERS.field("headers").type,
-                    rows,
-                    [None, _buffer(self._header_ends, rows + 1)],
-                    children=[pairs],
-                )
+            pairs = pa.StructArray.from_arrays([readable(keys), contents], fields=list(HEADER))
+            return pa.Array.from_buffers(
+                SCHEMA_WITH_HEADERS.field(HEADERS).type,
+                rows,
+                [None, _buffer(self._header_ends, rows + 1)],
+                children=[pairs],
             )
-        return pa.RecordBatch.from_arrays(columns, schema=schema(self.with_headers))
+
+        columns = [column(name) for name in self._names]
+        return pa.RecordBatch.from_arrays(columns, schema=schema_of(self._names))
 
 
 class _Strings:

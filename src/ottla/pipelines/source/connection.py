@@ -37,7 +37,7 @@ def fetch_settings(options: ReadOptions) -> FetchSettings:
         max_wait=kafka.seconds("fetch.max.wait.ms"),
         request_timeout=kafka.seconds("request.timeout.ms"),
         check_crcs=kafka.truth("check.crcs"),
-        include_headers=options.include_headers,
+        columns=options.columns,
         retry_backoff=kafka.seconds("retry.backoff.ms"),
         retry_backoff_max=kafka.seconds("retry.backoff.max.ms"),
         patience=None if options.streaming else options.poll_timeout,

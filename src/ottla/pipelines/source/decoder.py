@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ottla.pipelines.source import kernel
+from ottla.pipelines.source.column_choice import HEADERS
 from ottla.pipelines.source.columns import Repeated, Room, Sizes
 from ottla.records.batch import (
     ATTRIBUTES_POSITION,
@@ -209,7 +210,7 @@ def decode(pieces: Generator[Piece], part: Range, settings: FetchSettings) -> It
 def _decode(
     native: kernel.Loops, pieces: Iterator[Piece], part: Range, settings: FetchSettings
 ) -> Iterator[Any]:
-    with_headers = settings.include_headers
+    names, with_headers = settings.columns, HEADERS in settings.columns
     rows = max(1, min(settings.rows_per_batch, part.end - part.start))
     repeated = Repeated(part.topic, part.partition, rows)
     sizes: Sizes | None = None
@@ -221,7 +222,7 @@ def _decode(
             room.cursor[kernel.BATCH] = 0
         while True:
             if room is None:
-                room = Room(sizes, with_headers)
+                room = Room(sizes, names)
             cursor = room.cursor
             status = native.walk(
                 piece.data, piece.table, cursor, piece.first, part.end, with_headers, *room.columns
@@ -237,7 +238,7 @@ def _decode(
                 sizes.learn(cursor)
             else:
                 sizes.at_least(int(cursor[kernel.NEEDED]))
-            room = Room(sizes, with_headers)
+            room = Room(sizes, names)
             room.cursor[: kernel.ROWS] = place
     if room is not None and room.rows:
         yield room.batch(repeated)

@@ -163,7 +163,7 @@ class Progress:
         ends: Mapping[TopicPartition, Mark],
         *,
         begins: Mapping[TopicPartition, int] | None = None,
-        gone: Collection[str] = (),
+        gone: Collection[TopicPartition] = (),
         min_partitions: int | None = None,
         max_records: int | None = None,
     ) -> Progress:
@@ -171,8 +171,8 @@ class Progress:
 
         `begins` says where a partition begins that is new, or whose place is lost; one that is
         known begins where it stands. An end before its begin is taken for a stale answer: nothing
-        moves back. A partition that is not in `ends` keeps its place, and the topics of `gone`
-        are left out from now on.
+        moves back. A partition that is not in `ends` keeps its place; those of `gone` are left
+        out from now on.
         """
         begins = begins or {}
         standing = self.marks()
@@ -180,7 +180,7 @@ class Progress:
         moved = {
             tp: (mark.topic_id, _standing(mark))
             for tp, mark in standing.items()
-            if tp.topic not in gone and same_topic(mark.topic_id, ids.get(tp.topic, ZERO_TOPIC_ID))
+            if tp not in gone and same_topic(mark.topic_id, ids.get(tp.topic, ZERO_TOPIC_ID))
         }
         for tp, mark in ends.items():
             begin = begins.get(tp)

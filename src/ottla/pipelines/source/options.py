@@ -18,6 +18,7 @@ from ottla.pipelines.errors import OptionError
 from ottla.pipelines.kafka_settings import KafkaSettings
 from ottla.pipelines.option_table import Use
 from ottla.pipelines.options import MAX_INT, Options
+from ottla.pipelines.source.column_choice import HEADERS, chosen
 from ottla.pipelines.source.loss import OPTION as FAIL_ON_DATA_LOSS
 from ottla.pipelines.source.loss import LossPolicy
 from ottla.pipelines.source.positions import (
@@ -44,7 +45,8 @@ class ReadOptions:
     latest_if_too_late: bool
     """startingOffsetsByTimestampStrategy=latest"""
     loss: LossPolicy
-    include_headers: bool
+    columns: tuple[str, ...]
+    """What the table has, in this order."""
     group_id_prefix: str
     kafka: KafkaSettings
 
@@ -100,7 +102,7 @@ class ReadOptions:
             ending=end,
             latest_if_too_late=too_late == "latest",
             loss=LossPolicy() if loss is None else LossPolicy.parse(loss),
-            include_headers=options.truth("includeHeaders"),
+            columns=chosen(options),
             group_id_prefix=options.text("groupIdPrefix") or "spark-kafka-source",
             kafka=kafka,
             max_offsets_per_trigger=most,
@@ -127,7 +129,7 @@ class ReadOptions:
         given = self.kafka.text("group.id")
         if given:
             return given
-        said = f"{self.strategy.option}={self.strategy} {self.starting!r} {self.include_headers}"
+        said = f"{self.strategy.option}={self.strategy} {self.starting!r} {HEADERS in self.columns}"
         digest = hashlib.sha256(said.encode()).hexdigest()[:12]
         return f"{self.group_id_prefix}-{digest}"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from ottla.pipelines.source import kernel
-from ottla.pipelines.source.columns import HEADER, USUAL_BYTES, Repeated, schema
+from ottla.pipelines.source.columns import USUAL_BYTES, Repeated, schema_of
 from ottla.pipelines.source.decoder import Piece, invalid
 from ottla.records.batch import APPEND_TIME_FLAG, HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 from ottla.records.errors import InvalidBatch
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from ottla.pipelines.source.ranges import Range
     from ottla.pipelines.source.task import FetchSettings
 
+_EACH: dict[str, Callable[[Record], Any]] = {
+    "key": lambda record: record.key,
+    "value": lambda record: record.value,
+    "offset": lambda record: record.offset,
+    "timestamp": lambda record: record.timestamp * 1000,
+    "headers": lambda record: [{"key": key, "value": value} for key, value in record.headers],
+}
 _NO_HEADER = bytes(HEADER_SIZE)
 
 
@@ -34,13 +41,13 @@ def decode_plainly(pieces: Iterator[Piece], part: Range, settings: FetchSettings
             for record in _records(piece, row, part):
                 needed = len(record.key or b"") + len(record.value or b"")
                 if found and (len(found) >= repeated.rows or size + needed > USUAL_BYTES):
-                    yield _batch(found, kinds, repeated, settings.include_headers)
+                    yield _batch(found, kinds, repeated, settings.columns)
                     found, kinds, size = [], [], 0
                 found.append(record)
                 kinds.append(kind)
                 size += needed
     if found:
-        yield _batch(found, kinds, repeated, settings.include_headers)
+        yield _batch(found, kinds, repeated, settings.columns)
 
 
 def _records(piece: Piece, row: list[int], part: Range) -> Iterator[Record]:
@@ -78,27 +85,16 @@ def _records(piece: Piece, row: list[int], part: Range) -> Iterator[Record]:
         raise invalid(part, base, str(error)) from None
 
 
-def _batch(records: list[Record], kinds: list[int], repeated: Repeated, with_headers: bool) -> Any:
+def _batch(
+    records: list[Record], kinds: list[int], repeated: Repeated, names: tuple[str, ...]
+) -> Any:
+    schema = schema_of(names)
     topics, partitions = repeated.take(len(records))
+    given = {"topic": topics, "partition": partitions, "timestampType": pa.array(kinds, pa.int32())}
     columns = [
-        pa.array([record.key for record in records], pa.binary()),
-        pa.array([record.value for record in records], pa.binary()),
-        topics,
-        partitions,
-        pa.array([record.offset for record in records], pa.int64()),
-        pa.array([record.timestamp * 1000 for record in records], pa.int64()).cast(
-            pa.timestamp("us", tz="UTC")
-        ),
-        pa.array(kinds, pa.int32()),
+        given[name]
+        if name in given
+        else pa.array([_EACH[name](record) for record in records], schema.field(name).type)
+        for name in names
     ]
-    if with_headers:
-        columns.append(
-            pa.array(
-                [
-                    [{"key": name, "value": content} for name, content in record.headers]
-                    for record in records
-                ],
-                pa.list_(pa.field("element", HEADER)),
-            )
-        )
-    return pa.RecordBatch.from_arrays(columns, schema=schema(with_headers))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ottla.model.ids import TopicPartition
 from ottla.model.names import topic_name_problem
@@ -16,6 +16,7 @@ from ottla.pipelines.source.loss import Action, LossPolicy
 from ottla.pipelines.source.offsets import CHECKPOINT, Progress
 
 OPTIONS = ("subscribe", "subscribePattern", "assign")
+_SHOWN: Final = 10  # partitions that one sentence names
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,9 @@ class Subscribe:
 
     def covers(self, topic: str) -> bool:
         return topic in self.topics
+
+    def reads(self, tp: TopicPartition) -> bool:
+        return self.covers(tp.topic)
 
     def __str__(self) -> str:
         return ",".join(self.topics)
@@ -71,6 +75,9 @@ class Pattern:
     def covers(self, topic: str) -> bool:
         return topic not in INTERNAL_TOPICS and re.fullmatch(self.pattern, topic) is not None
 
+    def reads(self, tp: TopicPartition) -> bool:
+        return self.covers(tp.topic)
+
     def __str__(self) -> str:
         return self.pattern
 
@@ -95,6 +102,9 @@ class Assign:
 
     def covers(self, topic: str) -> bool:
         return topic in self.topics
+
+    def reads(self, tp: TopicPartition) -> bool:
+        return tp in self.partitions
 
     def check(self, real: Collection[TopicPartition]) -> None:
         """Refuse a partition that does not exist; `real` holds all of the topics named."""
@@ -130,22 +140,37 @@ def unknown_partition(tp: TopicPartition, real: Collection[TopicPartition]) -> s
     return f"{where}, which has the partitions {there[0]} to {there[-1]}: name one of these"
 
 
-def check_checkpoint(progress: Progress, strategy: Strategy, loss: LossPolicy) -> None:
-    """Refuse a checkpoint of other topics than those that are to be read now.
+def left_out(progress: Progress, strategy: Strategy) -> dict[TopicPartition, int]:
+    """The partitions of a checkpoint that are not to be read any more, and where they stand."""
+    return {tp: end for tp, end in progress.ends().items() if not strategy.reads(tp)}
 
-    More topics than before are fine, they begin at their beginning. Fewer are a loss like that of
-    a deleted topic, and `failOnDataLoss` decides. None in common is a mistake in any case.
+
+def check_checkpoint(progress: Progress, strategy: Strategy, loss: LossPolicy) -> None:
+    """Refuse a checkpoint of other topics or partitions than those that are to be read now.
+
+    More than before are fine, they begin at their beginning. Fewer are a loss like that of a
+    deleted topic (Spark's connector says that they "are gone"), and `failOnDataLoss` decides. No
+    topic in common is a mistake in any case.
     """
-    there = sorted(progress.topics)
-    left_out = [topic for topic in there if not strategy.covers(topic)]
-    if not left_out:
+    missed = left_out(progress, strategy)
+    if not missed:
         return
-    if len(left_out) < len(there) and loss.deleted is not Action.FAIL:
+    there = sorted(progress.topics)
+    related = any(strategy.covers(topic) for topic in there)
+    if related and loss.deleted is not Action.FAIL:
         return
     plural = "s" if len(there) > 1 else ""
+    allow = ", or set failOnDataLoss to deleted=skip to leave them unread" if related else ""
     raise OptionError(
         CHECKPOINT,
         f"The checkpoint is of topic{plural} {', '.join(there)} and {strategy.option} says "
-        f"{strategy}, which leaves out {', '.join(left_out)}: use another {CHECKPOINT}, or "
-        f"subscribe to {','.join(there)}.",
+        f"{strategy}, which leaves out {named(missed)}: use another {CHECKPOINT}, let "
+        f"{strategy.option} have them as well{allow}.",
     )
+
+
+def named(places: Mapping[TopicPartition, int]) -> str:
+    """`orders-1 from offset 80 on, orders-2 from offset 90 on`; many are cut short."""
+    shown = [f"{tp} from offset {end} on" for tp, end in sorted(places.items())]
+    more = len(shown) - _SHOWN
+    return ", ".join(shown if more <= 0 else [*shown[:_SHOWN], f"and {more} more"])

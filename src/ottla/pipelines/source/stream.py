@@ -140,6 +140,13 @@ class _Driver:
             "lag": _by_topic(lag),
             "totalLag": sum(lag.values()),
         }
+        if lag:
+            # By the names, and as texts, of the metrics of Spark's connector.
+            found["metrics"] = {
+                "avgOffsetsBehindLatest": str(sum(lag.values()) / len(lag)),
+                "maxOffsetsBehindLatest": str(max(lag.values())),
+                "minOffsetsBehindLatest": str(min(lag.values())),
+            }
         if self._watch.trouble is not None:
             found["unreachable"] = self._watch.trouble
         return found

@@ -28,7 +28,7 @@ from ottla.pipelines.source.offsets import Mark, Progress, same_topic
 from ottla.pipelines.source.options import ReadOptions
 from ottla.pipelines.source.planner import due, limit
 from ottla.pipelines.source.ranges import Range
-from ottla.pipelines.source.strategy import Pattern, check_checkpoint
+from ottla.pipelines.source.strategy import Pattern, check_checkpoint, left_out, named
 from ottla.pipelines.source.watch import View, Watch
 
 LOGGER = logging.getLogger("ottla.pipelines")
@@ -46,7 +46,7 @@ class _Step:
 
     begins: dict[TopicPartition, int] = field(default_factory=dict)
     ends: dict[TopicPartition, Mark] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
+    gone: set[TopicPartition] = field(default_factory=set)
 
 
 class StreamPlan:
@@ -106,8 +106,7 @@ class StreamPlan:
         if begun is None:
             return None
         if begun is not self._checked:
-            check_checkpoint(begun, self._options.strategy, self._options.loss)
-            self._checked = begun
+            self._check(begun)
         if self._capped and self._cap is None:
             self._cap = self.latest()
         if not self._moved(begun, view):
@@ -122,6 +121,20 @@ class StreamPlan:
         return None if step is None else self._advance(begun, step, everything)
 
     # -- inside
+
+    def _check(self, base: Progress) -> None:
+        strategy = self._options.strategy
+        check_checkpoint(base, strategy, self._options.loss)
+        missed = left_out(base, strategy)
+        if missed:
+            LOGGER.warning(
+                "%s says %s, and failOnDataLoss allows it: what the checkpoint has beside that is "
+                "left unread, %s.",
+                strategy.option,
+                strategy,
+                named(missed),
+            )
+        self._checked = base
 
     def _see(self, view: View) -> None:
         self._view = view
@@ -178,6 +191,7 @@ class StreamPlan:
             begin = step.begins.get(tp, mark.offset if mark else 0)
             epoch = -1 if info.leader_epoch is None else info.leader_epoch
             step.ends[tp] = Mark(topic_id, max(begin, self._capped_end(tp, info.offset)), epoch)
+        step.gone.update(left_out(base, self._options.strategy))
         for name in base.topics.keys() - view.topics.keys():
             self._missing(name, base, step)
         for name in view.topics:
@@ -244,10 +258,7 @@ class StreamPlan:
 
     def _missing(self, name: str, base: Progress, step: _Step) -> None:
         """A topic that nobody knows any more; it keeps its place, should it come back."""
-        if not self._options.strategy.covers(name):
-            step.gone.add(name)
-            return
-        if not self._lasted(name, GONE_AFTER):
+        if not self._options.strategy.covers(name) or not self._lasted(name, GONE_AFTER):
             return
         topic = base.topics[name]
         for number, place in sorted(topic.partitions.items()):
@@ -259,7 +270,7 @@ class StreamPlan:
             if loss is not None:
                 self._resume(loss)
         if isinstance(self._options.strategy, Pattern):
-            step.gone.add(name)
+            step.gone.update(TopicPartition(name, number) for number in topic.partitions)
         else:
             self._left.add(name)
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ottla.pipelines.source.column_choice import USUAL
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,7 +42,7 @@ class FetchSettings:
     min_bytes, max_wait  a broker answers once it has so much, or after so long
     request_timeout      for an answer; then the connection is made anew
     check_crcs           compare each batch's checksum
-    include_headers      fill the column `headers`
+    columns              what the record batches have, in this order
     rows_per_batch       rows of one Arrow record batch, at most
     prefetch_bytes       how much may be ready before Spark asks for it
     retry_backoff        the first pause after a failure; pauses double up to `retry_backoff_max`
@@ -60,7 +62,7 @@ class FetchSettings:
     max_wait: float = 0.5
     request_timeout: float = 30.0
     check_crcs: bool = True
-    include_headers: bool = False
+    columns: tuple[str, ...] = USUAL
     rows_per_batch: int = 10_000
     prefetch_bytes: int = 32 * MIB
     retry_backoff: float = 0.1

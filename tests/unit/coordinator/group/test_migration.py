@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import pytest
 
@@ -390,9 +389,9 @@ def test_a_classic_newcomer_is_given_an_id_first_and_must_speak_a_common_protoco
         ("consumer", (("sticky", subscription(["a"])),)),
         ("consumer", (("range", b"?"),)),
     ):
-        odd = replace(join, member_id="x", protocol_type=kind, protocols=protocols)
+        odd = join._replace(member_id="x", protocol_type=kind, protocols=protocols)
         assert w.runner.run(odd).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    full = replace(join, member_id="x")
+    full = join._replace(member_id="x")
     w.config = type(w.config)(group_consumer_max_size=2)
     assert w.runner.run(full).error is ErrorCode.GROUP_MAX_SIZE_REACHED
 

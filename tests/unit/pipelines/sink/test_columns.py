@@ -55,7 +55,7 @@ def test_integers_of_a_slice_with_nulls():
 
 
 def test_columns_that_are_not_there_are_null_and_the_time_is_now():
-    columns = columns_of(pa.RecordBatch.from_pydict({"value": [b"v"]}), 5)
+    columns = columns_of(pa.RecordBatch.from_pydict({"value": [b"v"]}), now_ms=5)
     assert (columns.keys.item(0), columns.values.item(0)) == (None, b"v")
     assert (columns.times.tolist(), columns.headers(0)) == ([5], [])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 from pyspark.sql.types import (
@@ -39,7 +40,7 @@ def schema(**columns: DataType) -> StructType:
 
 def test_defaults_are_those_of_javas_producer():
     made = parse()
-    assert (made.acks, made.idempotent, made.topic) == (-1, False, None)
+    assert (made.acks, made.idempotent, made.topic) == (-1, True, None)
     assert (made.request_timeout, made.delivery_timeout, made.max_block) == (30, 120, 60)
     assert (made.backoff, made.longest_backoff, made.retries) == (0.1, 1, 2**31 - 1)
     assert (made.compression, made.level, made.buffer_bytes) == (Compression.NONE, None, 32 << 20)
@@ -74,6 +75,7 @@ def test_every_setting_that_is_honoured_arrives():
     assert made == WriteOptions(
         "127.0.0.1:9092",
         "t",
+        idempotent=False,
         acks=1,
         compression=Compression.ZSTD,
         level=7,
@@ -106,9 +108,23 @@ def test_a_longer_request_timeout_lengthens_the_delivery():
     assert parse(kafka_request_timeout_ms="200000").delivery_timeout == 200
 
 
-def test_idempotence_may_be_asked_for_as_java_does():
+def test_idempotence_is_on_unless_turned_off():
     assert parse(kafka_enable_idempotence="true").idempotent
     assert not parse(kafka_enable_idempotence="false").idempotent
+    assert not parse(delivery="at_least_once").idempotent
+    assert parse(kafka_max_in_flight_requests_per_connection="10").idempotent
+
+
+@pytest.mark.parametrize(
+    "given", [{"kafka_acks": "1"}, {"kafka_acks": "0"}, {"kafka_retries": "0"}]
+)
+def test_what_idempotence_cannot_go_with_turns_it_off_as_in_java(given: dict[str, str]):
+    assert not parse(**given).idempotent
+    assert parse(**given).notices == ()
+    assert not parse(**given, kafka_enable_idempotence="false").idempotent
+    for asked in ({"kafka_enable_idempotence": "true"}, {"delivery": "idempotent"}):
+        with pytest.raises(OptionError, match="needs kafka"):
+            parse(**given, **asked)
 
 
 def test_settings_without_effect_are_accepted_with_a_notice():
@@ -150,6 +166,7 @@ def test_a_broker_has_to_be_named():
         WriteOptions.parse({"topic": "t"})
 
 
+TO_T = WriteOptions("h:1", "t")
 HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 
 
@@ -164,10 +181,10 @@ HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryTyp
     ids=", ".join,
 )
 def test_columns_of_records_are_taken(columns: dict[str, DataType]):
-    check_schema(schema(**columns), "t")
+    check_schema(schema(**columns), TO_T)
     with pytest.raises(ValueError, match="give the option topic or a column topic"):
-        check_schema(schema(**columns), None)
-    check_schema(schema(**columns, topic=StringType()), None)
+        check_schema(schema(**columns), WriteOptions("h:1"))
+    check_schema(schema(**columns, topic=StringType()), WriteOptions("h:1"))
 
 
 @pytest.mark.parametrize(
@@ -185,13 +202,22 @@ def test_columns_of_records_are_taken(columns: dict[str, DataType]):
 )
 def test_columns_of_another_type_are_refused_by_name(name: str, kind: DataType, words: str):
     with pytest.raises(ValueError, match=f"the column {name} has the type") as caught:
-        check_schema(schema(**{"value": StringType(), name: kind}), "t")
+        check_schema(
+            schema(**{"value": StringType(), name: kind}),
+            replace(TO_T, keep_timestamps=name == "timestamp"),
+        )
     assert words in str(caught.value)
 
 
 def test_a_value_there_must_be():
     with pytest.raises(ValueError, match=r"the column value is missing.* there are key"):
-        check_schema(schema(key=StringType()), "t")
+        check_schema(schema(key=StringType()), TO_T)
+
+
+def test_the_column_timestamp_matters_only_where_timestamps_are_kept():
+    check_schema(schema(value=StringType(), timestamp=StringType()), TO_T)
+    with pytest.raises(ValueError, match="keepTimestamps=true needs a column timestamp"):
+        check_schema(schema(value=StringType()), replace(TO_T, keep_timestamps=True))
 
 
 def test_overwrite_is_refused_and_complete_is_not():

@@ -22,6 +22,7 @@ from ottla.pipelines.source.strategy import (
     Strategy,
     Subscribe,
     check_checkpoint,
+    left_out,
 )
 
 A, B, C = (TopicPartition("orders", number) for number in range(3))
@@ -96,7 +97,8 @@ def test_a_checkpoint_of_another_topic_is_refused(strategy: Strategy, named: str
         assert caught.value.option == "checkpointLocation"
         assert "The checkpoint is of topic orders" in str(caught.value)
         assert named in str(caught.value)
-        assert "use another checkpointLocation, or subscribe to orders" in str(caught.value)
+        assert "which leaves out orders-0 from offset 5 on: use another" in str(caught.value)
+        assert "failOnDataLoss" not in str(caught.value), "nothing in common is always a mistake"
 
 
 def test_a_query_may_read_more_topics_than_before() -> None:
@@ -105,9 +107,23 @@ def test_a_query_may_read_more_topics_than_before() -> None:
 
 def test_a_topic_may_be_left_out_where_losing_one_is_allowed() -> None:
     both = progress("clicks", "orders")
-    with pytest.raises(OptionError, match="which leaves out clicks"):
+    with pytest.raises(OptionError, match="which leaves out clicks-0 from offset 5 on") as caught:
         check_checkpoint(both, Subscribe(("orders",)), LossPolicy())
+    assert "set failOnDataLoss to deleted=skip to leave them unread" in str(caught.value)
     check_checkpoint(both, Subscribe(("orders",)), LossPolicy.parse("deleted=skip"))
+
+
+def test_a_partition_may_be_left_out_where_losing_one_is_allowed() -> None:
+    marks = {TopicPartition("orders", number): Mark(bytes(16), number) for number in range(20)}
+    all_of_it = Progress.initial(marks)
+    first = Assign((TopicPartition("orders", 0),))
+    with pytest.raises(OptionError) as caught:
+        check_checkpoint(all_of_it, first, LossPolicy())
+    text = str(caught.value)
+    assert "assign says orders-0, which leaves out orders-1 from offset 1 on, orders-2 from" in text
+    assert "orders-10 from offset 10 on, and 9 more: use another checkpointLocation" in text
+    check_checkpoint(all_of_it, first, LossPolicy.parse("deleted=rewind"))
+    assert left_out(all_of_it, first).keys() == marks.keys() - {TopicPartition("orders", 0)}
 
 
 def test_an_empty_checkpoint_fits_everything() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ottla.pipelines.source import columns, decoder, kernel
+from ottla.pipelines.source.column_choice import ALL
 from ottla.pipelines.source.loss import LossPolicy
 from ottla.pipelines.source.ranges import Range
 from ottla.pipelines.source.task import FetchSettings
@@ -179,7 +180,7 @@ def test_batches_that_compaction_emptied_have_no_rows() -> None:
 def test_a_record_larger_than_a_usual_batch_comes_alone() -> None:
     large = bytes(columns.USUAL_BYTES + 5)
     records = [(0, b"k", b"small", ()), (0, large, large, [("h", large)]), (0, b"k", b"small", ())]
-    found = decoded(build_batch(records, base_offset=7), include_headers=True)
+    found = decoded(build_batch(records, base_offset=7), columns=ALL)
     assert column(found, "offset") == [7, 8, 9]
     assert [len(value) for value in column(found, "value")] == [5, len(large), 5]
     assert column(found, "headers")[1] == [{"key": "h", "value": large}]
@@ -193,14 +194,14 @@ def test_no_batch_grows_far_beyond_what_is_usual() -> None:
 
 
 def test_records_without_headers_have_an_empty_list() -> None:
-    found = decoded(build_batch(RECORDS), include_headers=True)
+    found = decoded(build_batch(RECORDS), columns=ALL)
     assert column(found, "headers") == [[]] * 20
     assert found[0].column("headers").null_count == 0
 
 
 def test_header_keys_that_are_no_text_are_made_readable_as_in_java() -> None:
     record = b"\0\0\0\1\1\2\4\xff\xfe\2v"
-    found = decoded(made(bytes([len(record) << 1]) + record, 1), include_headers=True)
+    found = decoded(made(bytes([len(record) << 1]) + record, 1), columns=ALL)
     assert column(found, "headers") == [[{"key": "\ufffd\ufffd", "value": b"v"}]]
 
 

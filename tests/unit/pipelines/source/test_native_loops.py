@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ottla.pipelines.source import kernel
+from ottla.pipelines.source.column_choice import ALL
 from ottla.pipelines.source.columns import Room, Sizes
 from ottla.records.builder import build_batch
 
@@ -21,7 +22,7 @@ def walk(changes: dict[str, int], columns: Any = None) -> int:
         raise ValueError("the arrays are checked by Python, index by index")
     table = np.zeros((1, kernel.WIDTH), np.int64)
     assert loops.outline(BATCH, table, np.zeros(2, np.int64)) == kernel.DONE
-    room = Room(Sizes(4, 0), True)
+    room = Room(Sizes(4, 0), ALL)
     for name, value in changes.items():
         room.cursor[getattr(kernel, name)] = value
     return loops.walk(BATCH, table, room.cursor, 0, 99, True, *(columns or room.columns))
@@ -42,7 +43,7 @@ def test_a_cursor_outside_of_the_columns_is_refused(name: str, value: int) -> No
 
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 6, 9, 10, 12])
 def test_an_array_that_is_not_made_of_whole_numbers_is_refused(index: int) -> None:
-    columns = list(Room(Sizes(4, 0), True).columns)
+    columns = list(Room(Sizes(4, 0), ALL).columns)
     columns[index] = np.zeros(7, np.uint8)
     with pytest.raises(ValueError, match="the arrays are"):
         walk({}, columns)

@@ -118,10 +118,10 @@ def test_a_topic_made_anew_and_empty_is_noted() -> None:
 
 
 def test_a_topic_that_is_gone_is_left_out() -> None:
-    end = START.advance({}, gone={"orders"})
+    end = START.advance({}, gone=START.ends())
     assert end.ends() == {}
     assert read(START, end) == []
-    assert end.advance({}, gone={"orders"}) is end
+    assert end.advance({}, gone=START.ends()) is end
 
 
 def test_documents_that_are_not_neighbours_leave_nothing_out() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ottla.model.ids import TopicPartition
 from ottla.pipelines.errors import OptionError
+from ottla.pipelines.source.column_choice import ALL, USUAL
 from ottla.pipelines.source.loss import Action, LossPolicy
 from ottla.pipelines.source.options import ReadOptions
 from ottla.pipelines.source.positions import AtOffsets, AtTimestamp, AtTimestamps, Edge
@@ -45,7 +46,7 @@ def test_the_defaults_of_a_stream_are_sparks() -> None:
     assert found.poll_timeout == 120
     assert (found.fetch_offset_retries, found.fetch_offset_retry_interval) == (3, 0.01)
     assert found.metadata_cache is None
-    assert not found.include_headers
+    assert found.columns == USUAL
     assert not found.pushdown
     assert found.notices == ()
 
@@ -82,11 +83,18 @@ def test_every_option_arrives() -> None:
     assert found.max_trigger_delay == 30
     assert (found.min_partitions, found.max_records_per_partition) == (4, 1000)
     assert found.loss.aged_out is Action.SKIP
-    assert found.include_headers
+    assert found.columns == ALL
     assert found.latest_if_too_late
     assert (found.poll_timeout, found.fetch_offset_retries) == (0.5, 0)
     assert (found.fetch_offset_retry_interval, found.metadata_cache) == (0.02, 3.0)
     assert read(streaming=False, pushdown="true").pushdown
+
+
+def test_columns_are_read_in_the_order_in_which_they_are_named() -> None:
+    assert read(columns="Value, timestamptype").columns == ("value", "timestampType")
+    assert read(columns="headers", includeHeaders="true").columns == ("headers",)
+    # The group shows how far a query is, whatever it looks at.
+    assert read(columns="key").group_id == read().group_id
 
 
 def test_options_travel_pickled() -> None:
@@ -116,6 +124,13 @@ def test_a_pattern_matches_whole_names_and_never_internal_topics() -> None:
         ({}, "subscribe", ["subscribe", "subscribePattern", "assign"]),
         (orders(assign='{"orders":[0]}'), "assign", ["subscribe and assign contradict"]),
         ({"subscribe": " , "}, "subscribe", ["names no topic"]),
+        (orders(columns="key,"), "columns", ["names ''", "key, value, topic, partition, offset"]),
+        (orders(columns="key,KEY"), "columns", ["names key twice"]),
+        (
+            orders(columns="key", includeHeaders="true"),
+            "columns",
+            ["includeHeaders=true contradicts columns=key", "name headers there"],
+        ),
         ({"subscribe": "a b"}, "subscribe", ["'a b' contains", "correct the name"]),
         ({"subscribePattern": " "}, "subscribePattern", ["is empty"]),
         ({"subscribePattern": "("}, "subscribePattern", ["no regular expression"]),
@@ -170,7 +185,7 @@ def test_what_is_wrong_is_said_in_one_sentence(
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ('{"orders":{"0":23,}}', "no JSON from character 19 on"),
+        ('{"orders":{"0":23,]}', "no JSON from character 19 on"),
         ('{"orders":{"0":23}', "no JSON from character 19 on"),
         ('{"orders":23}', "'orders' does not hold an object"),
         ('{"orders":{"x":23}}', "'x' under 'orders' is not the number of a partition"),

@@ -94,10 +94,10 @@ class Stage:
     """A plan on a fake cluster, and where its stream stands."""
 
     def __init__(self, **options: str) -> None:
-        given = {"kafka.bootstrap.servers": "h:1", "subscribe": "orders"}
-        self.options = ReadOptions.of(
-            given | {"startingOffsets": "earliest"} | options, streaming=True
-        )
+        given = {"kafka.bootstrap.servers": "h:1", "startingOffsets": "earliest"}
+        if "assign" not in options:
+            given["subscribe"] = "orders"
+        self.options = ReadOptions.of(given | options, streaming=True)
         self.clock = Clock()
         self.cluster = FakeCluster(logs={ORDERS[0]: (0, 10), ORDERS[1]: (5, 20)})
         self.watch = Watch(
@@ -291,3 +291,27 @@ def test_a_checkpoint_of_another_topic_is_refused(begun: Stage) -> None:
     stage.base = begun.base
     with pytest.raises(OptionError, match="checkpoint is of topic orders"):
         stage.next()
+
+
+def test_fewer_partitions_than_before_end_the_query_or_are_left_out_once(
+    begun: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    assign = {"assign": '{"orders":[0]}'}
+    strict, lenient = (Stage(**assign, failOnDataLoss=each) for each in ("true", "deleted=skip"))
+    for stage in (strict, lenient):
+        stage.base = begun.base
+    with pytest.raises(OptionError, match="which leaves out orders-1 from offset 20 on"):
+        strict.next()
+    lenient.cluster.logs[ORDERS[0]] = (0, 12)
+    assert lenient.next() == [(0, 10, 12)]
+    assert lenient.base is not None
+    assert lenient.base.ends() == {ORDERS[0]: 12}
+    lenient.next()
+    assert [record.getMessage() for record in caplog.records] == [
+        "assign says orders-0, and failOnDataLoss allows it: what the checkpoint has beside that "
+        "is left unread, orders-1 from offset 20 on."
+    ]
+    # Then a look that finds nothing new costs as little as it did before.
+    del lenient.cluster.asked[:]
+    assert lenient.next() == []
+    assert lenient.cluster.asked == ["offsets"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
 
 from ottla.model.ids import TopicId
 
@@ -16,12 +16,11 @@ Partitions: TypeAlias = Mapping[TopicId, frozenset[int]]
 NO_PARTITIONS: Partitions = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Subscriber:
+class Subscriber(NamedTuple):
     """A member, as far as an assignor cares."""
 
     topics: frozenset[TopicId]  # what it subscribes to and what exists
-    owned: Partitions = field(default_factory=dict)  # the target it has now
+    owned: Partitions = NO_PARTITIONS  # the target it has now
     instance_id: str | None = None
     rack: str | None = None
 

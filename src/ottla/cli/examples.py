@@ -1,0 +1,202 @@
+"""What to type: a few lines for every command, shown at the end of its help.
+
+Each is a whole line for a shell. Tests hold that every command has some, that each is understood
+by the command, and that those that come to an end do so without an error on a broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "": (
+        "ottla server start",
+        "ottla topic create orders -p 3",
+        "echo hello | ottla produce orders",
+        "ottla consume orders --from-beginning -e",
+    ),
+    "server": (
+        "ottla server start",
+        "ottla server start --config server.properties",
+    ),
+    "server start": (
+        "ottla server start",
+        "ottla server start --config server.properties",
+        "ottla server start --listen 127.0.0.1:9093 -d data",
+        "ottla server start -s num.partitions=3 -s log.retention.hours=24",
+    ),
+    "topic": (
+        "ottla topic create orders -p 3",
+        "ottla topic ls",
+        "ottla topic desc orders",
+        "ottla topic rm orders",
+    ),
+    "topic create": (
+        "ottla topic create orders",
+        "ottla topic create orders returns -p 6 --if-not-exists",
+        "ottla topic create profiles -c cleanup.policy=compact -c segment.ms=3600000",
+    ),
+    "topic list": (
+        "ottla topic list",
+        "ottla topic ls --internal",
+        "ottla topic ls -J -b 127.0.0.1:9092",
+    ),
+    "topic describe": (
+        "ottla topic describe",
+        "ottla topic desc orders returns",
+        "ottla topic desc orders -J",
+    ),
+    "topic alter": (
+        "ottla topic alter orders -p 12",
+        "ottla topic alter orders -c retention.ms=86400000",
+        "ottla topic alter orders --delete-config retention.ms",
+    ),
+    "topic delete": (
+        "ottla topic delete orders",
+        "ottla topic rm orders returns --if-exists",
+    ),
+    "topic explain-retention": (
+        "ottla topic explain-retention orders",
+        "ottla topic explain-retention orders -J",
+    ),
+    "produce": (
+        "echo hello | ottla produce orders",
+        "echo 42:paid | ottla produce orders -K :",
+        "ottla produce orders -l orders.txt -z zstd",
+        "ottla produce orders -p 0 -H source=shop < orders.txt",
+    ),
+    "consume": (
+        "ottla consume orders",
+        "ottla consume orders -o -10 -n 10 -k",
+        "ottla consume orders --from-beginning -e -f '{partition}:{offset} {key} {value}'",
+        "ottla consume orders -g billing --timeout 5 -J",
+    ),
+    "group": (
+        "ottla group ls",
+        "ottla group desc billing",
+        "ottla group reset billing -t orders --to earliest --execute",
+        "ottla group watch",
+    ),
+    "group list": (
+        "ottla group list",
+        "ottla group ls --state empty",
+        "ottla group ls --type consumer -J",
+    ),
+    "group describe": (
+        "ottla group describe billing",
+        "ottla group desc -m billing",
+        "ottla group desc -J",
+    ),
+    "group reset": (
+        "ottla group reset billing -t orders --to earliest",
+        "ottla group reset billing -t orders:0,1 --back 15m --execute",
+        "ottla group reset billing --all-topics --shift -10",
+        "ottla group reset billing -t orders --to 2026-05-01T12:00:00Z",
+    ),
+    "group delete": (
+        "ottla group delete billing",
+        "ottla group rm billing -t orders:0",
+        "ottla group rm billing --if-exists",
+    ),
+    "group watch": (
+        "ottla group watch",
+        "ottla group watch billing -i 5",
+        "ottla group watch --once -J",
+    ),
+    "offsets": (
+        "ottla offsets orders",
+        "ottla offsets orders:0,1 returns",
+        "ottla offsets orders --at 2026-05-01T12:00:00Z",
+    ),
+    "config": (
+        "ottla config desc topic orders",
+        "ottla config alter topic orders -s retention.ms=86400000",
+    ),
+    "config describe": (
+        "ottla config describe topic orders",
+        "ottla config desc topic orders --key retention.ms",
+        "ottla config desc broker 1 --all",
+    ),
+    "config alter": (
+        "ottla config alter topic orders -s retention.ms=86400000",
+        "ottla config alter topic orders --delete retention.ms",
+        "ottla config alter group billing -s consumer.session.timeout.ms=50000",
+    ),
+    "perf": (
+        "ottla perf produce orders -n 10000",
+        "ottla perf consume orders -n 10000",
+        "ottla perf latency pings -n 1000",
+    ),
+    "perf produce": (
+        "ottla perf produce orders -n 10000 --size 1000",
+        "ottla perf produce orders -n 1000 --rate 500",
+        "ottla perf produce orders -n 10000 -X linger.ms=20 -X compression.type=lz4",
+    ),
+    "perf consume": (
+        "ottla perf consume orders -n 10000",
+        "ottla perf consume orders -n 1000 -g perf",
+    ),
+    "perf latency": (
+        "ottla perf latency pings",
+        "ottla perf latency pings -n 100 --size 1000 --acks 1",
+    ),
+    "top": (
+        "ottla top",
+        "ottla top --sort lag -i 1",
+        "ottla top --warn 30 --alarm 300",
+        "ottla top --once -J",
+    ),
+    "log": (
+        "ottla log dump data/orders-0 --records",
+        "ottla log dump data --verify",
+        "ottla log repair data/orders-0",
+    ),
+    "log dump": (
+        "ottla log dump data/orders-0",
+        "ottla log dump data/orders-0/00000000000000000000.log --records",
+        "ottla log dump data --verify",
+        "ottla log dump data/orders-0 --records -J",
+    ),
+    "log repair": (
+        "ottla log repair data/orders-0",
+        "ottla log repair data/orders-0 -y",
+    ),
+    "metadata": (
+        "ottla metadata export backup.json -d data",
+        "ottla metadata import backup.json -d data",
+        "ottla metadata rescue -d data",
+    ),
+    "metadata export": (
+        "ottla metadata export backup.json -d data",
+        "ottla metadata export - --config server.properties > backup.json",
+    ),
+    "metadata import": (
+        "ottla metadata import backup.json -d data",
+        "ottla metadata import backup.json -d data --replace -y",
+    ),
+    "metadata rescue": (
+        "ottla metadata rescue -d data",
+        "ottla metadata rescue -d data --partitions orders=3 --replace -y",
+    ),
+    "tools": (
+        "ottla tools list",
+        "ottla tools link ~/.local/bin",
+    ),
+    "tools list": (
+        "ottla tools list",
+        "ottla tools ls -J",
+    ),
+    "tools link": (
+        "ottla tools link ~/.local/bin",
+        "ottla tools link .venv/bin --force",
+    ),
+    "tools unlink": (
+        "ottla tools unlink ~/.local/bin",
+        "ottla tools unlink .venv/bin",
+    ),
+    "completion": (
+        "ottla completion bash >> ~/.bashrc",
+        "ottla completion fish > ~/.config/fish/completions/ottla.fish",
+    ),
+}
+"""By the words after `ottla`."""

@@ -1,0 +1,263 @@
+"""Commands as one has them at a terminal: what they show meanwhile, and how they are stopped."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import ottla
+
+Start = Callable[..., "OnTerminal"]
+
+
+class OnTerminal:
+    """A command whose stderr is a terminal of 100 columns; stdout is the same one, or a pipe."""
+
+    def __init__(self, bootstrap: str, arguments: tuple[str, ...], *, piped: bool) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        environment = {**os.environ, "OTTLA_BOOTSTRAP": bootstrap, "TERM": "xterm"}
+        environment.pop("NO_COLOR", None)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ottla", *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if piped else theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        self._shown = bytearray()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._ours, 65536)
+            except OSError:  # the last one who had the terminal open is gone
+                return
+            if not data:
+                return
+            self._shown += data
+
+    @property
+    def shown(self) -> str:
+        """Everything that went to the terminal."""
+        return self._shown.decode()
+
+    def left(self) -> str:
+        """What stays on the screen, line by line: without what was erased or overwritten."""
+        text = re.sub(r"\x1b\[\?25[hl]", "", self.shown.replace("\r\n", "\n"))
+        lines: list[str] = []
+        row = 0
+        for part in re.split(r"(\n|\r?\x1b\[2K|\x1b\[1A)", text):
+            if not lines:
+                lines.append("")
+            if part == "\n":
+                row += 1
+                if row == len(lines):
+                    lines.append("")
+            elif part.endswith("\x1b[2K"):
+                lines[row] = ""
+            elif part == "\x1b[1A":
+                row = max(0, row - 1)
+            else:
+                lines[row] += re.sub(r"\x1b\[[0-9;]*m|\r", "", part)
+        return "\n".join(lines)
+
+    def end(self) -> int:
+        """Wait until it is over and everything has been read; its exit code."""
+        code = self.process.wait(60)
+        self._reader.join(10)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(10)
+        os.close(self._ours)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def on_terminal(bootstrap: str) -> Iterator[Start]:
+    started: list[OnTerminal] = []
+
+    def start(*arguments: str, piped: bool = False) -> OnTerminal:
+        started.append(OnTerminal(bootstrap, arguments, piped=piped))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def topic(bootstrap: str, unique: Any) -> str:
+    name: str = unique()
+    with ottla.Admin(bootstrap) as admin:
+        admin.create_topic(name, partitions=2, replication=1)
+    return name
+
+
+def run(bootstrap: str, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "ottla", *arguments],
+        env={**os.environ, "OTTLA_BOOTSTRAP": bootstrap},
+        input=given,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+# -- perf
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("verb", ["produce", "consume", "latency"])
+def test_perf_that_is_stopped_shows_what_it_has_measured(
+    on_terminal: Start,
+    bootstrap: str,
+    topic: str,
+    eventually: Any,
+    verb: str,
+    number: signal.Signals,
+) -> None:
+    rate = ["--rate", "2000"] if verb == "produce" else []
+    if verb == "consume":
+        run(bootstrap, "produce", topic, given=b"value\n" * 1500)
+        rate = ["--timeout", "300"]
+    command = on_terminal("perf", verb, topic, "--records", "10000000", "--json", *rate, piped=True)
+    # the bar has been told of records
+    eventually(lambda: re.search(r"[1-9][0-9,]* of 10,000,000 records", command.shown))
+    command.process.send_signal(number)
+    assert command.process.stdout is not None
+    found = json.loads(command.process.stdout.read())
+    assert command.end() == 0
+    assert found["records"] > 0
+    [stopped] = command.left().split("\n")[:-1]
+    assert stopped == f"stopped after {found['records']:,} of 10,000,000 records"
+    if verb == "consume":
+        # the seconds in which nothing came any more are not counted
+        assert found["records_per_second"] > found["records"] / found["seconds"]
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "consume {} --from-beginning --exit-at-end",
+        "consume {} --group g",
+        "topic describe {}",
+        "topic delete {}",
+        "topic alter {} --partitions 5",
+        "topic alter {} --config retention.ms=1000",
+        "topic explain-retention {}",
+        "config describe topic {}",
+        "config alter topic {} --set retention.ms=1000",
+        "offsets {}",
+        "offsets {}:0",
+        "group reset g --topic {} --to earliest",
+        "group delete g --topic {}",
+        "perf produce {}",
+        "perf consume {}",
+        "perf latency {}",
+    ],
+)
+def test_a_topic_that_is_not_there_gets_the_name_that_was_meant(
+    bootstrap: str, topic: str, command: str, ours_only: None
+) -> None:
+    wrong = topic[:-1]
+    result = run(bootstrap, *command.format(wrong).split())
+    said = f"Error: there is no topic {wrong!r}; did you mean {topic!r}?\n"
+    assert (result.returncode, result.stderr.decode()) == (1, said)
+
+
+# -- consume
+
+
+def test_several_topics_are_read_at_once(bootstrap: str, topic: str, unique: Any) -> None:
+    other = unique()
+    run(bootstrap, "produce", topic, given=b"a\n")
+    run(bootstrap, "topic", "create", other)
+    run(bootstrap, "produce", other, given=b"b\n")
+    plain = ["--exit-at-end", "--format", "{topic} {value}"]
+    wanted = sorted([f"{topic} a", f"{other} b"])
+    read = run(bootstrap, "consume", topic, other, "--from-beginning", *plain)
+    assert sorted(read.stdout.decode().splitlines()) == wanted
+    read = run(bootstrap, "consume", topic, other, "--group", unique("g"), "--max", "2", *plain[1:])
+    assert sorted(read.stdout.decode().splitlines()) == wanted
+
+
+def test_a_group_begins_at_the_beginning_once_and_then_goes_on(
+    bootstrap: str, topic: str, unique: Any
+) -> None:
+    group = unique("g")
+    run(bootstrap, "produce", topic, "--partition", "0", given=b"a\nb\n")
+    options = ["--group", group, "--from-beginning", "--timeout", "1"]
+    first = run(bootstrap, "consume", topic, *options)
+    assert first.stdout == b"a\nb\n"
+    assert first.stderr.decode() == (
+        f"the group {group!r} has read nothing of {topic!r} yet: it begins at the first record\n"
+    )
+    run(bootstrap, "produce", topic, "--partition", "0", given=b"c\n")
+    again = run(bootstrap, "consume", topic, *options)
+    assert again.stdout == b"c\n"
+    reset = f"ottla group reset {group} --topic {topic} --to earliest --execute"
+    assert again.stderr.decode() == (
+        f"the group {group!r} begins at the first record in 1 partition, and goes on where it was "
+        f"in the other 1; to begin anew: {reset}\n"
+    )
+    assert run(bootstrap, *reset.split()[1:]).returncode == 0
+    assert run(bootstrap, "consume", topic, *options).stdout == b"a\nb\nc\n"
+
+
+def test_an_idle_consume_says_that_it_waits_until_a_record_comes(
+    on_terminal: Start, bootstrap: str, topic: str, eventually: Any
+) -> None:
+    command = on_terminal("consume", topic)
+    line = f"waiting for new records of {topic} (2 partitions); --from-beginning shows the old"
+    eventually(lambda: command.left().startswith(line))
+    run(bootstrap, "produce", topic, given=b"hello\n")
+    eventually(lambda: command.left().startswith("hello\n"))
+    eventually(lambda: f"\n{line}" in command.left())
+    command.process.send_signal(signal.SIGINT)
+    assert command.end() == 0
+    assert command.left() == "hello\n"
+
+
+def test_a_member_without_partitions_is_told_why_it_waits(
+    on_terminal: Start, topic: str, unique: Any, eventually: Any
+) -> None:
+    group = unique("g")
+    members = [on_terminal("consume", topic, "--group", group, piped=True) for _ in range(3)]
+
+    def lines() -> list[str]:
+        return sorted(member.left().split("\n")[-1][:70] for member in members)
+
+    one = f"waiting for new records of {topic} (1 of 2 partitions); Ctrl-C ends"
+    idle = f"waiting for a partition of {topic}: other members of {group} read"
+    eventually(lambda: lines() == sorted([one[:70], one[:70], idle[:70]]))
+
+
+def test_in_a_pipe_nothing_is_said_about_waiting(bootstrap: str, topic: str) -> None:
+    read = run(bootstrap, "consume", topic, "--timeout", "2")
+    assert (read.stdout, read.stderr) == (b"", b"")
