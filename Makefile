@@ -60,6 +60,7 @@ bench: setup ## Apache Kafka and Ottla side by side (needs java and mvn)
 interop: setup ## Apache's Java clients and tools, kcat, other projects' own suites against Ottla (needs java and mvn)
 	$(BIN)/python -m bench.interop $(ARGS)
 	$(BIN)/python -m bench.spark.interop
+	$(BIN)/python -m bench.spark.oldest
 
 matrix: setup ## the tests on every Python from 3.11 up that is found, a quarter of an hour for each
 	$(BIN)/python -m bench.matrix --workers $(WORKERS) $(ARGS)
