@@ -35,7 +35,7 @@ def rows(**columns: Any) -> pa.RecordBatch:
 
 
 def write(broker: Broker, *batches: pa.RecordBatch, **options: Any) -> Written:
-    given = {"kafka.retry.backoff.ms": "10", "kafka.max.block.ms": "400"}
+    given = {"kafka.retry.backoff.ms": "10"}
     given |= {name.replace("_", "."): str(value) for name, value in options.items()}
     given["kafka.bootstrap.servers"] = broker.bootstrap
     return write_rows(iter(batches), WriteOptions.parse(given))
@@ -282,7 +282,11 @@ def test_a_row_without_a_key_for_a_compacted_topic_fails_by_its_number(broker: B
 
 def test_a_topic_that_is_not_there_is_named_with_the_first_row_for_it(broker: Broker):
     with pytest.raises(WriteFailed) as caught:
-        write(broker, rows(topic=["one", "absent", "absent"], value=numbered(3)))
+        write(
+            broker,
+            rows(topic=["one", "absent", "absent"], value=numbered(3)),
+            kafka_max_block_ms=400,
+        )
     assert caught.value.row == 1
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert "topic 'absent' is not there after 0.4 s (kafka.max.block.ms)" in str(caught.value)
@@ -290,7 +294,7 @@ def test_a_topic_that_is_not_there_is_named_with_the_first_row_for_it(broker: Br
 
 def test_a_topic_is_made_where_the_brokers_do_so_for_producers():
     with Broker() as broker:
-        assert write(broker, rows(value=[b"a"]), topic="new", kafka_max_block_ms=10_000).records
+        assert write(broker, rows(value=[b"a"]), topic="new").records
         assert values(broker, "new") == [b"a"]
 
 

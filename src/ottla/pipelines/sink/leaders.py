@@ -31,7 +31,13 @@ Place = tuple[str, int]
 
 NOBODY: Final = -1
 
-UNREACHABLE: Final = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION})
+UNREACHABLE: Final = frozenset(
+    {
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
 # A cluster that starts, elects, or makes the topic right now.
 _SOON: Final = frozenset(
     {
