@@ -21,7 +21,7 @@ from ottla.client.groups import Groups
 from ottla.testing.process import BrokerProcess
 
 ENDLESS = {
-    "ottla consume orders",
+    "ottla consume orders returns",
     "ottla group watch",
     "ottla group watch billing -i 5",
     *EXAMPLES["server start"],

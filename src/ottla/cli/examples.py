@@ -66,7 +66,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla produce orders -p 0 -H source=shop < orders.txt",
     ),
     "consume": (
-        "ottla consume orders",
+        "ottla consume orders returns",
         "ottla consume orders -o -10 -n 10 -k",
         "ottla consume orders --from-beginning -e -f '{partition}:{offset} {key} {value}'",
         "ottla consume orders -g billing --timeout 5 -J",
