@@ -6,6 +6,7 @@ import click
 
 from ottla.cli.options import bootstrap_option, complete_topics, json_option, open_groups
 from ottla.cli.output import Column, broker_errors, show_json, show_table
+from ottla.errors import ErrorCode, KafkaError
 
 
 @click.command()
@@ -42,11 +43,11 @@ def offsets(topics: tuple[str, ...], at: str | None, bootstrap: str, as_json: bo
         newest = groups.log_offsets(dict.fromkeys(partitions, MAX_TIMESTAMP))
         asked = {} if moment is None else dict.fromkeys(partitions, moment)
         there = groups.log_offsets(asked)
-    missing = [str(tp) for tp in partitions if tp not in last]
-    if missing:
-        raise click.ClickException(
-            f"nobody leads {', '.join(missing)}, or there is no such partition"
-        )
+        missing = [tp for tp in partitions if tp not in last]
+        if missing:
+            raise groups.why_missing(missing) or KafkaError(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"{missing[0]} has no leader"
+            )
     documents = [
         {
             "topic": tp.topic,
