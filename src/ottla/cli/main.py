@@ -60,6 +60,16 @@ COMMANDS: Mapping[str, Entry] = {
 }
 
 
+# What people type who do not know yet where it is.
+_ELSEWHERE = {
+    "start": "server start",
+    "run": "server start",
+    "broker": "server start",
+    **{verb: f"topic {verb}" for verb in ("create", "list", "describe", "alter", "delete")},
+    "reset": "group reset",
+}
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used."""
 
@@ -75,8 +85,12 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            near = get_close_matches(name, COMMANDS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
+            near = (
+                [_ELSEWHERE[name]] if name in _ELSEWHERE else get_close_matches(name, COMMANDS, 1)
+            )
+            hint = (
+                f"did you mean `ottla {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}"
+            )
             ctx.fail(f"no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
