@@ -92,7 +92,8 @@ class Noun(click.Group):
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             there = self.list_commands(ctx)
             near = get_close_matches(name, there, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(there)}"
+            meant = f"did you mean `{ctx.command_path} {near[0]}`?" if near else None
+            hint = meant or f"there are {', '.join(there)}"
             ctx.fail(f"no command {name!r}; {hint}")
         _, command, rest = super().resolve_command(ctx, args)
         return command.name if command else None, command, rest

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.command import Noun
+from ottla.cli.near import nearest
 from ottla.cli.options import bootstrap_option, connect, json_option, settings
 from ottla.cli.output import Column, broker_errors, show_json, show_table
 from ottla.errors import KafkaError
@@ -66,6 +67,14 @@ def describe(
     with broker_errors(bootstrap, topics=topics), _open(bootstrap) as admin:
         _check_name(kind, name)
         found = admin.describe_configs(_number(kind), name, keys=keys or None)
+        missing = [key for key in keys if key not in {each.name for each in found}]
+        if missing:
+            everything_there = admin.describe_configs(_number(kind), name)
+            near = nearest(missing[0], (each.name for each in everything_there))
+            raise click.ClickException(
+                f"{kind} {name} has no setting {missing[0]!r}"
+                + (f"; did you mean {near!r}?" if near else "; --all shows those it has")
+            )
     own = _OWN_SOURCES[kind]
     chosen = sorted(
         (each for each in found if everything or keys or each.source in own),

@@ -10,6 +10,7 @@ import click
 from ottla.cli.command import Command
 from ottla.cli.near import nearest, no_group
 from ottla.cli.options import (
+    F,
     bootstrap_option,
     complete_groups,
     complete_topics,
@@ -24,7 +25,23 @@ if TYPE_CHECKING:
     from ottla.client.resets import Target
 
 
+def _as_kafka_has_it(command: F) -> F:
+    """Answer the flags of Kafka's own tool with ours."""
+
+    def tell(_context: click.Context, option: click.Parameter, given: bool) -> None:
+        if given:
+            place = option.opts[0].removeprefix("--to-")
+            raise click.UsageError(f"{option.opts[0]} is --to {place} here")
+
+    for place in ("earliest", "latest", "current"):
+        click.option(f"--to-{place}", is_flag=True, hidden=True, expose_value=False, callback=tell)(
+            command
+        )
+    return command
+
+
 @click.command(cls=Command)
+@_as_kafka_has_it
 @click.argument("name", shell_complete=complete_groups)
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]",
               shell_complete=complete_topics, help="What to reset; repeatable.")  # fmt: skip

@@ -61,6 +61,16 @@ COMMANDS: Mapping[str, Entry] = {
 }
 
 
+# What people type who do not know yet where it is.
+_ELSEWHERE = {
+    "start": "server start",
+    "run": "server start",
+    "broker": "server start",
+    **{verb: f"topic {verb}" for verb in ("create", "list", "describe", "alter", "delete")},
+    "reset": "group reset",
+}
+
+
 class LazyGroup(Noun):
     """A group whose commands are imported when they are used."""
 
@@ -70,6 +80,14 @@ class LazyGroup(Noun):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = COMMANDS.get(cmd_name)
         return None if entry is None else load(entry, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in _ELSEWHERE:
+            ctx.fail(f"no command {name!r}; did you mean `ottla {_ELSEWHERE[name]}`?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -50,6 +50,11 @@ def offsets(topics: tuple[str, ...], at: str | None, bootstrap: str, as_json: bo
         newest = groups.log_offsets(dict.fromkeys(partitions, MAX_TIMESTAMP))
         asked = {} if moment is None else dict.fromkeys(partitions, moment)
         there = groups.log_offsets(asked)
+        missing = [tp for tp in partitions if tp not in last]
+        if missing:
+            raise groups.why_missing(missing) or KafkaError(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"{missing[0]} has no leader"
+            )
     documents = [
         {
             "topic": tp.topic,

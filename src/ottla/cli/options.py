@@ -53,10 +53,12 @@ def connect(bootstrap: str) -> None:
 
 
 def quiet_client_log() -> None:
-    """Keep librdkafka's own lines off the terminal; what matters of them is raised."""
+    """Keep librdkafka's own lines off the terminal; what matters of them is raised. That a
+    partition is offline is said, since the others are read and written all the same."""
     import logging
 
     logging.getLogger("ottla.client").setLevel(logging.CRITICAL)
+    logging.getLogger("ottla.client.offline").setLevel(logging.WARNING)
 
 
 def settings(pairs: Iterable[str], option: str) -> dict[str, str]:

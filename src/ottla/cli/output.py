@@ -143,7 +143,20 @@ def explain(error: KafkaError, bootstrap: str) -> str:
         )
     if error.message is None:
         return error.code.text
-    return error.message.rstrip(".")
+    return error.message.rstrip(".") + _meant(error.message)
+
+
+def _meant(message: str) -> str:
+    """The setting of a topic that was probably meant, where a broker knows none of that name."""
+    start = "Unknown topic config name: "
+    if not message.startswith(start):
+        return ""
+    from ottla.cli.near import nearest
+    from ottla.config.topic import TopicConfig
+
+    name = message.removeprefix(start).partition(";")[0].rstrip(".")
+    near = nearest(name, TopicConfig.settings)
+    return "" if near is None else f"; did you mean {near}?"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from ottla.cli.options import (
     json_option,
     settings,
 )
-from ottla.cli.output import Column, broker_errors, show_json, show_table
+from ottla.cli.output import Column, broker_errors, say, show_json, show_table
 from ottla.cli.retention import explain_retention
 from ottla.errors import ErrorCode, KafkaError
 
@@ -136,6 +136,8 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
         if number:
             click.echo()
         _show(each, configs[each.name], bounds)
+        if any(part.leader is None for part in each.partitions):
+            _say_why_offline(each, bootstrap)
 
 
 @topic.command()
@@ -298,7 +300,7 @@ def _show(described: TopicDescription, config: Mapping[str, str | None], bounds:
         [
             (
                 part.partition,
-                part.leader,
+                "offline" if part.leader is None else part.leader,
                 ",".join(map(str, part.replicas)),
                 ",".join(map(str, part.isr)),
                 *_bounds(bounds, described.name, part.partition),
@@ -307,6 +309,21 @@ def _show(described: TopicDescription, config: Mapping[str, str | None], bounds:
         ],
         title=f"{described.name}  {'  '.join(facts)}",
     )
+
+
+def _say_why_offline(described: TopicDescription, bootstrap: str) -> None:
+    from ottla.client.offline import problems
+    from ottla.client.router import Router
+    from ottla.model.ids import TopicPartition
+
+    offline = [
+        TopicPartition(described.name, part.partition)
+        for part in described.partitions
+        if part.leader is None
+    ]
+    with broker_errors(bootstrap), Router(bootstrap, client_id="ottla-cli") as router:
+        for error in problems(router, offline).values():
+            say(error.message or error.code.text)
 
 
 def _bounds(bounds: Bounds, name: str, partition: int) -> tuple[int | None, int | None]:

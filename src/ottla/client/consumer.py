@@ -24,6 +24,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import (
@@ -44,7 +45,6 @@ import confluent_kafka as rd
 from ottla.client import positions
 from ottla.client.errors import (
     ClientError,
-    Damage,
     DamagedRecordsError,
     RecordDecodeError,
     translate,
@@ -52,6 +52,7 @@ from ottla.client.errors import (
     translated,
 )
 from ottla.client.inbox import Inbox
+from ottla.client.lookout import Outside
 from ottla.client.options import Option, documented
 from ottla.client.positions import Position, check_offset, check_partition, check_position
 from ottla.client.records import Record, TimestampType
@@ -70,11 +71,10 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.client.router import Router
+    pass
 
 K = TypeVar("K")
 V = TypeVar("V")
-T = TypeVar("T")
 
 Partitions = str | Iterable["TopicPartition | tuple[str, int]"]
 """A topic's name for all of its partitions, or (topic, partition) pairs."""
@@ -86,6 +86,9 @@ DecodeErrorHandler = Callable[["Record[bytes, bytes]", RecordDecodeError], Any]
 consumer goes on behind the record; when it raises, the consumer stays."""
 
 # librdkafka demands a group even of a consumer that joins none.
+# What librdkafka and brokers say of a partition without a leader.
+_NOBODY_LEADS = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
+
 NO_GROUP = "ottla-no-group"
 
 _TIMESTAMP_TYPES: dict[int, TimestampType] = {
@@ -229,9 +232,9 @@ class Consumer(Generic[K, V]):
             **statistics(options.get("on_statistics")),
         }
         config = librdkafka_config(own, options.get("config"), _RESERVED)
-        self._inbox = Inbox(
-            config, stores_offsets=self._group is not None, outside=_Outside(config)
-        )
+        self._outside = Outside(config)
+        self._inbox = Inbox(config, stores_offsets=self._group is not None, outside=self._outside)
+        self._leaderless: list[TopicPartition] = []
         self._client = self._inbox.client
 
     @property
@@ -255,7 +258,9 @@ class Consumer(Generic[K, V]):
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise ClientError(error.code, f"there is no topic {topic!r}")
             raise error
-        return tuple(TopicPartition(topic, number) for number in sorted(described.partitions))
+        found = tuple(TopicPartition(topic, number) for number in sorted(described.partitions))
+        self._leaderless = [tp for tp in found if described.partitions[tp.partition].leader < 0]
+        return found
 
     def assign(
         self,
@@ -275,6 +280,7 @@ class Consumer(Generic[K, V]):
             )
         self._inbox.forget()
         self._inbox.given.update(offsets)
+        self._say_offline()
         return tuple(offsets)
 
     def incremental_assign(
@@ -312,7 +318,7 @@ class Consumer(Generic[K, V]):
             wanted = {check_partition(tp): check_position(at) for tp, at in partitions.items()}
         else:
             wanted = dict.fromkeys(self._expand(partitions), check_position(start))
-        return positions.resolve(self._client, wanted, self._timeout)
+        return self._resolve(wanted)
 
     def unassign(self) -> None:
         """Stop reading; the consumer can be assigned or subscribed anew."""
@@ -366,6 +372,7 @@ class Consumer(Generic[K, V]):
             self._client.subscribe(names, on_assign=gained, on_revoke=revoked, on_lost=lost)
         self._inbox.forget()
         self._inbox.joining = True
+        self._say_offline()
 
     def unsubscribe(self) -> None:
         """Leave the group."""
@@ -387,7 +394,7 @@ class Consumer(Generic[K, V]):
         tp, position = check_partition(partition), check_position(position)
         if tp not in self.assignment():
             raise ValueError(f"{tp} is not assigned; seek() moves within what is being read")
-        offset = positions.resolve(self._client, {tp: position}, self._timeout)[tp]
+        offset = self._resolve({tp: position})[tp]
         target = rd.TopicPartition(tp.topic, tp.partition, offset)
         deadline = time.monotonic() + self._timeout
         while True:
@@ -411,15 +418,15 @@ class Consumer(Generic[K, V]):
 
     def offsets(self, partitions: Partitions, at: Position) -> dict[TopicPartition, int]:
         """The offset that a position is in each partition, without moving there."""
-        wanted = dict.fromkeys(self._expand(partitions), check_position(at))
-        return positions.resolve(self._client, wanted, self._timeout)
+        return self._resolve(dict.fromkeys(self._expand(partitions), check_position(at)))
 
     def offsets_for_times(
         self, moments: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, int | None]:
         """The first offset whose timestamp is not before a moment; None when there is none."""
         asked = {check_partition(tp): timestamp_ms(moment) for tp, moment in moments.items()}
-        found = positions.look_up(self._client, asked, self._timeout)
+        with self._explained(asked):
+            found = positions.look_up(self._client, asked, self._timeout)
         return {tp: offset if offset >= 0 else None for tp, offset in found.items()}
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
@@ -609,6 +616,28 @@ class Consumer(Generic[K, V]):
         if not isinstance(error, RecordDecodeError):
             self._inbox.postpone(error)
 
+    def _resolve(self, wanted: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+        with self._explained(wanted):
+            return positions.resolve(self._client, wanted, self._timeout)
+
+    def _say_offline(self) -> None:
+        """Have it said, in the background, if partitions of the topic looked up last are offline:
+        the others are read."""
+        if self._leaderless:
+            self._inbox.look_at(self._leaderless)
+            self._leaderless = []
+
+    @contextmanager
+    def _explained(self, partitions: Iterable[TopicPartition]) -> Iterator[None]:
+        """Ask partitions; for one that nobody leads librdkafka has only misleading words."""
+        try:
+            yield
+        except ClientError as error:
+            if error.code in _NOBODY_LEADS:
+                found = self._outside.problems(partitions)
+                raise next(iter(found.values()), error) from None
+            raise
+
     def _need_group(self, method: str) -> None:
         if self._group is None:
             raise ValueError(f"{method}() needs a group: Consumer(group='name')")
@@ -662,39 +691,6 @@ def _as_record(message: rd.Message, key: Any, value: Any) -> Record[Any, Any]:
         tuple(headers) if headers else (),
         -1 if epoch is None else epoch,
     )
-
-
-class _Outside:
-    """Looks at partitions with requests of our own, where those can be spoken."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._servers = str(config["bootstrap.servers"])
-        self._plain = str(config.get("security.protocol", "plaintext")).lower() == "plaintext"
-
-    def examine(self, tp: TopicPartition, offset: int) -> Damage | None:
-        from ottla.client.damage import examine
-
-        return self._ask(examine, tp, offset)
-
-    def first_offset(self, tp: TopicPartition, offset: int) -> int | None:
-        from ottla.client.damage import first_offset
-
-        return self._ask(first_offset, tp, offset)
-
-    def _ask(
-        self, question: Callable[[Router, TopicPartition, int], T], tp: TopicPartition, offset: int
-    ) -> T | None:
-        if not self._plain:
-            return None
-        # Not needed by anybody whose records are whole.
-        from ottla.client.router import Router
-
-        try:
-            with Router(self._servers, timeout=5.0) as router:
-                return question(router, tp, offset)
-        except KafkaError as error:
-            LOGGER.debug("%s cannot be examined at %d: %s", tp, offset, error)
-            return None
 
 
 def _check_on_error(given: object) -> Any:

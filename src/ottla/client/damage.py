@@ -118,6 +118,8 @@ def _fetch(
         ),
         -1,
     )
+    if leader < 0:
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
     wanted = FetchPartition(
         partition=partition.partition, fetch_offset=offset, partition_max_bytes=_BYTES
     )

@@ -414,6 +414,12 @@ class Groups:
                         )
         return found
 
+    def why_missing(self, partitions: Iterable[TopicPartition]) -> KafkaError | None:
+        """Whether partitions that `log_offsets` left out are offline or do not exist, and why."""
+        from ottla.client.offline import why_missing
+
+        return why_missing(self.router, partitions)
+
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset after the last record of each partition that is there."""
         infos = self.log_offsets(dict.fromkeys(partitions, LATEST))

@@ -19,19 +19,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import confluent_kafka as rd
 
 from ottla.client import positions
 from ottla.client.contact import Contact
 from ottla.client.errors import (
-    Damage,
     DamagedRecordsError,
     translate,
     translate_exception,
     translated,
 )
+from ottla.client.lookout import Lookout, Outside
 from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
@@ -63,14 +63,6 @@ _ASK = 2.0
 _PUT_BACK = 5
 
 
-class Outside(Protocol):
-    """Who looks at a partition without librdkafka; None where that is not possible."""
-
-    def examine(self, tp: TopicPartition, offset: int) -> Damage | None: ...
-
-    def first_offset(self, tp: TopicPartition, offset: int) -> int | None: ...
-
-
 class Inbox:
     """Messages on their way to the reader. `outside` looks at a partition without librdkafka."""
 
@@ -85,6 +77,7 @@ class Inbox:
         self._stores_offsets = stores_offsets
         self._from_start = config["auto.offset.reset"] == "earliest"
         self._outside = outside
+        self._lookout = Lookout(outside)
         self._failure: KafkaError | None = None
         self._torn = False  # records were lost on their way from librdkafka
         # Of the present assignment.
@@ -153,6 +146,8 @@ class Inbox:
             assert error is not None
             self._stop_at(tp, message.offset(), error.str())
             del self._suspects[tp]
+        if self._lookout.busy:
+            self._heed_lookout()
         if self._damaged:
             return
         if self._doubtful is not None:
@@ -177,7 +172,7 @@ class Inbox:
             self._contact.lost()
         elif wait > 0 and now - self._quiet_since >= self._quiet:
             self._look_for_damage()
-            self._quiet_since = time.monotonic()
+            self._quiet_since = now
             self._quiet = min(2 * self._quiet, _LONGEST_QUIET)
 
     def _receive(self, wait: float) -> None:
@@ -383,30 +378,35 @@ class Inbox:
         self._watched[tp] = (at, times)
 
     def _look_for_damage(self) -> None:
-        """Nothing has come for a while: is there a partition that librdkafka cannot read on?
-
-        The reader waits for the answer, so the time is limited, and a broker that does not answer
-        is no damage: librdkafka goes on trying."""
+        """Nothing has come for a while: is there a partition that librdkafka cannot read on?"""
         with translated():
             assigned = self.client.assignment()
-        deadline = time.monotonic() + _ASK
+        places: dict[TopicPartition, int | None] = {}
         for each in assigned:
             tp = TopicPartition(each.topic, each.partition)
             # An end that is not behind the last record: librdkafka may have gone to a wrong place.
             end = self._at_end.get(tp)
             if tp in self._paused or (end is not None and end == self.given.get(tp, end)):
                 continue
-            if time.monotonic() >= deadline:
-                return
-            try:
-                offset = self._position(tp)
-            except KafkaError as error:
-                LOGGER.debug("%s cannot be looked at: %s", tp, error)
-                return
-            if offset is None:
+            given = self.given.get(tp)
+            if given is not None or self._stores_offsets:
+                places[tp] = given
+        if places:
+            self._lookout.begin(places)
+
+    def look_at(self, partitions: Iterable[TopicPartition]) -> None:
+        """Say in the log what is wrong with partitions that nobody leads."""
+        self._lookout.begin(dict.fromkeys(partitions, 0))
+
+    def _heed_lookout(self) -> None:
+        """Stop at damage that was found, where the reader still waits for those records."""
+        for tp, offset, damage in self._lookout.fetch():
+            waiting = any(_partition_of(message) == tp for message in self._ready)
+            if waiting or tp in self._paused or self.given.get(tp, offset) != offset:
                 continue
-            damage = self._outside.examine(tp, offset)
-            if damage is not None:
+            with translated():
+                assigned = self.client.assignment()
+            if any((each.topic, each.partition) == tp for each in assigned):
                 self._stop_at(tp, offset, damage.problem, damage.next_offset)
 
     def _position(self, tp: TopicPartition) -> int | None:

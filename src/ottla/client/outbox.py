@@ -24,6 +24,7 @@ import confluent_kafka as rd
 
 from ottla.client.contact import Contact
 from ottla.client.errors import ClientError, translate, translate_exception
+from ottla.client.lookout import Outside, StandStill
 from ottla.client.records import Delivery
 from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import ErrorCode, KafkaError
@@ -58,6 +59,8 @@ class Outbox:
         self._contact = Contact(config)
         self._heard = False
         idempotent = bool(config.get("enable.idempotence"))
+        self._topics: set[str] = set()
+        self._still = StandStill(Outside(config))
         self._settled_at = time.monotonic() + _SETTLING if idempotent else None
         self._lock = threading.Lock()
         self._offered = 0
@@ -92,6 +95,8 @@ class Outbox:
         """
         if self.closed:
             raise RuntimeError("the producer is closed")
+        if topic not in self._topics:
+            self._topics.add(topic)
         with self._lock:
             self._offered += 1
         try:
@@ -286,7 +291,9 @@ class Outbox:
                     self._heard = True
                     if not self._settled:
                         self._contact.lost()
+                self._still.look(self._settled, self._topics)
                 continue
+            self._still.begin_anew()
             # Announce the nap before looking again: a sender that adds a record now sees it.
             self._wake.clear()
             self._asleep = True

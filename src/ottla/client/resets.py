@@ -117,7 +117,7 @@ def plan_reset(
             return _within(groups, {tp: committed[tp].offset + records for tp in partitions})
         case ToTime(timestamp):
             found = groups.log_offsets(dict.fromkeys(partitions, timestamp))
-            _all_there(partitions, found)
+            _all_there(groups, partitions, found)
             young = tuple(tp for tp in partitions if found[tp].offset < 0)
             ends = _ends(groups, young, LATEST)
             return Plan(
@@ -224,15 +224,18 @@ def _ends(
     groups: Groups, partitions: Sequence[TopicPartition], which: int
 ) -> dict[TopicPartition, int]:
     found = groups.log_offsets(dict.fromkeys(partitions, which))
-    _all_there(partitions, found)
+    _all_there(groups, partitions, found)
     return {tp: found[tp].offset for tp in partitions}
 
 
 def _all_there(
-    partitions: Iterable[TopicPartition], found: Mapping[TopicPartition, object]
+    groups: Groups, partitions: Iterable[TopicPartition], found: Mapping[TopicPartition, object]
 ) -> None:
     missing = [tp for tp in partitions if tp not in found]
     if missing:
+        reason = groups.why_missing(missing)
+        if reason is not None and reason.code is ErrorCode.LEADER_NOT_AVAILABLE:
+            raise reason
         names = ", ".join(map(str, missing))
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'The partitions "{names}" do not exist'

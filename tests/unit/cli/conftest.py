@@ -152,6 +152,13 @@ class SceneGroups(Groups):
                 )
         return found
 
+    def why_missing(self, partitions: Iterable[TopicPartition]) -> KafkaError | None:
+        first = min(partitions)
+        return KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"there is no partition {first.partition} of topic {first.topic!r}",
+        )
+
     def log_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo]:
         found = {}
         for tp, timestamp in wanted.items():

@@ -74,8 +74,8 @@ def test_describe_all_as_json(ottla: Run, admin: FakeAdmin) -> None:
 
 
 def test_describe_asks_only_for_the_keys_given(ottla: Run, admin: FakeAdmin) -> None:
-    ottla("config", "describe", "group", "g", "--key", "a", "--key", "b")
-    assert admin.calls == [(GROUP, "g", ("a", "b"))]
+    ottla("config", "describe", "group", "g", "--key", "password", "--key", "retention.ms")
+    assert admin.calls == [(GROUP, "g", ("password", "retention.ms"))]
 
 
 def test_alter_passes_every_kind_of_change_on_at_once(ottla: Run, admin: FakeAdmin) -> None:
@@ -113,3 +113,11 @@ def test_a_wrong_command_line_asks_nobody(
     assert result.exit_code == 2
     assert complaint in result.output
     assert admin.calls == []
+
+
+def test_a_key_that_does_not_exist_is_not_one_that_nobody_set(ottla: Run, admin: FakeAdmin) -> None:
+    result = ottla("config", "describe", "topic", "orders", "--key", "retenton.ms")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: topic orders has no setting 'retenton.ms'; did you mean 'retention.ms'?\n"
+    )

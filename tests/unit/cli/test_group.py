@@ -183,6 +183,7 @@ def test_reset_from_a_file(group: Run, scene: Any, tmp_path: Path) -> None:
         (["idle" + MARK, "--all-topics", "--back", "soon"], 2, "--back 'soon': expected"),
         (["idle" + MARK, "--from-file", "BAD"], 1, "line 1: expected topic,partition,offset"),
         (["new", "--all-topics", "--to", "latest", "--create"], 1, "has committed nothing"),
+        (["idle" + MARK, "--to-earliest"], 2, "--to-earliest is --to earliest here"),
         (
             ["idel" + MARK, "--topic", "orders" + MARK, "--to", "latest"],
             1,

@@ -65,8 +65,19 @@ def test_version(ottla: Run) -> None:
 def test_a_misspelt_command_is_refused_with_the_right_one(ottla: Run) -> None:
     result = ottla("topics")
     assert result.exit_code == 2
-    assert "no command 'topics'; did you mean 'topic'?" in result.stderr
+    assert "no command 'topics'; did you mean `ottla topic`?" in result.stderr
     assert "there are server, topic, produce" in ottla("xyzzy").stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("start", "server start"), ("list", "topic list"), ("reset", "group reset")],
+)
+def test_what_is_under_another_command_is_named(ottla: Run, typed: str, meant: str) -> None:
+    result = ottla(typed, "--listen", "127.0.0.1:9092")
+    assert result.exit_code == 2
+    assert f"no command {typed!r}; did you mean `ottla {meant}`?" in result.stderr
+    assert ottla(*meant.split(), "--help").exit_code == 0
 
 
 def test_no_command_shows_the_help(ottla: Run) -> None:

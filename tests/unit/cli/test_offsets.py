@@ -33,7 +33,7 @@ def test_at_a_moment_as_json(ottla: Run) -> None:
     ("arguments", "code", "complaint"),
     [
         (["nowhere"], 1, "there is no topic 'nowhere'"),
-        ([f"orders{MARK}:8"], 1, "nobody leads orders-########-8, or there is no such partition"),
+        ([f"orders{MARK}:8"], 1, "there is no partition 8 of topic 'orders-########'"),
         ([f"orders{MARK}:x"], 2, "Invalid partition 'x'"),
         ([f"orders{MARK}", "--at", "noon"], 2, "--at 'noon': expected a time"),
     ],

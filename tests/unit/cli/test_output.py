@@ -95,6 +95,13 @@ def test_what_a_broker_says_is_passed_on() -> None:
     assert explain(KafkaError(ErrorCode.INVALID_CONFIG), "h:1") == "invalid config"
 
 
+def test_a_misspelt_setting_is_answered_with_the_one_that_was_meant() -> None:
+    error = KafkaError(ErrorCode.INVALID_CONFIG, "Unknown topic config name: retenton.ms")
+    assert explain(error, "h:1").endswith("retenton.ms; did you mean retention.ms?")
+    error = KafkaError(ErrorCode.INVALID_CONFIG, "Unknown topic config name: zzz; nothing")
+    assert explain(error, "h:1") == "Unknown topic config name: zzz; nothing"
+
+
 def test_errors_leave_as_one_line_each_with_exit_code_1() -> None:
     with pytest.raises(click.ClickException) as caught, broker_errors("h:1"):
         raise KafkaError(ErrorCode.INVALID_CONFIG, "Bad value")

@@ -157,13 +157,24 @@ def test_delete_if_exists(ottla: Run, admin: FakeAdmin) -> None:
     }
 
 
-def test_describe_shows_partitions_offsets_and_own_settings(ottla: Run, admin: FakeAdmin) -> None:
-    assert ottla("topic", "describe", "a").output == (
-        "a  id id-a  retention.ms=1\n"
-        "PARTITION  LEADER  REPLICAS  IN SYNC  EARLIEST  LATEST\n"
-        "        0       1  1,2       1               3       8\n"
-        "        1       -  2                         -       -\n"
+def test_describe_shows_partitions_offsets_and_own_settings(
+    ottla: Run, admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "ottla.client.offline.problems",
+        lambda _router, partitions: {
+            tp: KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} is offline: why")
+            for tp in partitions
+        },
     )
+    result = ottla("topic", "describe", "a")
+    assert result.stdout == (
+        "a  id id-a  retention.ms=1\n"
+        "PARTITION   LEADER  REPLICAS  IN SYNC  EARLIEST  LATEST\n"
+        "        0        1  1,2       1               3       8\n"
+        "        1  offline  2                         -       -\n"
+    )
+    assert result.stderr == "a-1 is offline: why\n"
 
 
 def test_describe_as_json(ottla: Run, admin: FakeAdmin) -> None:

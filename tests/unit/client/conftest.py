@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka as rd
@@ -178,7 +179,7 @@ class FakeConsumer:
     def list_topics(self, topic: str, timeout: float) -> Any:
         class Described:
             error = None if topic in self.topics else rd.KafkaError(3)
-            partitions = dict.fromkeys(range(self.topics.get(topic, 0)))
+            partitions = dict.fromkeys(range(self.topics.get(topic, 0)), SimpleNamespace(leader=1))
 
         class Answer:
             topics = {topic: Described}  # noqa: RUF012

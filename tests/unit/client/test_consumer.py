@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -232,19 +233,72 @@ def test_a_broker_that_does_not_answer_is_no_reason_to_fail(
 ) -> None:
     monkeypatch.setattr("ottla.client.inbox._QUIET", 0.0)
     consumer = ottla.Consumer(group="g", reset="earliest")
-    asked: list[Any] = []
+    asked: list[TopicPartition] = []
 
-    def committed(partitions: Any, timeout: float) -> Any:
-        asked.append(partitions)
-        raise rd.KafkaException(rd.KafkaError(rd.KafkaError._TIMED_OUT, "timed out"))
+    def position(_self: Any, tp: TopicPartition) -> int:
+        asked.append(tp)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 
-    monkeypatch.setattr(made[0], "committed", committed, raising=False)
+    monkeypatch.setattr("ottla.client.lookout.Outside.problems", lambda *_given: {})
+    monkeypatch.setattr("ottla.client.lookout.Outside.position", position)
     consumer.subscribe("t")
     made[0].assigned = [rd.TopicPartition("t", number) for number in range(50)]
     made[0].record("t", 50, 0)
     assert consumer.poll() is not None  # contact there is
-    assert consumer.poll(0.01) is None
-    assert {each.partition for [each] in asked} == {0}  # the others would not answer either
+    while not asked:
+        assert consumer.poll(0.01) is None
+    assert set(asked) == {T0}  # the others would not answer either
+
+
+def test_nobody_waits_for_a_look_at_a_broker_that_does_not_answer(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.inbox._QUIET", 0.0)
+    asked, answer = threading.Event(), threading.Event()
+
+    def look(_self: Any, tp: TopicPartition, offset: int) -> Damage | None:
+        asked.set()
+        answer.wait()
+        return Damage(offset, "no batch", 9) if offset == 6 else None
+
+    monkeypatch.setattr("ottla.client.lookout.Outside.problems", lambda *_given: {})
+    monkeypatch.setattr("ottla.client.lookout.Outside.look", look)
+    consumer = ottla.Consumer()
+    made[0].topics["t"] = 1
+    consumer.assign([T0], 5)
+    made[0].assigned = [rd.TopicPartition("t", 0)]
+    made[0].record("t", 0, 5)
+    assert consumer.poll() is not None  # contact there is
+    while not asked.is_set():
+        assert consumer.poll(0.001) is None
+    assert consumer.poll(0.001) is None
+    made[0].record("t", 0, 6)
+    record = consumer.poll(0.001)
+    assert record is not None
+    assert record.offset == 6
+    answer.set()
+    # What was looked at is behind us by now: nothing is wrong there.
+    for _ in range(100):
+        assert consumer.poll(0.001) is None
+
+
+def test_damage_that_a_look_has_found_is_raised_where_the_reader_waits(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.inbox._QUIET", 0.0)
+    monkeypatch.setattr("ottla.client.lookout.Outside.problems", lambda *_given: {})
+    monkeypatch.setattr(
+        "ottla.client.lookout.Outside.look", lambda _self, tp, offset: Damage(offset, "no batch", 9)
+    )
+    consumer = ottla.Consumer()
+    made[0].topics["t"] = 1
+    consumer.assign([T0], 5)
+    made[0].assigned = [rd.TopicPartition("t", 0)]
+    made[0].record("t", 0, 5)
+    assert consumer.poll() is not None
+    with pytest.raises(ottla.DamagedRecordsError) as caught:
+        consumer.poll(60)
+    assert (caught.value.offset, caught.value.next_offset) == (6, 9)
 
 
 @pytest.mark.parametrize("jump", ["records", "end"])
@@ -253,11 +307,11 @@ def test_behind_damage_librdkafka_is_put_back_when_it_goes_too_far(
 ) -> None:
     whole = [9, 10, 30]  # of 6 to 8 nothing can be read, and 11 to 29 compaction has removed
     monkeypatch.setattr(
-        "ottla.client.consumer._Outside.examine",
+        "ottla.client.lookout.Outside.examine",
         lambda _self, tp, offset: Damage(6, "no batch", 9) if offset <= 8 else None,
     )
     monkeypatch.setattr(
-        "ottla.client.consumer._Outside.first_offset",
+        "ottla.client.lookout.Outside.first_offset",
         lambda _self, tp, offset: next((each for each in whole if each >= offset), None),
     )
     consumer = ottla.Consumer(on_error="skip")
