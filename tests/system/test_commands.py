@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import ottla
+from ottla.records.builder import build_batch
 
 Start = Callable[..., "OnTerminal"]
 
@@ -315,3 +316,37 @@ def test_a_misspelt_topic_is_created_as_in_kafka_and_the_user_is_told(
         f"{topic!r}? `ottla topic delete {wrong}` removes it"
     )
     assert len(run(bootstrap, "produce", wrong, given=b"b\n").stderr.splitlines()) == 1
+
+
+# -- log dump
+
+
+def test_verifying_shows_how_far_it_is_and_leaves_its_verdicts(
+    on_terminal: Start, tmp_path: Path
+) -> None:
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    records = [(1_700_000_000_000, None, b"v" * 50, ())] * 1000
+    batch = build_batch(records, base_offset=0)
+    for first in (0, 300_000):
+        with open(folder / f"{first:020}.log", "wb") as file:
+            for number in range(300):
+                # the checksum does not cover the offset
+                file.write(struct.pack(">q", first + 1000 * number) + batch[8:])
+    total = f"{600 * len(batch) / 1e6:.1f}"
+    verdicts = (
+        f"{folder}/00000000000000000000.log  ok  300 batches, offsets 0 to 299,999\n"
+        f"{folder}/00000000000000300000.log  ok  300 batches, offsets 300,000 to 599,999\n"
+        f"all is well: 2 files checked, none damaged\n"
+    )
+    command = on_terminal("log", "dump", "--verify", str(folder))
+    assert command.end() == 0
+    assert re.search(
+        rf"[0-9.]+ [kM]?B of {total} MB, [1-9][0-9,]*000 records [0-9,]+ records/s",
+        re.sub(r"\x1b\[[0-9;]*m", "", command.shown),
+    )
+    assert command.left() == verdicts
+    piped = on_terminal("log", "dump", "--verify", str(folder), piped=True)
+    assert piped.process.stdout is not None
+    assert piped.process.stdout.read().decode() == verdicts
+    assert (piped.end(), piped.left().strip()) == (0, "")

@@ -187,7 +187,7 @@ def produce(
     with ExitStack() as stack:
         sender = Sender(producer, target, bootstrap)
         if total is not None and not quiet:
-            sender.advance = stack.enter_context(bytes_progress("sending", total))
+            sender.progress = stack.enter_context(bytes_progress("sending", total))
         if files:
             report = sender.send_files(_whole_files(files, shape))
         else:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.cli.output import count, explain, grouped
-from ottla.cli.progress import Advance, sigterm_interrupts
+from ottla.cli.progress import Bar, sigterm_interrupts
 from ottla.cli.record_lines import BadLine, HeaderList, Line, LongLine, Shape, parse, strip_end
 from ottla.client.interrupts import Interrupts
 from ottla.errors import ErrorCode, KafkaError
@@ -66,17 +66,13 @@ class Report(NamedTuple):
     error: str | None
 
 
-def _nobody_watches(done: int, records: int | None = None) -> None:
-    pass
-
-
 class Sender:
     """Sends one input; to be used once."""
 
     def __init__(
         self, producer: Producer[bytes | str, bytes | str], target: Target, bootstrap: str
     ) -> None:
-        self.advance: Advance = _nobody_watches
+        self.progress = Bar()
         self._producer = producer
         self._target = target
         self._bootstrap = bootstrap
@@ -232,7 +228,7 @@ class Sender:
         now = time.monotonic()
         if now - self._shown_at >= _STEP_SECONDS:
             self._shown_at = now
-            self.advance(self._read, self._offered - len(self._producer))
+            self.progress(self._read, self._offered - len(self._producer))
 
     # -- the account
 
