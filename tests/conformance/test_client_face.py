@@ -528,6 +528,27 @@ def test_what_consume_prints_produce_reads(command: Command, make_topic: MakeTop
     ]
 
 
+def test_json_goes_from_topic_to_topic_without_a_loss(
+    command: Command, bootstrap: str, make_topic: MakeTopic
+) -> None:
+    topic, copy = make_topic(3), make_topic(3)
+    with ottla.Producer(bootstrap) as producer:
+        producer.post(topic, b"\xff\x00", key=b"\xfe", partition=2, timestamp=THEN)
+        producer.post(topic, None, key="gone", partition=0, timestamp=THEN + 1)
+        headers: Any = [("a", b"\xff"), ("a", None), ("é", "ü")]
+        producer.post(topic, 'a "b"\n', partition=1, timestamp=THEN + 2, headers=headers)
+
+    def content(name: str) -> Any:
+        return sorted(
+            (one.partition, one.offset, one.timestamp, one.key, one.value, one.headers)
+            for one in read(bootstrap, name)
+        )
+
+    printed = command("consume", topic, "--from-beginning", "--exit-at-end", "--json").stdout
+    command("produce", copy, "--format", "json", given=printed)
+    assert content(copy) == content(topic)
+
+
 def test_consume_starts_at_a_time_and_reads_some_partitions(
     command: Command, bootstrap: str, make_topic: MakeTopic
 ) -> None:
@@ -545,8 +566,19 @@ def test_a_record_that_the_broker_refuses_fails_produce(
     command: Command, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(1, max_message_bytes="1000")
-    refused = command("produce", topic, given="x" * 5_000 + "\n", code=1)
-    assert "1 record of 1 not delivered" in refused.stderr
+    refused = command("produce", topic, given="a\n" + "x" * 5_000 + "\nc\n", code=1)
+    assert refused.stderr.startswith("sent 1 record (1 byte)")
+    assert "Error: line 2 has 5,000 bytes, more than" in refused.stderr
+    # packed by random bytes that do not shrink: only the broker can tell
+    noise = os.urandom(3_000).hex()
+    options = ["--compression", "zstd"]
+    refused = command("produce", topic, *options, given=f"a\n{noise}\nc\n", code=1)
+    assert refused.stderr.startswith("sent 2 records (2 bytes)")
+    assert "1 record of 3 not delivered: line 2 has 6,000 bytes, more than" in refused.stderr
+    assert command("consume", topic, "--from-beginning", "--exit-at-end").stdout == "a\na\nc\n"
+    # many small ones are not refused together
+    many = "".join(f"{number}\n" for number in range(2_000))
+    assert command("produce", topic, given=many).stderr.startswith("sent 2,000 records")
 
 
 def test_consume_prints_what_comes_and_stops_on_ctrl_c(
@@ -575,8 +607,8 @@ def test_consume_stops_when_nobody_reads_its_output_any_more(
     assert process.stderr.read() == b""
 
 
-def test_a_missing_topic_is_one_line_with_what_to_do(command: Command, unique: Any) -> None:
-    name = unique()
+def test_a_missing_topic_is_one_line_with_what_to_do(command: Command) -> None:
+    name = "like-none-that-is-there"
     failed = command("consume", name, code=1)
     assert failed.stderr == (
         f"Error: there is no topic '{name}'; create it with `ottla topic create {name}`\n"

@@ -14,11 +14,13 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ottla
+from ottla.records.builder import build_batch
 
 Start = Callable[..., "OnTerminal"]
 
@@ -261,3 +263,90 @@ def test_a_member_without_partitions_is_told_why_it_waits(
 def test_in_a_pipe_nothing_is_said_about_waiting(bootstrap: str, topic: str) -> None:
     read = run(bootstrap, "consume", topic, "--timeout", "2")
     assert (read.stdout, read.stderr) == (b"", b"")
+
+
+# -- produce
+
+
+def test_sending_a_file_shows_how_far_it_is_and_leaves_the_summary(
+    on_terminal: Start, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"".join(b"%0100d\n" % number for number in range(200_000)))
+    command = on_terminal("produce", topic, "--file", str(path))
+    assert command.end() == 0
+    bar = re.search(
+        r"[0-9.]+ [kM]?B of 20\.2 MB, [1-9][0-9,]* records? [0-9,]+ records/s [0-9:-]+",
+        re.sub(r"\x1b\[[0-9;]*m", "", command.shown),
+    )
+    assert bar is not None
+    assert re.fullmatch(
+        rf"sent 200,000 records \(20,000,000 bytes\) to {topic} in [0-9.]+ s\n", command.left()
+    )
+    quiet = on_terminal("produce", topic, "-q", "--file", str(path))
+    assert (quiet.end(), quiet.shown) == (0, "")
+
+
+def test_a_file_whose_sending_is_stopped_is_counted_to_the_record(
+    on_terminal: Start, bootstrap: str, topic: str, tmp_path: Path, eventually: Any
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"".join(b"%0200d\n" % number for number in range(2_000_000)))
+    command = on_terminal("produce", topic, "--json", "--file", str(path), piped=True)
+    eventually(lambda: "records/s" in command.shown)
+    command.process.send_signal(signal.SIGINT)
+    assert command.process.stdout is not None
+    found = json.loads(command.process.stdout.read())
+    assert command.end() == 1
+    assert 0 < found["sent"] < 2_000_000
+    assert found["error"] == f"stopped after {found['sent']:,} lines: the rest was not sent"
+    with ottla.Admin(bootstrap) as admin:
+        ends = admin.list_offsets({(topic, 0): "latest", (topic, 1): "latest"})
+    assert sum(end.offset for end in ends.values()) == found["sent"]
+
+
+def test_a_misspelt_topic_is_created_as_in_kafka_and_the_user_is_told(
+    bootstrap: str, topic: str, ours_only: None
+) -> None:
+    wrong = topic[:-1] + "_"
+    result = run(bootstrap, "produce", wrong, given=b"a\n")
+    assert result.returncode == 0
+    assert result.stderr.decode().splitlines()[0] == (
+        f"there was no topic {wrong!r}: the broker has created it, with 1 partition; did you mean "
+        f"{topic!r}? `ottla topic delete {wrong}` removes it"
+    )
+    assert len(run(bootstrap, "produce", wrong, given=b"b\n").stderr.splitlines()) == 1
+
+
+# -- log dump
+
+
+def test_verifying_shows_how_far_it_is_and_leaves_its_verdicts(
+    on_terminal: Start, tmp_path: Path
+) -> None:
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    records = [(1_700_000_000_000, None, b"v" * 50, ())] * 1000
+    batch = build_batch(records, base_offset=0)
+    for first in (0, 300_000):
+        with open(folder / f"{first:020}.log", "wb") as file:
+            for number in range(300):
+                # the checksum does not cover the offset
+                file.write(struct.pack(">q", first + 1000 * number) + batch[8:])
+    total = f"{600 * len(batch) / 1e6:.1f}"
+    verdicts = (
+        f"{folder}/00000000000000000000.log  ok  300 batches, offsets 0 to 299,999\n"
+        f"{folder}/00000000000000300000.log  ok  300 batches, offsets 300,000 to 599,999\n"
+        f"all is well: 2 files checked, none damaged\n"
+    )
+    command = on_terminal("log", "dump", "--verify", str(folder))
+    assert command.end() == 0
+    assert re.search(
+        rf"[0-9.]+ [kM]?B of {total} MB, [1-9][0-9,]*000 records [0-9,]+ records/s",
+        re.sub(r"\x1b\[[0-9;]*m", "", command.shown),
+    )
+    assert command.left() == verdicts
+    piped = on_terminal("log", "dump", "--verify", str(folder), piped=True)
+    assert piped.process.stdout is not None
+    assert piped.process.stdout.read().decode() == verdicts
+    assert (piped.end(), piped.left().strip()) == (0, "")

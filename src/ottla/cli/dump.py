@@ -88,11 +88,17 @@ def rows(path: str, *, records: bool = False) -> Iterator[Row]:
         yield {"kind": "damage", "problem": str(error)}
 
 
-def verify(path: str, number: Callable[[int], str] = str) -> tuple[str, list[str]]:
-    """A summary of a file in a few words, and what is wrong with it; `number` writes counts,
-    offsets and places."""
+def verify(
+    path: str,
+    number: Callable[[int], str] = str,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[str, list[str]]:
+    """A summary of a file in a few words, and what is wrong with it.
+
+    `number` writes counts, offsets and places; `progress` is told how many bytes of a segment are
+    done, and how many of its records have been looked at."""
     if path.endswith(paths.LOG_SUFFIX):
-        return _verify_segment(path, number)
+        return _verify_segment(path, number, progress or (lambda _done, _records: None))
     everything = list(rows(path))
     problems = [str(row["problem"]) for row in everything if row["kind"] == "damage"]
     found = [row for row in everything if row["kind"] != "damage"]
@@ -189,10 +195,27 @@ def _compression(header: BatchHeader) -> str:
         return f"unknown ({header.attributes & 7})"
 
 
-def _verify_segment(path: str, number: Callable[[int], str]) -> tuple[str, list[str]]:
+class _Followed:
+    """A file whose reading is followed."""
+
+    def __init__(self, file: OsFile, at: Callable[[int], None]) -> None:
+        self._file = file
+        self._at = at
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._at(position)
+        return self._file.pread(size, position)
+
+
+def _verify_segment(
+    path: str, number: Callable[[int], str], progress: Callable[[int, int], None]
+) -> tuple[str, list[str]]:
+    # Two passes, each of which is half of the way: first the batches, then the records in them.
     file = OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    followed = _Followed(file, lambda position: progress(position // 2, 0))
     try:
-        checked = check_segment(file, _base_offset(path), file.size(), index_interval=4096)
+        size = file.size()
+        checked = check_segment(followed, _base_offset(path), size, index_interval=4096)
     finally:
         file.close()
     problems: list[str] = []
@@ -207,17 +230,18 @@ def _verify_segment(path: str, number: Callable[[int], str]) -> tuple[str, list[
             f"at byte {number(damage.position)}, offset {number(damage.offset)}: {damage.problem}; "
             f"{after}"
         )
-    found = 0
+    found = records = 0
     with _mapped(path) as view:
         for position, header in batches(view[: checked.size]):
             found += 1
             try:
                 for _ in iter_records(view[position : position + header.size], header):
-                    pass
+                    records += 1
             except InvalidBatch as error:
                 problems.append(
                     f"at byte {number(position)}, offset {number(header.base_offset)}: {error}"
                 )
+            progress((size + position + header.size) // 2, records)
     first = _base_offset(path)
     last = checked.end_offset - 1
     span = f"offsets {number(first)} to {number(last)}" if last >= first else "empty"

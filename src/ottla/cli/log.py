@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from ottla.cli.command import Noun
 from ottla.cli.output import Column, count, grouped, show_table
+
+if TYPE_CHECKING:
+    from ottla.cli.progress import Bar
 
 _SHORT = 60
 _LINES = 2_000
@@ -65,16 +70,10 @@ def dump(paths: tuple[str, ...], records: bool, verify: bool, as_json: bool) -> 
         files += found
     damaged = 0
     try:
-        for number, path in enumerate(files):
-            if verify:
-                damaged += not _verify(path, as_json)
-            elif as_json:
-                for row in decode.rows(path, records=records):
-                    click.echo(json.dumps({"file": path, **row}, ensure_ascii=False))
-            else:
-                if number:
-                    click.echo()
-                _show(path, decode.rows(path, records=records))
+        if verify:
+            damaged = _verify(files, as_json)
+        else:
+            _dump(files, records, as_json)
     except decode.UnknownFileError as error:
         raise click.ClickException(str(error)) from None
     except BrokenPipeError:
@@ -118,18 +117,62 @@ def repair(folder: str, accept: bool, truncate: bool, as_json: bool) -> None:
         mending.show(outcome, truncate=truncate)
 
 
-def _verify(path: str, as_json: bool) -> bool:
-    from ottla.cli.dump import verify
+def _dump(files: Sequence[str], records: bool, as_json: bool) -> None:
+    from ottla.cli.dump import rows
 
-    summary, problems = verify(path, str if as_json else grouped)
+    for number, path in enumerate(files):
+        if as_json:
+            for row in rows(path, records=records):
+                click.echo(json.dumps({"file": path, **row}, ensure_ascii=False))
+        else:
+            if number:
+                click.echo()
+            _show(path, rows(path, records=records))
+
+
+def _verify(files: Sequence[str], as_json: bool) -> int:
+    """Check files one by one; how many are damaged."""
+    from ottla.cli.dump import verify
+    from ottla.cli.progress import bytes_progress
+
+    sizes = {path: os.path.getsize(path) for path in files if path.endswith(".log")}
+    damaged = done = records = 0
+    with bytes_progress("verifying", sum(sizes.values())) as bar:
+        for path in files:
+            step = _Step(bar, done, records)
+            summary, problems = verify(path, str if as_json else grouped, step)
+            damaged += bool(problems)
+            done, records = done + sizes.get(path, 0), step.records
+            with bar.aside():
+                _say_verified(path, summary, problems, as_json)
+    return damaged
+
+
+class _Step:
+    """Hands on how far a file is, as a part of all, ten times a second."""
+
+    def __init__(self, bar: Bar, before: int, records: int) -> None:
+        self._bar = bar
+        self._before = before
+        self._records_before = self.records = records
+        self._due = 0.0
+
+    def __call__(self, done: int, records: int) -> None:
+        self.records = self._records_before + records
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + 0.1
+            self._bar(self._before + done, self.records)
+
+
+def _say_verified(path: str, summary: str, problems: list[str], as_json: bool) -> None:
     if as_json:
         document = {"ok": not problems, "summary": summary, "problems": problems}
         click.echo(json.dumps({"file": path, "kind": "verified", **document}, ensure_ascii=False))
-    else:
-        click.echo(f"{path}  {'damaged' if problems else 'ok'}  {summary}")
-        for problem in problems:
-            click.echo(f"  {problem}")
-    return not problems
+        return
+    click.echo(f"{path}  {'damaged' if problems else 'ok'}  {summary}")
+    for problem in problems:
+        click.echo(f"  {problem}")
 
 
 def _show(path: str, rows: Iterator[dict[str, object]]) -> None:

@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from ottla.errors import ErrorCode, KafkaError
 
 _TIMEOUT = 2.0
+# Two letters of ten may be wrong. Names that only begin alike are not meant.
+_LIKENESS = 0.75
 
 
 def known_topics(bootstrap: str) -> list[str]:
@@ -29,7 +31,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     by_lower = {
         each.lower(): each for each in known if not each.startswith("__") or name.startswith("_")
     }
-    near = get_close_matches(name.lower(), by_lower, 1)
+    near = get_close_matches(name.lower(), by_lower, 1, _LIKENESS)
     return f"did you mean {by_lower[near[0]]!r}?" if near else None
 
 

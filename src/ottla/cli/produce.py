@@ -1,14 +1,16 @@
-"""`ottla produce`: lines of standard input become records.
+"""`ottla produce`: lines of standard input, or whole files, become records.
 
-A line is `headers TAB key SEPARATOR value`, where headers are there with --headers-in-line and a
-key with --key-separator: the shape that Kafka's console producer reads.
+How a line is read is the business of `record_lines`, how records get to the broker and what became
+of them that of `sending`.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
-import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 import click
@@ -23,19 +25,45 @@ from ottla.cli.options import (
     quiet_client_log,
     unescape,
 )
-from ottla.cli.output import broker_errors, count, explain, say, show_json
-from ottla.cli.record_lines import BadLine, Shape, parse, strip_ends
+from ottla.cli.output import broker_errors, count, say, show_json
+from ottla.cli.progress import bytes_progress
+from ottla.cli.record_lines import Shape, bounded_lines
+from ottla.cli.sending import Report, Sender, Target, WholeFile
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from ottla.client.producer import Compression, Producer, ProducerOptions
+    from collections.abc import Callable
 
-# librdkafka does not hand on which record the broker refused, and why. This is the usual cause.
-_NO_KEY = "; in a compacted topic every record must have a key (--key-separator)"
+    from ottla.client.producer import Compression, ProducerOptions
+
+# librdkafka refuses by itself what is larger than this; what a topic takes, the topic says.
+_NO_LIMIT = 1_000_000_000
+_BATCH = 1_000_000
+# JSON takes up to six characters for one byte. No line that is longer than this can be sent.
+_LONGEST = 16 * 1024 * 1024
+_LONGEST_PER_BYTE = 8
 
 
 @click.command(cls=Command)
 @click.argument("topic", shell_complete=complete_topics)
+@click.option("--file", "source", type=click.File("rb"), help="Read this file instead of stdin.")
+@click.option(
+    "--whole-file",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="Send this file as one record; repeatable, - is stdin.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "json"]),
+    default="lines",
+    show_default=True,
+    help="What a line is: a record, or an object as `ottla consume --json` prints it.",
+)
+@click.option("--key", metavar="TEXT", help="The key of all records.")
 @click.option(
     "--key-separator",
     metavar="TEXT",
@@ -65,7 +93,6 @@ _NO_KEY = "; in a compacted topic every record must have a key (--key-separator)
     show_default=True,
     help="How batches are packed.",
 )
-@click.option("--file", "source", type=click.File("rb"), help="Read this file instead of stdin.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -74,11 +101,15 @@ _NO_KEY = "; in a compacted topic every record must have a key (--key-separator)
     metavar="SECONDS",
     help="When a record that could not be stored has failed.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No summary.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 @bootstrap_option
 @json_option
 def produce(
     topic: str,
+    source: IO[bytes] | None,
+    files: tuple[str, ...],
+    form: str,
+    key: str | None,
     key_separator: str | None,
     headers: tuple[str, ...],
     headers_in_line: bool,
@@ -86,7 +117,6 @@ def produce(
     partition: int | None,
     acks: str,
     compression: str,
-    source: IO[bytes] | None,
     timeout: float,
     quiet: bool,
     bootstrap: str,
@@ -94,19 +124,39 @@ def produce(
 ) -> None:
     """Send lines of standard input to a topic.
 
-    Each line is a record. The summary goes to stderr; the exit code is 1 when any record was not
-    delivered.
+    Each line is a record. It ends at a line that cannot be sent, and says which one that is; the
+    lines before it are sent. The summary goes to stderr and counts what was acknowledged; the exit
+    code is 1 when any record was not delivered.
+
+    With --format json a line has the fields value, key, headers, partition and timestamp, all but
+    value optional, and key_base64 or value_base64 for what is no text.
 
     JSON (to stdout): {"topic", "sent", "failed", "bytes", "seconds", "error"}
     """
     separator = None if key_separator is None else unescape(key_separator).encode()
     if separator == b"":
         raise click.UsageError("--key-separator is empty; leave it out for records without a key")
+    in_line = {
+        "--key-separator": separator is not None,
+        "--headers-in-line": headers_in_line,
+        "--null": null is not None,
+    }
+    if form == "json":
+        _exclude("--format json", {**in_line, "--key": key is not None})
+    if files:
+        _exclude(
+            "--whole-file",
+            {**in_line, "--file": source is not None, "--format json": form == "json"},
+        )
+    if key is not None:
+        _exclude("--key", {"--key-separator": separator is not None})
     shape = Shape(
         separator,
         headers_in_line,
         None if null is None else null.encode(),
         [_header(text) for text in headers],
+        None if key is None else key.encode(),
+        form == "json",
     )
     quiet_client_log()
     with broker_errors(bootstrap, topics=[topic]):
@@ -117,98 +167,53 @@ def produce(
             "acks": "all" if acks == "all" else 1 if acks == "1" else 0,
             "compression": cast("Compression", compression),
             "delivery_timeout": timeout,
+            "max_block": 0.5,  # and then looks whether it is interrupted
             "client_id": "ottla-cli",
-            "config": CONFIG,
         }
+        found = look_up(bootstrap, topic) or _created(bootstrap, topic, timeout)
+        if partition is not None and partition >= found.partitions:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no partition {partition} of topic {topic!r}; {_numbers(found)}",
+            )
+        # A batch that is larger than the topic allows would be refused with all that is in it.
+        sizes = {"message.max.bytes": _NO_LIMIT, "batch.size": min(_BATCH, found.limit or _BATCH)}
+        options["config"] = {**CONFIG, **sizes}
         producer = Producer(bootstrap, **options)
-        _check_target(producer, topic, partition, timeout)
-    lines = source or sys.stdin.buffer
-    if lines.isatty() and not quiet:
-        say("one record per line; Ctrl-D ends")
-    report = send(producer, topic, lines, shape, partition, bootstrap)
+    target = Target(topic, partition, found.partitions, found.limit, compression != "none")
+    stream = source or sys.stdin.buffer
+    total = _file_size(files, stream)
+    if total is None and stream.isatty() and not quiet:
+        say("Ctrl-D ends the record" if files else "one record per line; Ctrl-D ends")
+    with ExitStack() as stack:
+        sender = Sender(producer, target, bootstrap)
+        if total is not None and not quiet:
+            sender.progress = stack.enter_context(bytes_progress("sending", total))
+        if files:
+            report = sender.send_files(_whole_files(files, shape))
+        else:
+            bound = max(_LONGEST, _LONGEST_PER_BYTE * (found.limit or 0))
+            ends = total is not None  # then Ctrl-C is not how one says that this was all
+            report = sender.send_lines(bounded_lines(stream, bound), shape, is_file=ends)
+    _tell(report, topic, quiet, as_json)
+
+
+def _tell(report: Report, topic: str, quiet: bool, as_json: bool) -> None:
     if as_json:
         show_json({"topic": topic, **report._asdict()})
-    if not quiet and not as_json:
+    elif not quiet:
         say(
             f"sent {count(report.sent, 'record')} ({count(report.bytes, 'byte')}) to {topic} "
-            f"in {report.seconds:.2f} s"
+            f"in {report.seconds:,.2f} s"
         )
     if report.error is not None:
         raise click.ClickException(report.error)
 
 
-class Report(NamedTuple):
-    """What became of the lines."""
-
-    sent: int
-    failed: int
-    bytes: int
-    seconds: float
-    error: str | None
-
-
-def send(
-    producer: Producer[bytes | str, bytes | str],
-    topic: str,
-    lines: Iterable[bytes],
-    shape: Shape,
-    partition: int | None,
-    bootstrap: str,
-) -> Report:
-    """Send all lines, wait until they are stored, and say what became of them."""
-    started = time.monotonic()
-    offered = size = failed = 0
-    problem: str | None = None
-    simple = shape == Shape()
-    try:
-        for text in strip_ends(lines):
-            if simple:
-                producer.post(topic, text, partition=partition)
-            else:
-                line = parse(text, shape)
-                producer.post(
-                    topic, line.value, key=line.key, headers=line.headers, partition=partition
-                )
-            offered += 1
-            size += len(text)
-    except BadLine as bad:
-        problem = f"line {offered + 1} {bad}; the lines before it were sent"
-    except KeyboardInterrupt:
-        pass  # what was read is still sent
-    except KafkaError as error:
-        problem = explain(error, bootstrap)
-    try:
-        producer.close()
-    except KafkaError as error:
-        failures = getattr(error, "failures", (error,))
-        failed = len(failures)
-        reason = explain(failures[0], bootstrap)
-        if failures[0].code is ErrorCode.INVALID_RECORD:
-            reason += _NO_KEY
-        problem = problem or f"{count(failed, 'record')} of {offered} not delivered: {reason}"
-    seconds = round(time.monotonic() - started, 3)
-    return Report(offered - failed, failed, size, seconds, problem)
-
-
-def _check_target(
-    producer: Producer[bytes | str, bytes | str], topic: str, partition: int | None, timeout: float
-) -> None:
-    """Complain about a wrong topic or partition before anything is read."""
-    try:
-        partitions = producer.partitions(topic, timeout=min(timeout, 5.0))
-    except KafkaError as error:
-        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise KafkaError(
-                error.code,
-                f"there is no topic {topic!r}; create it with `ottla topic create {topic}`",
-            ) from None
-        raise
-    if partition is not None and partition >= partitions:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"there is no partition {partition} of topic {topic!r}; "
-            + ("it has only partition 0" if partitions == 1 else f"it has 0 to {partitions - 1}"),
-        )
+def _exclude(option: str, others: dict[str, bool]) -> None:
+    for other, given in others.items():
+        if given:
+            raise click.UsageError(f"{option} and {other} exclude each other")
 
 
 def _header(text: str) -> tuple[str, bytes | None]:
@@ -216,3 +221,83 @@ def _header(text: str) -> tuple[str, bytes | None]:
     if not equals or not name:
         raise click.UsageError(f"--header {text!r}: expected NAME=VALUE")
     return name, value.encode()
+
+
+# -- where it goes
+
+
+class Found(NamedTuple):
+    """What a topic is like."""
+
+    partitions: int
+    limit: int | None
+    """Its max.message.bytes, if the broker tells."""
+
+
+def look_up(bootstrap: str, topic: str) -> Found | None:
+    """A topic as it is; None when there is none, which this does not change."""
+    from ottla.client.direct import TOPIC, DirectAdmin
+
+    with DirectAdmin(bootstrap, client_id="ottla-cli") as admin:
+        try:
+            [described] = admin.describe_topics([topic])
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return None
+        try:
+            [limit] = admin.describe_configs(TOPIC, topic, keys=["max.message.bytes"])
+        except (KafkaError, ValueError):  # not everybody may ask for settings
+            return Found(len(described.partitions), None)
+        return Found(len(described.partitions), int(limit.value) if limit.value else None)
+
+
+def _created(bootstrap: str, topic: str, timeout: float) -> Found:
+    """Where brokers make a topic that is written to, as Kafka's do by default, it is there now: who
+    has misspelt its name wants to know."""
+    from ottla.cli import names
+    from ottla.client.producer import Producer
+
+    question = names.did_you_mean(topic, names.known_topics(bootstrap))
+    try:
+        with Producer(bootstrap, client_id="ottla-cli", config=CONFIG) as asking:
+            partitions = asking.partitions(topic, timeout=min(timeout, 5.0))
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        raise KafkaError(
+            error.code, f"there is no topic {topic!r}; create it with `ottla topic create {topic}`"
+        ) from None
+    say(
+        f"there was no topic {topic!r}: the broker has created it, with "
+        f"{count(partitions, 'partition')}"
+        + (f"; {question} `ottla topic delete {topic}` removes it" if question else "")
+    )
+    return look_up(bootstrap, topic) or Found(partitions, None)
+
+
+def _numbers(found: Found) -> str:
+    last = found.partitions - 1
+    return "it has only partition 0" if last == 0 else f"it has 0 to {last}"
+
+
+# -- what is sent
+
+
+def _whole_files(files: tuple[str, ...], shape: Shape) -> Iterator[WholeFile]:
+    for path in files:
+        with click.open_file(path, "rb") as file:
+            size = 0 if path == "-" else os.fstat(file.fileno()).st_size
+            read = cast("Callable[[], bytes]", file.read)
+            yield WholeFile("stdin" if path == "-" else path, size, read, shape.key, shape.headers)
+
+
+def _file_size(files: tuple[str, ...], stream: IO[bytes]) -> int | None:
+    """How many bytes there are to send; None when that shows only at the end."""
+    try:
+        if files:
+            return None if "-" in files else sum(os.path.getsize(path) for path in files)
+        status = os.fstat(stream.fileno())
+        return status.st_size - stream.tell() if stat.S_ISREG(status.st_mode) else None
+    except (OSError, ValueError):
+        return None

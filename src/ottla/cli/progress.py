@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ottla.cli.output import count, grouped
 
@@ -23,10 +23,41 @@ _WAIT = 1.0
 _ERASE = "\r\x1b[2K"
 
 
-class Advance(Protocol):
+class Bar:
     """Told how much is done by now and, where the work is counted in bytes, how many records."""
 
-    def __call__(self, done: int, records: int | None = None) -> None: ...
+    def __call__(self, done: int, records: int | None = None) -> None:
+        """This much is done."""
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Take the bar away for as long as something is printed."""
+        yield
+
+
+class _Drawn(Bar):
+    """A bar that somebody sees; `words` says what is done, and how fast."""
+
+    def __init__(
+        self, drawn: Progress, what: str, total: int, words: Callable[..., tuple[str, str]]
+    ) -> None:
+        self._drawn = drawn
+        self._words = words
+        self._task = drawn.add_task(what, total=total, shown="", rate="")
+
+    def __call__(self, done: int, records: int | None = None) -> None:
+        shown, rate = self._words(done, records, self._drawn.tasks[0].elapsed)
+        self._drawn.update(self._task, completed=done, shown=shown, rate=rate)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        if not sys.stdout.isatty():
+            yield
+            return
+        self._drawn.stop()
+        yield
+        sys.stdout.flush()
+        self._drawn.start()
 
 
 def on_terminal() -> bool:
@@ -35,59 +66,40 @@ def on_terminal() -> bool:
 
 
 @contextmanager
-def records_progress(what: str, total: int) -> Iterator[Advance]:
+def records_progress(what: str, total: int) -> Iterator[Bar]:
     """A bar over a number of records."""
-    if not on_terminal():
-        yield _nobody_watches
-        return
-    with _bar() as bar:
-        task = bar.add_task(what, total=total, shown="", rate="")
 
-        def advance(done: int, records: int | None = None) -> None:
-            rate = _rate(bar, done)
-            bar.update(
-                task,
-                completed=done,
-                shown=f"{grouped(done)} of {count(total, 'record')}",
-                rate="" if rate is None else f"{rate:,.0f}/s",
-            )
+    def words(done: int, _records: int | None, elapsed: float | None) -> tuple[str, str]:
+        rate = f"{done / elapsed:,.0f}/s" if elapsed else ""
+        return f"{grouped(done)} of {count(total, 'record')}", rate
 
-        yield advance
+    with _bar(what, total, words) as bar:
+        yield bar
 
 
 @contextmanager
-def bytes_progress(what: str, total: int) -> Iterator[Advance]:
-    """A bar over a number of bytes, with the records so far and their rate if there are any."""
+def bytes_progress(what: str, total: int) -> Iterator[Bar]:
+    """A bar over a number of bytes, with the records so far and their rate."""
+
+    def words(done: int, records: int | None, elapsed: float | None) -> tuple[str, str]:
+        from ottla.cli.live import in_bytes
+
+        shown = f"{in_bytes(done)} of {in_bytes(total)}, {count(records or 0, 'record')}"
+        return shown, f"{(records or 0) / elapsed:,.0f} records/s" if elapsed else ""
+
+    with _bar(what, total, words) as bar:
+        yield bar
+
+
+@contextmanager
+def _bar(what: str, total: int, words: Callable[..., tuple[str, str]]) -> Iterator[Bar]:
     if not on_terminal():
-        yield _nobody_watches
+        yield Bar()
         return
-    from ottla.cli.live import in_bytes
-
-    with _bar() as bar:
-        task = bar.add_task(what, total=total, shown="", rate="")
-
-        def advance(done: int, records: int | None = None) -> None:
-            shown = f"{in_bytes(done)} of {in_bytes(total)}"
-            rate = _rate(bar, done)
-            speed = "" if rate is None else f"{in_bytes(rate)}/s"
-            if records is not None:
-                shown += f", {count(records, 'record')}"
-                rate = _rate(bar, records)
-                speed = "" if rate is None else f"{rate:,.0f} records/s"
-            bar.update(task, completed=done, shown=shown, rate=speed)
-
-        yield advance
-
-
-def _nobody_watches(done: int, records: int | None = None) -> None:
-    pass
-
-
-def _bar() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    return Progress(
+    with Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[shown]}", markup=False),
@@ -95,12 +107,10 @@ def _bar() -> Progress:
         TimeRemainingColumn(elapsed_when_finished=True),
         console=Console(stderr=True),
         transient=True,
-    )
-
-
-def _rate(bar: Progress, done: int) -> float | None:
-    elapsed = bar.tasks[0].elapsed
-    return done / elapsed if elapsed else None
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as drawn:
+        yield _Drawn(drawn, what, total, words)
 
 
 class WaitingLine:

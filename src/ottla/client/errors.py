@@ -61,6 +61,7 @@ class ClientError(KafkaError):
         self.local = local  # librdkafka's name when no broker was involved, such as "_TRANSPORT"
         self.retriable = retriable
         self.fatal = fatal  # the client is of no further use; make a new one
+        self.record_size: int | None = None  # bytes of the record that was not stored, if known
 
 
 class PartialFailureError(KafkaError):
@@ -82,6 +83,15 @@ class DeliveryFailedError(ClientError):
         super().__init__(
             first.code, f"{len(failures)} {verb} not delivered; the first: {first.message or first}"
         )
+        self.failures = tuple(failures)
+
+
+class AbandonedError(ClientError):
+    """A producer was closed before everything was delivered. `failures` has one for each record
+    that nobody watched: those that were given up now, and those that had failed before."""
+
+    def __init__(self, error: ClientError, failures: Sequence[KafkaError]) -> None:
+        super().__init__(error.code, error.message, local=error.local, retriable=error.retriable)
         self.failures = tuple(failures)
 
 

@@ -25,7 +25,7 @@ import confluent_kafka as rd
 from ottla.client.contact import Contact
 from ottla.client.errors import ClientError, translate, translate_exception
 from ottla.client.lookout import Outside, StandStill
-from ottla.client.records import Delivery
+from ottla.client.records import Delivery, record_size
 from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import ErrorCode, KafkaError
 
@@ -255,9 +255,11 @@ class Outbox:
             with self._lock:
                 self._settled += 1
 
-    def _report_unobserved(self, error: rd.KafkaError | None, _message: rd.Message) -> None:
+    def _report_unobserved(self, error: rd.KafkaError | None, message: rd.Message) -> None:
         if error is not None:
-            self._unobserved.append(translate(error))
+            failure = translate(error)
+            failure.record_size = record_size(message.key(), message.value(), message.headers())
+            self._unobserved.append(failure)
         with self._lock:
             self._settled += 1
 

@@ -36,7 +36,7 @@ from typing import (
 )
 
 from ottla.client import partitioners
-from ottla.client.errors import ClientError, DeliveryFailedError
+from ottla.client.errors import AbandonedError, ClientError, DeliveryFailedError
 from ottla.client.options import Option, documented
 from ottla.client.outbox import Outbox, Sink
 from ottla.client.partitioners import DEFAULT_PARTITIONER, Partitioner
@@ -271,8 +271,7 @@ class Writer(Generic[K, V]):
     def _close(self, timeout: float | None) -> None:
         self._finalizer.detach()
         if count := self._outbox.close(timeout):
-            self._outbox.take_unobserved()
-            raise self._still_out(count, timeout)
+            raise AbandonedError(self._still_out(count, timeout), self._outbox.take_unobserved())
         self._raise_unobserved()
 
 

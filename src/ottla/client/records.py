@@ -56,6 +56,15 @@ class Record(NamedTuple, Generic[K, V]):
         return None
 
 
+def record_size(key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
+    """Bytes of what somebody sent, without what a log adds to it."""
+    size = len(key or b"") + len(value or b"")
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    for name, content in pairs or ():
+        size += len(name.encode()) + len(content or b"")
+    return size
+
+
 def header_list(headers: Headers | None) -> list[tuple[str, str | bytes | None]] | None:
     """Check headers and bring them into the one form librdkafka is given."""
     if headers is None:

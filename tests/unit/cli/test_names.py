@@ -22,6 +22,7 @@ MISSING = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none; do something")
         ("oders", "orders"),
         ("page_views", "Page-Views"),
         ("zebra", None),
+        ("orders-2026-10", None),
         ("consumer_offsets", None),
         ("_consumer_offsets", "__consumer_offsets"),
     ],
