@@ -41,20 +41,15 @@ def offsets(topics: tuple[str, ...], at: str | None, bootstrap: str, as_json: bo
             raise click.UsageError(str(error)) from None
         first = groups.log_offsets(dict.fromkeys(partitions, EARLIEST))
         last = groups.log_offsets(dict.fromkeys(partitions, LATEST))
-        missing = [str(tp) for tp in partitions if tp not in last]
+        missing = [tp for tp in partitions if tp not in last]
         if missing:
-            raise KafkaError(
+            raise groups.why_missing(missing) or KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"nobody leads {', '.join(missing)}, or there is no such partition",
+                f"nobody leads {', '.join(map(str, missing))}, or there is no such partition",
             )
         newest = groups.log_offsets(dict.fromkeys(partitions, MAX_TIMESTAMP))
         asked = {} if moment is None else dict.fromkeys(partitions, moment)
         there = groups.log_offsets(asked)
-        missing = [tp for tp in partitions if tp not in last]
-        if missing:
-            raise groups.why_missing(missing) or KafkaError(
-                ErrorCode.LEADER_NOT_AVAILABLE, f"{missing[0]} has no leader"
-            )
     documents = [
         {
             "topic": tp.topic,
