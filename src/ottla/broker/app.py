@@ -99,7 +99,6 @@ class Broker:
         self.cluster_id = ""
         self.listening: tuple[Bound, ...] = ()
         self.endpoints: tuple[Endpoint, ...] = ()  # what clients are told
-        self.chosen_hosts = config.listener_plan.chosen  # listeners whose host nobody gave
         self.data_dirs = config.log_dirs
         self.metrics = Metrics()
         self.services: Services
@@ -111,6 +110,11 @@ class Broker:
         self._tasks = Tasks(self._task_died)
         self._ending = False
         self._epochs_raised = False
+
+    @property
+    def chosen_hosts(self) -> frozenset[str]:
+        """The listeners whose advertised host nobody gave."""
+        return self._static.listener_plan.chosen
 
     async def start(self) -> None:
         """Everything in its order; on failure what was started is stopped again."""
