@@ -193,5 +193,5 @@ def test_list_describe_and_delete_have_short_names(ottla: Run) -> None:
 def test_a_misspelt_verb_is_refused_with_the_right_one(ottla: Run) -> None:
     result = ottla("topic", "creat", "orders")
     assert result.exit_code == 2
-    assert "no command 'creat'; did you mean 'create'?" in result.stderr
+    assert "no command 'creat'; did you mean `ottla topic create`?" in result.stderr
     assert "there are delete, describe, list" in ottla("group", "xyzzy").stderr
