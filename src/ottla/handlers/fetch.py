@@ -8,7 +8,7 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
            waiting: more of its segment will not come. Data is never read into memory here: the
            answer holds file regions. Where finding it would wait for the disk, a thread reads
            what is needed first. More than 1,000 partitions are looked at in turns with other
-           requests, and every half second while the client waits.
+           requests; more than 20,000 wake nobody, but are looked at every half second.
            `max_bytes` bounds the whole, `partition_max_bytes` each part; the first batch of the
            first partition with data is sent whole even when it is larger than both.
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
@@ -47,7 +47,6 @@ from ottla.replication.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
-    FetchSessions,
     Key,
     Session,
     Wanted,
@@ -60,8 +59,10 @@ BY_ID = 13
 READ_COMMITTED = 1
 WARM_UPS = 3
 
-# So many partitions are looked at in turns with other requests, and then again after so long.
+# So many partitions are looked at in turns with other requests.
 MANY = 1000
+# To be woken by more than so many would cost too much; they are looked at again after so long.
+MAX_WATCHED = 20_000
 LOOK_AGAIN = 0.5
 
 E = TypeVar("E")
@@ -107,13 +108,17 @@ def fetch(
     except KafkaError as error:
         return _failed(request, error)
     if len(plan.items) > MANY:
-        return _answer_many(plan, services, request.connection, body.max_wait_ms / 1000)
+        return _answer_many(plan, services, request.connection, _deadline(body))
     reading = _read(plan, services, cached_only=True)
     if not reading.cold and (
         body.max_wait_ms <= 0 or not plan.items or _suffices(plan, reading, services)
     ):
         return _respond(plan, reading)
     return Waiting(request, plan, services).begin(reading)
+
+
+def _deadline(body: FetchRequest) -> float:
+    return asyncio.get_running_loop().time() + body.max_wait_ms / 1000
 
 
 def _suffices(plan: Plan, reading: Reading, services: Services) -> bool:
@@ -139,7 +144,7 @@ class Waiting:
         self._plan = plan
         self._services = services
         self._loop = asyncio.get_running_loop()
-        self._deadline = self._loop.time() + request.body.max_wait_ms / 1000
+        self._deadline = _deadline(request.body)
         self._warmed = 0
         self._result: Deferred[FetchResponse] = Deferred()
 
@@ -433,17 +438,14 @@ def _fetch_many(
         plan = _plan(request, services, requested)
     except KafkaError as error:
         return _failed(request, error)
-    wait = body.max_wait_ms / 1000
-    return (yield from _answer_many(plan, services, request.connection, wait))
+    deadline = _deadline(body)
+    return (yield from _answer_many(plan, services, request.connection, deadline))
 
 
 def _answer_many(
-    plan: Plan, services: Services, owner: object, wait: float
+    plan: Plan, services: Services, owner: object, deadline: float
 ) -> InTurns[FetchResponse | Deferred[Any]]:
-    """The answer about many partitions; if it is too early for one, a Deferred of the next try.
-
-    To be woken by each of them would cost more than to look again after a while.
-    """
+    """The answer about many partitions; if it is too early for one, a Deferred of the next try."""
     for attempt in range(WARM_UPS + 1):
         reading = Reading([], 0, False, [])
         for chunk in _chunks(list(plan.items.items())):
@@ -453,12 +455,12 @@ def _answer_many(
             break
         warming = services.workers.look_ups.run(owner, partial(_warm, reading.cold))
         yield _done(warming)
-    count, sessions = len(plan.items), services.fetch_sessions
-    enough = reading.at_once or reading.size >= plan.min_bytes
-    if wait > 0 and count and not enough and (plan.session or sessions.has_room(count)):
-        pause = min(wait, LOOK_AGAIN)
-        steps = _answer_many(plan, services, owner, wait - pause)
-        return _look_again(pause, steps, 0 if plan.session else count, sessions)
+    early = asyncio.get_running_loop().time() < deadline
+    if plan.items and early and not reading.at_once and reading.size < plan.min_bytes:
+        next_try = _answer_many(plan, services, owner, deadline)
+        again = yield from _wait_for_many(plan, services, deadline, reading, next_try)
+        if again is not None:
+            return again
     by_topic: dict[str | bytes, FetchableTopicResponse] = {}
     for parts in _chunks(reading.parts):
         _respond_some(plan, parts, by_topic)
@@ -466,24 +468,59 @@ def _answer_many(
     return _response(plan, by_topic)
 
 
-def _look_again(
-    pause: float, steps: InTurns[Any], count: int, sessions: FetchSessions
-) -> Deferred[Any]:
-    """A Deferred of these steps; until it is resolved the sessions know of `count` partitions."""
+def _wait_for_many(
+    plan: Plan, services: Services, deadline: float, reading: Reading, next_try: InTurns[Any]
+) -> InTurns[Deferred[Any] | None]:
+    """A Deferred of the next try, when enough was appended or time is up; None for no reason, or
+    no room, to wait.
+
+    Partitions are watched a few at a time, so what was appended since they were read is noticed
+    by their high watermarks.
+    """
+    count, sessions, loop = len(plan.items), services.fetch_sessions, asyncio.get_running_loop()
+    held = 0 if plan.session is not None else count  # in memory because of this fetch alone
+    if held and not sessions.has_room(held):
+        return None
     again: Deferred[Any] = Deferred(exclusive=True)
-    sessions.waiting += count
+    sessions.waiting += held
 
     def look() -> None:
-        sessions.waiting -= count
-        again.resolve(steps)
+        sessions.waiting -= held
+        again.resolve(next_try)
 
     def give_up() -> None:
-        sessions.waiting -= count
-        timer.cancel()
-        steps.close()
+        if not again.done:
+            sessions.waiting -= held
+            waiter.cancel()
+        next_try.close()
 
-    timer = asyncio.get_running_loop().call_later(pause, look)
+    watched = count <= MAX_WATCHED
+    left = deadline - loop.time()
+    waiter = Waiter(
+        loop,
+        (),
+        plan.min_bytes - reading.size,
+        left if watched else min(left, LOOK_AGAIN),
+        look,
+    )
     again.on_abandon = give_up
+    try:
+        for chunk in _chunks(reading.parts if watched else []):
+            for key, part in chunk:
+                partition = _find(key, services)
+                wanted = plan.items[key]
+                if partition.log.is_behind(wanted.offset, _upper(partition, plan.committed)):
+                    give_up()
+                    return None
+                waiter.watch(partition.readable)
+                if partition.high_watermark != part.high_watermark:
+                    waiter.hurry()
+            yield 0
+    except (KafkaError, KeyError):
+        waiter.hurry()  # a partition has gone, or is no longer wanted: the next look tells
+    except GeneratorExit:
+        give_up()
+        raise
     return again
 
 

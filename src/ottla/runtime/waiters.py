@@ -135,10 +135,16 @@ class Waiter:
     ) -> None:
         self._loop = loop
         self._ready: Callable[[], None] | None = ready
-        self._signals = tuple(signals)
+        self._signals = list(signals)
         self.needed = needed
         self._timer = loop.call_later(timeout, self._fire)
         for signal in self._signals:
+            signal.waiters.add(self)
+
+    def watch(self, signal: Signal) -> None:
+        """Wait for this one as well, unless the wait is over."""
+        if self._ready is not None:
+            self._signals.append(signal)
             signal.waiters.add(self)
 
     def signalled(self, amount: int) -> None:
