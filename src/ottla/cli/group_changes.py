@@ -148,8 +148,9 @@ def _target(
             return resets.ToLatest()
         case "current":
             return resets.ToCurrent()
-    if to.isascii() and to.isdigit():
-        return resets.ToOffset(int(to))
+    digits = to.replace(",", "")  # as tables show it
+    if digits.isascii() and digits.isdigit():
+        return resets.ToOffset(int(digits))
     try:
         return resets.ToTime(resets.parse_datetime(to))
     except ValueError:

@@ -143,6 +143,7 @@ def test_reset_only_shows_unless_told_to_do_it(group: Run, scene: Any) -> None:
         (["--to", "latest"], [10, 20, 30]),
         (["--to", "current"], [5, 7, 30]),
         (["--to", "15"], [10, 15, 15]),
+        (["--to", "1,000"], [10, 20, 30]),
         (["--to", "2023-11-14T22:13:25Z"], [5, 5, 5]),
         (["--back", "1d"], [10, 20, 30]),
     ],
