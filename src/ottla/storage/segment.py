@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.model.ids import NO_TIMESTAMP
-from ottla.runtime.files import CachedReads
+from ottla.runtime.files import CachedReads, ColdRead
 from ottla.storage import paths
 from ottla.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, ensure_exists
 from ottla.storage.retention import Age
@@ -493,14 +493,20 @@ class Segment:
         self._doubted = False
 
     def upper_bound(self, position: int, *, cached_only: bool = False) -> int | None:
-        """An offset that no batch before `position` reaches, if the index has one."""
+        """An offset that no batch before `position` reaches, if the index has one that the log
+        confirms. What is not in memory is not read for that: there are other bounds."""
         found = self.offset_index.lookup_position(position, cached_only=cached_only)
         if found is None:
             return None
         offset, at = found
         file: Readable = CachedReads(self.file) if cached_only else self.file
-        if self.offset_index.in_memory or is_start(file, at, self.size, self.base_offset, offset):
-            return offset
+        try:
+            if self.offset_index.in_memory or is_start(
+                file, at, self.size, self.base_offset, offset
+            ):
+                return offset
+        except ColdRead:
+            return None
         self.doubt_indexes()
         return None
 
