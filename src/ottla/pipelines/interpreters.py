@@ -47,6 +47,10 @@ PYTHONPATH="$kept" exec '{python}' "$@"
 _HAS_IT: Final = "import importlib.util as u, sys; sys.exit(u.find_spec('pyspark_ottla') is None)"
 _PATIENCE: Final = 30.0
 _NOT_FOUND: Final = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: ottla."
+_OTHER_THREAD: Final = (
+    "Spark finds sources written in Python only in a thread that has an active session: call "
+    "ottla.pipelines.spark_session() in this thread first, which makes the one that runs active."
+)
 
 _checked: dict[str, bool] = {}
 """By the path of a Python: whether it has Ottla."""
@@ -116,10 +120,17 @@ def explain_not_found() -> None:
         if _NOT_FOUND not in text:
             return text
         spark = SparkSession.getActiveSession()
-        return f"{text}\n{(spark and why_not_found(spark)) or ''}".rstrip()
+        return f"{text}\n{why_not_found(spark) if spark else _OTHER_THREAD}".rstrip()
 
     say.explained = True  # type: ignore[attr-defined]
     Py4JJavaError.__str__ = say
+
+
+def make_active(spark: SparkSession) -> None:
+    """Let this thread find `format("ottla")`: Spark asks the thread's active session for it."""
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is not None:
+        jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def _has_ottla(python: str) -> bool:

@@ -98,6 +98,7 @@ def spark_session(
         rest = {key: value for key, value in given.items() if key not in (_MASTER, _APP_NAME)}
         session = _build(SparkSession, rest)
         interpreters.check(session)
+        interpreters.make_active(session)
         return session
 
     if wanted:

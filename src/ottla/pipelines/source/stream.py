@@ -6,6 +6,9 @@ what a person has to act upon is raised. A cluster that cannot be reached is non
 is returned, which says "nothing new", and progress events carry the reason under `unreachable`.
 With Trigger.AvailableNow and Trigger.Once "nothing new" would mean "finished", so these wait.
 
+While a batch runs Spark asks nothing. A thread looks meanwhile, and says in the log what its tasks
+wait for; the next progress event has it under `lastOutage`.
+
 A query that begins while nobody can be reached stands at `PENDING`: where it begins is found out
 later, and is written down in the end of its first batch.
 
@@ -33,6 +36,7 @@ from ottla.pipelines.source.connection import connect, fetch_settings
 from ottla.pipelines.source.lookup import find_topics, wanted
 from ottla.pipelines.source.offsets import Progress
 from ottla.pipelines.source.options import ReadOptions
+from ottla.pipelines.source.sentry import Sentry
 from ottla.pipelines.source.stream_plan import StreamPlan
 from ottla.pipelines.source.task import read_range
 from ottla.pipelines.source.watch import Watch
@@ -108,12 +112,14 @@ class _Driver:
             topics_age=options.metadata_cache,
         )
         self.plan = StreamPlan(options, self._watch)
+        self._sentry = Sentry(lambda: connect(options))
         self._commits = GroupCommits(lambda: connect(options), options.group_id)
         self._start: dict[str, Any] | None = None
         self._base: Progress | None = None
         self._planned: Progress | None = None
 
     def latest(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
+        self._sentry.rest()
         base = self._standing(start)
         planned = self.plan.next(base, everything=everything)
         while (everything or self.plan.capped) and (
@@ -127,6 +133,7 @@ class _Driver:
                 # Spark ends the query, and this process with it, as soon as it is told.
                 self._commits.flush(_LAST_COMMIT)
             return start
+        self._sentry.look_after(planned.ends())
         return planned.to_json()
 
     def report(self) -> dict[str, Any]:
@@ -141,9 +148,12 @@ class _Driver:
         }
         if self._watch.trouble is not None:
             found["unreachable"] = self._watch.trouble
+        if self._sentry.last is not None:
+            found["lastOutage"] = self._sentry.last
         return found
 
     def close(self) -> None:
+        self._sentry.close()
         self._watch.cluster.close()
 
     def _standing(self, start: dict[str, Any]) -> Progress | None:
