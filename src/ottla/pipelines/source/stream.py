@@ -13,7 +13,8 @@ A query that begins while nobody can be reached stands at `PENDING`: where it be
 later, and is written down in the end of its first batch.
 
 `start` is the end of a batch that is finished: that is when it is committed to the group. Spark's
-own `commit` comes a batch later, and never for the last.
+own `commit` comes a batch later, and never for the last. Trigger.Once has no call after its batch
+at all: the next run commits it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _ANY_NUMBER
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._on_driver().plan.cap()
+        self._on_driver().fix_the_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         return self._on_driver().latest(start, everything=isinstance(limit, ReadAllAvailable))
@@ -113,14 +114,25 @@ class _Driver:
         )
         self.plan = StreamPlan(options, self._watch)
         self._sentry = Sentry(lambda: connect(options))
-        self._commits = GroupCommits(lambda: connect(options), options.group_id)
+        self._commits = GroupCommits(
+            lambda: connect(options), options.group_id, shared=not options.kafka.given("group.id")
+        )
         self._start: dict[str, Any] | None = None
         self._base: Progress | None = None
         self._planned: Progress | None = None
 
+    def fix_the_end(self) -> None:
+        """Where the logs end now is where the query ends, whatever comes meanwhile."""
+        while not self.plan.cap():
+            self._watch.wait()
+
     def latest(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
         self._sentry.rest()
         base = self._standing(start)
+        if everything:
+            # Of Trigger.Once this is the only call: what the run before this one has read is shown
+            # now, and what this one reads when the next begins.
+            self._commits.flush(_LAST_COMMIT)
         planned = self.plan.next(base, everything=everything)
         while (everything or self.plan.capped) and (
             planned is None or (planned is base and self.plan.undecided)
@@ -154,6 +166,7 @@ class _Driver:
 
     def close(self) -> None:
         self._sentry.close()
+        self._commits.close()
         self._watch.cluster.close()
 
     def _standing(self, start: dict[str, Any]) -> Progress | None:
