@@ -68,12 +68,12 @@ def test_two_workers_read_with_the_environment_that_was_packed(
         found = re.search(r"Starting Spark master at (spark://\S+)", log.read_text())
         return found[1] if found else None
 
-    master = eventually(address, timeout=60)
+    master = eventually(address, timeout=180)
     for _ in range(2):
         spark_class(
             "worker.Worker", "--cores", "1", "--memory", "700m", "--work-dir", "work", master
         )
-    eventually(lambda: log.read_text().count("Registering worker") == 2, timeout=60)
+    eventually(lambda: log.read_text().count("Registering worker") == 2, timeout=180)
 
     archive = tmp_path / "ottla.tar"
     pack(archive)
