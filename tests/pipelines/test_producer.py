@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from ottla.errors import ErrorCode
+from ottla.pipelines.sink import delivery as delivery_module
 from ottla.pipelines.sink.delivery import Delivery
 from ottla.pipelines.sink.failures import WriteFailed
 from ottla.pipelines.sink.options import WriteOptions
@@ -232,6 +234,35 @@ def test_what_does_not_pass_in_time_fails_with_the_last_trouble(broker: Broker):
         )
     assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
     assert "kafka.delivery.timeout.ms" in str(caught.value)
+
+
+def test_a_stream_waits_longer_than_a_batch_unless_it_is_told_how_long(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(delivery_module, "_in_a_stream", lambda: True)
+    patient = WriteOptions(
+        broker.bootstrap, "one", delivery_timeout=0.2, max_block=0.2, longest_backoff=0.1
+    )
+    for settings in (
+        patient,
+        replace(patient, idempotent=True),
+    ):
+        # Each lasts for about a second.
+        broker.faults.disconnect(("Metadata", "InitProducerId"), times=12)
+        broker.faults.error("NOT_ENOUGH_REPLICAS", "Produce", times=12)
+        assert write_rows(iter([rows(value=numbered(3))]), settings).records == 3
+    broker.faults.error("NOT_ENOUGH_REPLICAS", "Produce", times=None)
+    with pytest.raises(WriteFailed, match=r"kafka.delivery.timeout.ms"):
+        write_rows(iter([rows(value=numbered(3))]), replace(patient, delivery_timeout_given=True))
+
+
+def test_a_stream_does_not_wait_for_a_topic_that_is_not_there(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(delivery_module, "_in_a_stream", lambda: True)
+    settings = WriteOptions(broker.bootstrap, "nowhere", max_block=0.2)
+    with pytest.raises(WriteFailed, match=r"topic 'nowhere' is not there after 0.2 s"):
+        write_rows(iter([rows(value=[b"a"])]), settings)
 
 
 def test_retries_0_means_one_attempt(broker: Broker):

@@ -214,6 +214,10 @@ class Cluster:
         """Show how far a query has come, for tools that look at groups."""
         self._asked(lambda: self._groups.set_offsets(group, offsets))
 
+    def committed(self, group: str) -> dict[TopicPartition, CommittedOffset]:
+        """What a group has committed."""
+        return self._asked(lambda: self._groups.offsets(group))
+
     # -- the end
 
     def close(self) -> None:

@@ -194,15 +194,15 @@ OPTIONS: tuple[Option, ...] = (
         "kafkaConsumer.pollTimeoutMs",
         READ,
         "`120000`",
-        "how long a task of a batch read tries to reach the leader of its partition, milliseconds; "
-        "a stream keeps trying",
+        "how long a batch read waits for a broker, when it is planned and in each of its tasks, "
+        "milliseconds; a stream keeps trying",
     ),
     Option(
         "fetchOffset.numRetries",
         READ,
         "`3`",
-        "how often a batch read asks again for offsets that it could not get; a stream keeps "
-        "asking",
+        "how often, at the least, a batch read asks again for offsets that it could not get; a "
+        "stream keeps asking",
     ),
     Option(
         "fetchOffset.retryIntervalMs", READ, "`10`", "the pause before it asks again, milliseconds"

@@ -7,18 +7,24 @@
 
 `format("ottla")` works in any session of a PySpark that has Ottla beside it; this one finds or
 brings Java, listens on loopback only, and has the settings that our measurements recommend.
+
+What somebody has set stays: `spark-submit`'s flags, `spark-defaults.conf` (also that of
+`SPARK_CONF_DIR`), `PYSPARK_SUBMIT_ARGS`, a session that runs already. Arguments of the call win
+over these, as they do with Spark's own builder. To know what is set, the JVM is started first and
+asked.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
+import re
 import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ottla.pipelines import java
-from ottla.pipelines.launchers import launcher
+from ottla.pipelines import interpreters, java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,38 +38,46 @@ DEFAULTS: Final = {
 _WHEN_LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.ui.showConsoleProgress": "false",
 }
+NAME: Final = "ottla"
 
-# Spark puts a zip of PySpark's sources before the PySpark that is installed, and each process
-# compiles those anew, for half a second. A first query starts four of them. A jar with no Python in
-# it comes along; reading what it holds takes each process longer than it takes to start.
-_PYTHON: Final = """\
-#!/bin/sh
-# {python} with the PySpark that is installed, not with the sources that Spark brings.
-kept=
-IFS=:
-for place in $PYTHONPATH; do
-  case "$place" in
-    */python/lib/pyspark.zip|*/python/lib/py4j-*-src.zip|*/jars/spark-core_*.jar) ;;
-    *) kept="$kept${{kept:+:}}$place" ;;
-  esac
-done
-PYTHONPATH="$kept" exec '{python}' "$@"
-"""
+_APP_NAME: Final = "spark.app.name"
+_BAR: Final = "spark.ui.showConsoleProgress"
+_MASTER: Final = "spark.master"
+_PACKAGES: Final = "spark.jars.packages"
+_SHUFFLE: Final = "spark.sql.shuffle.partitions"
+_STDERR: Final = 2
+_THREADS = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
+_PROPERTY = re.compile(r"\s*([^\s=:#!][^\s=:]*)(?:\s*[=:]\s*|\s+)(.*?)\s*")
 
 
 def spark_session(
-    name: str = "ottla", *, master: str = "local[*]", config: dict[str, str] | None = None
+    name: str | None = None,
+    *,
+    master: str | None = None,
+    config: Mapping[str, str] | None = None,
+    packages: str | Iterable[str] = (),
 ) -> SparkSession:
     """Start a session, or get the one that runs.
 
-    name    what Spark's pages call the application
-    master  where Spark runs: "local[*]" is a JVM of this process's own; else "spark://host:7077", …
-    config  Spark's properties; they win over ours
+    name      what Spark's pages call the application; "ottla" when nobody says
+    master    where Spark runs: "local[*]" is a JVM of this process's own, "spark://host:7077" a
+              cluster; "local[*]" when nobody says
+    config    Spark's properties
+    packages  jars that Spark fetches when it starts, "group:artifact:version"
+
+    A local Spark has as many shuffle partitions as threads, since most of the 200 that it would
+    have are empty and take longer than the rest. A progress bar is shown on a terminal.
     """
-    java.prepare()
+    given = dict(config or {})
+    if name is not None:
+        given[_APP_NAME] = name
+    if master is not None:
+        given[_MASTER] = master
+    wanted = _listed(packages)
     try:
+        from pyspark import SparkConf
+        from pyspark.core.context import SparkContext
         from pyspark.sql import SparkSession
 
         from ottla.pipelines.sink.updates import name_the_helper
@@ -73,28 +87,98 @@ def spark_session(
         ) from None
 
     name_the_helper()
-    _choose_python(local=master.startswith("local"))
-    builder = SparkSession.builder.appName(name).master(master)
-    settings = DEFAULTS | (_WHEN_LOCAL if master.startswith("local") else {}) | (config or {})
+    interpreters.explain_not_found()
+    if "SPARK_REMOTE" in os.environ or "spark.remote" in given:
+        return _build(SparkSession, given)  # Spark Connect: the server has its own settings
+    running = SparkContext._active_spark_context
+    if running is not None:
+        _refuse_missing(wanted, running.getConf().get(_PACKAGES))
+        if given.get(_MASTER, running.master) != running.master:
+            LOGGER.warning("Spark runs already, on %s: master has no effect.", running.master)
+        rest = {key: value for key, value in given.items() if key not in (_MASTER, _APP_NAME)}
+        session = _build(SparkSession, rest)
+        interpreters.check(session)
+        interpreters.make_active(session)
+        return session
+
+    if wanted:
+        there = given.get(_PACKAGES, _defaults_file().get(_PACKAGES, ""))
+        given[_PACKAGES] = ",".join(dict.fromkeys([*_listed(there), *wanted]))
+    python = sys.executable
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        java.prepare()
+        python = interpreters.choose()
+    at_start = SparkConf(loadDefaults=False)
+    for key, value in given.items():
+        at_start.set(key, value)
+    SparkContext._ensure_initialized(conf=at_start)
+    known = dict(SparkConf().getAll())
+    _refuse_missing(wanted, known.get(_PACKAGES))
+    ours = _ours(known | given, os.isatty(_STDERR), os.cpu_count() or 1)
+    if (known | given | ours)[_MASTER].startswith("local"):
+        os.environ.setdefault(interpreters.TASKS, python)
+    session = _build(SparkSession, ours | given)
+    interpreters.check(session)
+    return session
+
+
+def _ours(known: Mapping[str, str], terminal: bool, cores: int) -> dict[str, str]:
+    """What to set beside what is known to be set."""
+    ours = dict(DEFAULTS)
+    # A name is always there: spark-submit takes that of the program when it is given none.
+    if known.get(_APP_NAME) in (None, "pyspark-shell", Path(sys.argv[0]).name):
+        ours[_APP_NAME] = NAME
+    ours[_MASTER] = known.get(_MASTER, "local[*]")
+    if ours[_MASTER].startswith("local"):
+        ours |= _WHEN_LOCAL | {_SHUFFLE: str(_threads(ours[_MASTER], cores))}
+    missing = {key: value for key, value in ours.items() if key == _APP_NAME or key not in known}
+    # Spark turns the bar on for everything that is not a file given to spark-submit, also where it
+    # goes into a log, line after line.
+    if _BAR not in known or (known[_BAR] == "true" and not terminal and not _bar_is_asked_for()):
+        missing[_BAR] = str(terminal).lower()
+    return missing
+
+
+def _threads(master: str, cores: int) -> int:
+    """How many tasks a local master runs at a time."""
+    match = _THREADS.fullmatch(master)
+    count = match[1] if match else "*"
+    return cores if count == "*" else int(count or 1)
+
+
+def _build(kind: type[SparkSession], settings: Mapping[str, str]) -> SparkSession:
+    builder = kind.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def _choose_python(*, local: bool) -> None:
-    """Say which Python Spark starts, unless somebody has.
+def _listed(packages: str | Iterable[str]) -> list[str]:
+    each = packages.split(",") if isinstance(packages, str) else packages
+    return [package.strip() for package in each if package.strip()]
 
-    For that it asks the environment and not its properties, and takes the `python3` of the PATH
-    when that is silent: one for finding sources by name and for planning, one for the tasks.
-    """
-    python = sys.executable
-    if "SPARK_HOME" not in os.environ:
-        try:
-            # One for each environment: they may run at the same time.
-            place = f"python-{hashlib.sha256(python.encode()).hexdigest()[:12]}/python"
-            python = str(launcher(place, _PYTHON.format(python=python), os.environ))
-        except OSError as error:
-            LOGGER.warning("Python starts more slowly, its launcher cannot be kept: %s", error)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
-    if local:
-        os.environ.setdefault("PYSPARK_PYTHON", python)
+
+def _refuse_missing(wanted: list[str], there: str | None) -> None:
+    missing = [package for package in wanted if package not in _listed(there or "")]
+    if missing:
+        raise RuntimeError(
+            f"{', '.join(missing)} cannot be added to a Spark that has started: give packages to "
+            "the first spark_session() of a program, or to spark-submit with --packages."
+        )
+
+
+def _bar_is_asked_for() -> bool:
+    return _BAR in os.environ.get("PYSPARK_SUBMIT_ARGS", "") or _BAR in _defaults_file()
+
+
+def _defaults_file() -> dict[str, str]:
+    """What spark-defaults.conf sets, in the folder in which Spark looks for it."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    folder = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"
+    try:
+        lines = (Path(folder) / "spark-defaults.conf").read_text().splitlines()
+    except OSError:
+        return {}
+    found = (_PROPERTY.fullmatch(line) for line in lines)
+    return {match[1]: match[2] for match in found if match is not None}

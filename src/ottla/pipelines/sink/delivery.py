@@ -5,6 +5,7 @@ The part of the writer that runs inside a task, where numpy may be loaded.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class Delivery:
     """Takes Arrow batches; `finish` returns when all of their rows are acknowledged."""
 
     def __init__(self, settings: WriteOptions) -> None:
+        settings = replace(settings, streaming=_in_a_stream())
         self._settings = settings
         self._task = _task()
         self._rows = 0
@@ -140,3 +142,11 @@ def _task() -> str:
 
     context = TaskContext.get()
     return "the rows" if context is None else f"Spark partition {context.partitionId()}"
+
+
+def _in_a_stream() -> bool:
+    """Whether this is a task of a micro-batch, also of a batch that `foreachBatch` writes."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.getLocalProperty("streaming.sql.batchId") is not None

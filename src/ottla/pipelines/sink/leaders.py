@@ -1,8 +1,8 @@
 """What a task has to know of the cluster: its topics' partitions, and who leads them.
 
 Shared by the threads of a producer, one at a time. The first questions of a task are repeated for
-`max.block.ms`, as with Java's producer; a look for moved leaders is made once and tells what went
-wrong.
+`max.block.ms`, as with Java's producer, and in a stream for as long as no broker answers; a look
+for moved leaders is made once and tells what went wrong.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ottla.protocol.messages.metadata import (
 from ottla.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
+    from ottla.pipelines.outage import Outage
     from ottla.pipelines.sink.options import WriteOptions
 
 T = TypeVar("T")
@@ -53,11 +54,22 @@ _SOON: Final = frozenset(
 )
 
 
+def waited_for(code: ErrorCode) -> bool:
+    """Whether a stream waits for this to pass, however long; a topic that is not there is no such
+    thing."""
+    passes = code.retriable or code in _SOON
+    return passes and code not in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    )
+
+
 class Leaders:
     """Asks the brokers, and remembers what they said last."""
 
-    def __init__(self, settings: WriteOptions) -> None:
+    def __init__(self, settings: WriteOptions, outage: Outage) -> None:
         self._settings = settings
+        self._outage = outage
         self._lock = threading.Lock()
         self._router = Router(
             settings.bootstrap, timeout=settings.request_timeout, client_id=settings.client_id
@@ -139,10 +151,17 @@ class Leaders:
         while True:
             with self._lock:
                 try:
-                    return call()
+                    found = call()
                 except KafkaError as error:
-                    if error.code not in _SOON or time.monotonic() + pause > deadline:
+                    now = time.monotonic()
+                    if self._settings.endless_block and waited_for(error.code):
+                        deadline = now + self._settings.max_block
+                    elif error.code not in _SOON or now + pause > deadline:
                         raise
+                    self._outage.note(str(error))
                     self._router.close()
+                else:
+                    self._outage.over()
+                    return found
             time.sleep(pause)
             pause = min(2 * pause, self._settings.longest_backoff)

@@ -57,8 +57,20 @@ class WriteOptions:
     retries: int = MAX_INT
     backoff: float = 0.1
     longest_backoff: float = 1.0
+    streaming: bool = False
+    """Whether this is a task of a stream, which waits for a broker unless it is told how long."""
+    max_block_given: bool = False
+    delivery_timeout_given: bool = False
     notices: tuple[str, ...] = ()
     """A sentence for each option that was given and has no effect."""
+
+    @property
+    def endless_block(self) -> bool:
+        return self.streaming and not self.max_block_given
+
+    @property
+    def endless_delivery(self) -> bool:
+        return self.streaming and not self.delivery_timeout_given
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -94,6 +106,8 @@ class WriteOptions:
             retries=kafka.whole("retries"),
             backoff=kafka.seconds("retry.backoff.ms"),
             longest_backoff=kafka.seconds("retry.backoff.max.ms"),
+            max_block_given=kafka.given("max.block.ms"),
+            delivery_timeout_given=kafka.given("delivery.timeout.ms"),
             notices=(*options.notices, *kafka.notices),
         )
 

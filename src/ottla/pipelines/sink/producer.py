@@ -12,9 +12,10 @@ on its way at a time: records keep their order through every retry, and the sequ
 idempotent producer are right by themselves.
 
 What passes (a leader that moved, a broker that restarts) is tried again, with a growing pause and a
-new look at the metadata, until `delivery.timeout.ms`. A batch that is too large for the topic is
-split in two as long as it has more than one record. Anything else fails the task: the error names
-the row and repeats the broker's words.
+new look at the metadata, until `delivery.timeout.ms`; in a stream, where nobody has set that, for
+as long as it takes. A task that waits says so in its log. A batch that is too large for the topic
+is split in two as long as it has more than one record. Anything else fails the task: the error
+names the row and repeats the broker's words.
 
 Idempotent, as it is unless told otherwise: a repeated request that had arrived after all is
 recognised by the broker, which answers with the first one's offset or DUPLICATE_SEQUENCE_NUMBER;
@@ -29,6 +30,7 @@ acks=0 is fire and forget: only a connection that breaks is noticed.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import defaultdict, deque
@@ -38,9 +40,10 @@ from typing import TYPE_CHECKING, Final
 from ottla.client.router import error_code
 from ottla.client.wire import Wire
 from ottla.errors import ErrorCode, KafkaError
+from ottla.pipelines.outage import Outage
 from ottla.pipelines.sink.encoder import Batch, Format, restamp, split
 from ottla.pipelines.sink.failures import WriteFailed, row_failed
-from ottla.pipelines.sink.leaders import NOBODY, UNREACHABLE, Leaders, Place
+from ottla.pipelines.sink.leaders import NOBODY, UNREACHABLE, Leaders, Place, waited_for
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
@@ -52,6 +55,8 @@ from ottla.records.batch import read_header
 
 if TYPE_CHECKING:
     from ottla.pipelines.sink.options import WriteOptions
+
+LOGGER = logging.getLogger("ottla.pipelines")
 
 _NAMED: Final = 12  # the last version of Produce that has the names of topics, not their ids
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -72,6 +77,8 @@ class _Lane:
     looks: int = 0
     """How often that was asked in vain."""
     not_before: float = 0.0
+    excused: float = 0.0
+    """When the last trouble was seen that a stream waits out: time before that does not count."""
     trouble: KafkaError | None = None
     bumps: int = 0
     """Epochs of the producer that were begun for this partition."""
@@ -97,7 +104,8 @@ class Producer:
         self._settings = settings
         self._task = task
         self.form = Format()
-        self._leaders = Leaders(settings)
+        self._outage = Outage(LOGGER, f"The writing of {task}")
+        self._leaders = Leaders(settings, self._outage)
         # what is on its way, guarded by `_changed`
         self._changed = threading.Condition()
         self._lanes: dict[Place, _Lane] = {}
@@ -191,7 +199,7 @@ class Producer:
                 trouble, node = troubles.get(place[0]), self._leaders.of(place)
                 if trouble is not None or node == NOBODY:
                     # Left with this thread, which asks again.
-                    lane.trouble = trouble or KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+                    self._note(lane, trouble or KafkaError(ErrorCode.LEADER_NOT_AVAILABLE))
                     lane.not_before = time.monotonic() + self._pause(lane.looks)
                     lane.looks += 1
                 else:
@@ -238,7 +246,7 @@ class Producer:
                     if lane.node != node or lane.sending or not lane.waiting:
                         continue
                     batch = lane.waiting[0]
-                    if now >= batch.since + self._settings.delivery_timeout:
+                    if self._time_is_up(batch, lane, now):
                         self._fail(self._too_late(batch, lane))
                         return [], []
                     if lane.not_before > now:
@@ -323,6 +331,8 @@ class Producer:
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             lane.sending = False
             lane.trouble = None
+            if self._outage.lasts and not any(each.trouble for each in self._lanes.values()):
+                self._outage.over()
             self._buffered -= len(batch.data)
             self._totals = _with(self._totals, batch)
         elif code in _TOO_LARGE and len(batch) > 1:
@@ -351,12 +361,26 @@ class Producer:
         lane = self._lanes[batch.topic, batch.partition]
         lane.sending = False
         lane.lost = True
-        lane.trouble = trouble
+        self._note(lane, trouble)
         lane.not_before = time.monotonic() + self._pause(batch.attempts)
         batch.attempts += 1
         lane.waiting.appendleft(batch)
         if batch.attempts > self._settings.retries:
             self._fail(self._too_late(batch, lane))
+
+    def _time_is_up(self, batch: Batch, lane: _Lane, now: float) -> bool:
+        since = batch.since
+        if self._settings.endless_delivery:
+            if lane.trouble is None or waited_for(lane.trouble.code):
+                return False
+            since = max(since, lane.excused)
+        return now >= since + self._settings.delivery_timeout
+
+    def _note(self, lane: _Lane, trouble: KafkaError) -> None:
+        lane.trouble = trouble
+        self._outage.note(str(trouble))
+        if waited_for(trouble.code):
+            lane.excused = time.monotonic()
 
     def _fail(self, failure: WriteFailed) -> None:
         if self._failure is None:

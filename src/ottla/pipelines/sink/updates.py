@@ -42,6 +42,7 @@ def write_updates(
     returned writer are Spark's own, such as checkpointLocation.
     """
     # Here and not above: every session imports this module, for `name_the_helper`.
+    from ottla.pipelines.interpreters import check
     from ottla.pipelines.sink.options import WriteOptions, check_schema
 
     given = {name: _text(value) for name, value in {**(options or {}), **more}.items()}
@@ -50,6 +51,7 @@ def write_updates(
             'write_updates is for a stream: write a batch with df.write.format("ottla").'
         )
     check_schema(df.schema, WriteOptions.parse(given))
+    check(df.sparkSession)
     return df.writeStream.outputMode("update").foreachBatch(_appender(given))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Final
 
 from ottla.model.ids import TopicPartition
 from ottla.pipelines.cluster import Cluster, Unreachable
+from ottla.pipelines.outage import Outage
 from ottla.pipelines.source.connection import connect
 from ottla.pipelines.source.filters import Wanted
 from ottla.pipelines.source.lookup import ending_marks, find_topics, starting_marks
@@ -19,24 +21,45 @@ from ottla.pipelines.source.ranges import Range
 
 LOGGER = logging.getLogger("ottla.pipelines")
 
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
+
 
 def plan(options: ReadOptions, wanted: Wanted) -> list[Range]:
     """One range for each task.
 
-    A cluster that cannot be reached is tried as often as the options say.
+    A cluster that cannot be reached is waited for as long as a task would wait for it, and is asked
+    as often as the options say at the least.
     """
     ranges = _ranges(options, wanted)
     return split(ranges, options.min_partitions, options.max_records_per_partition)
 
 
 def _ranges(options: ReadOptions, wanted: Wanted) -> list[Range]:
+    patience, retries = options.poll_timeout, options.fetch_offset_retries
+    outage = Outage(LOGGER, f"A read of {options.strategy}", patience)
+    pause = options.fetch_offset_retry_interval
     with connect(options) as cluster:
-        for _ in range(options.fetch_offset_retries):
+        while True:
             try:
-                return _looked_up(cluster, options, wanted)
-            except Unreachable:
-                time.sleep(options.fetch_offset_retry_interval)
-        return _looked_up(cluster, options, wanted)
+                found = _looked_up(cluster, options, wanted)
+            except Unreachable as error:
+                if outage.note(str(error)) >= patience and retries <= 0:
+                    raise _gave_up(options, error) from None
+            else:
+                outage.over()
+                return found
+            retries -= 1
+            time.sleep(pause)
+            pause = min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+
+
+def _gave_up(options: ReadOptions, error: Unreachable) -> Unreachable:
+    return Unreachable(
+        error.code,
+        f"kafka.bootstrap.servers={options.bootstrap} could not be reached for "
+        f"{options.poll_timeout:g} s (kafkaConsumer.pollTimeoutMs), at last: {error}",
+    )
 
 
 def _looked_up(cluster: Cluster, options: ReadOptions, wanted: Wanted) -> list[Range]:

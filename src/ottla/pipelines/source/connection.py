@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.pipelines.source.options import ReadOptions
 from ottla.pipelines.source.task import FetchSettings
 
 if TYPE_CHECKING:
     from ottla.pipelines.cluster import Cluster
+
+_LEAST: Final = 1.0  # seconds for an answer
 
 
 def connect(options: ReadOptions) -> Cluster:
@@ -17,7 +19,7 @@ def connect(options: ReadOptions) -> Cluster:
 
     return Cluster(
         options.bootstrap,
-        timeout=options.kafka.seconds("request.timeout.ms"),
+        timeout=_request_timeout(options),
         client_id=options.kafka.text("client.id"),
         stable=options.read_committed,
     )
@@ -35,7 +37,7 @@ def fetch_settings(options: ReadOptions) -> FetchSettings:
         max_bytes=kafka.whole("fetch.max.bytes"),
         min_bytes=kafka.whole("fetch.min.bytes"),
         max_wait=kafka.seconds("fetch.max.wait.ms"),
-        request_timeout=kafka.seconds("request.timeout.ms"),
+        request_timeout=_request_timeout(options),
         check_crcs=kafka.truth("check.crcs"),
         columns=options.columns,
         retry_backoff=kafka.seconds("retry.backoff.ms"),
@@ -43,3 +45,9 @@ def fetch_settings(options: ReadOptions) -> FetchSettings:
         patience=None if options.streaming else options.poll_timeout,
         rack=kafka.text("client.rack"),
     )
+
+
+def _request_timeout(options: ReadOptions) -> float:
+    """A batch read does not wait for one answer longer than for a broker altogether."""
+    timeout = options.kafka.seconds("request.timeout.ms")
+    return timeout if options.streaming else min(timeout, max(options.poll_timeout, _LEAST))

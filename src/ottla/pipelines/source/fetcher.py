@@ -35,6 +35,7 @@ from typing import Final, NamedTuple, Protocol
 from ottla.client.router import Router, check
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID
+from ottla.pipelines.outage import Outage
 from ottla.pipelines.source import kernel
 from ottla.pipelines.source.decoder import Piece, outline, unpack
 from ottla.pipelines.source.loss import Cause, Loss, Observation, judge
@@ -140,7 +141,12 @@ class Reader:
         self._at_least = 0  # bytes to ask for, after an answer too small for a batch
         self._empty_answers = 0
         self._backoff = settings.retry_backoff
-        self._failing_since: float | None = None
+        self._outage = Outage(
+            log,
+            f"Partition {part.partition} of topic {part.topic}",
+            settings.patience,
+            clock=clock,
+        )
         self._suspect_since: float | None = None
         self._short_since: float | None = None
         self._missing_since: float | None = None
@@ -268,7 +274,8 @@ class Reader:
                 return None
             self._failed(error)
             return None
-        self._failing_since = self._suspect_since = None
+        self._outage.over()
+        self._suspect_since = None
         self._backoff = self._settings.retry_backoff
         return answer
 
@@ -310,17 +317,19 @@ class Reader:
         if resume <= self._position:
             raise self._error(ErrorCode.OFFSET_OUT_OF_RANGE, "the log has no such offset")
         self._position = min(resume, self._part.end)
-        self._failing_since = self._suspect_since = None
+        self._outage.over()
+        self._suspect_since = None
         self._short_since = self._missing_since = None
 
     def _wait(self, code: ErrorCode, message: str | None) -> None:
-        now = self._clock()
-        if self._failing_since is None:
-            self._failing_since = now
-            log.warning("%s", self._error(code, message))
+        waited = self._outage.note(str(self._error(code, message)))
         patience = self._settings.patience
-        if patience is not None and now - self._failing_since >= patience:
-            raise self._error(code, f"{message or code.text} (for {patience:g} s)")
+        if patience is not None and waited >= patience:
+            raise self._error(
+                code,
+                f"{message or code.text} (for {patience:g} s, kafkaConsumer.pollTimeoutMs; "
+                f"kafka.bootstrap.servers={self._settings.bootstrap})",
+            )
         self._pause(self._backoff)
         self._backoff = min(2 * self._backoff, self._settings.retry_backoff_max)
 

@@ -6,11 +6,15 @@ what a person has to act upon is raised. A cluster that cannot be reached is non
 is returned, which says "nothing new", and progress events carry the reason under `unreachable`.
 With Trigger.AvailableNow and Trigger.Once "nothing new" would mean "finished", so these wait.
 
+While a batch runs Spark asks nothing. A thread looks meanwhile, and says in the log what its tasks
+wait for; the next progress event has it under `lastOutage`.
+
 A query that begins while nobody can be reached stands at `PENDING`: where it begins is found out
 later, and is written down in the end of its first batch.
 
 `start` is the end of a batch that is finished: that is when it is committed to the group. Spark's
-own `commit` comes a batch later, and never for the last.
+own `commit` comes a batch later, and never for the last. Trigger.Once has no call after its batch
+at all: the next run commits it.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from ottla.pipelines.source.connection import connect, fetch_settings
 from ottla.pipelines.source.lookup import find_topics, wanted
 from ottla.pipelines.source.offsets import Progress
 from ottla.pipelines.source.options import ReadOptions
+from ottla.pipelines.source.sentry import Sentry
 from ottla.pipelines.source.stream_plan import StreamPlan
 from ottla.pipelines.source.task import read_range
 from ottla.pipelines.source.watch import Watch
@@ -65,7 +70,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _ANY_NUMBER
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._on_driver().plan.cap()
+        self._on_driver().fix_the_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         return self._on_driver().latest(start, everything=isinstance(limit, ReadAllAvailable))
@@ -109,13 +114,26 @@ class _Driver:
             topics_age=options.metadata_cache,
         )
         self.plan = StreamPlan(options, self._watch)
-        self._commits = GroupCommits(lambda: connect(options), options.group_id)
+        self._sentry = Sentry(lambda: connect(options))
+        self._commits = GroupCommits(
+            lambda: connect(options), options.group_id, shared=not options.kafka.given("group.id")
+        )
         self._start: dict[str, Any] | None = None
         self._base: Progress | None = None
         self._planned: Progress | None = None
 
+    def fix_the_end(self) -> None:
+        """Where the logs end now is where the query ends, whatever comes meanwhile."""
+        while not self.plan.cap():
+            self._watch.wait()
+
     def latest(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
+        self._sentry.rest()
         base = self._standing(start)
+        if everything:
+            # Of Trigger.Once this is the only call: what the run before this one has read is shown
+            # now, and what this one reads when the next begins.
+            self._commits.flush(_LAST_COMMIT)
         planned = self.plan.next(base, everything=everything)
         while (everything or self.plan.capped) and (
             planned is None or (planned is base and self.plan.undecided)
@@ -128,6 +146,7 @@ class _Driver:
                 # Spark ends the query, and this process with it, as soon as it is told.
                 self._commits.flush(_LAST_COMMIT)
             return start
+        self._sentry.look_after(planned.ends())
         return planned.to_json()
 
     def report(self) -> dict[str, Any]:
@@ -149,9 +168,13 @@ class _Driver:
             }
         if self._watch.trouble is not None:
             found["unreachable"] = self._watch.trouble
+        if self._sentry.last is not None:
+            found["lastOutage"] = self._sentry.last
         return found
 
     def close(self) -> None:
+        self._sentry.close()
+        self._commits.close()
         self._watch.cluster.close()
 
     def _standing(self, start: dict[str, Any]) -> Progress | None:

@@ -84,9 +84,18 @@ class StreamPlan:
         """Whether something was seen that is a loss only if it lasts."""
         return bool(self._odd_since)
 
-    def cap(self) -> None:
-        """Read no further than to where the logs end at the next look (Trigger.AvailableNow)."""
-        self._capped, self._cap = True, None
+    def cap(self) -> bool:
+        """Read no further than to where the logs end now (Trigger.AvailableNow).
+
+        False while the cluster cannot be reached: then it is to be asked for again.
+        """
+        self._capped = True
+        view = self._watch.confirm()
+        if view is None:
+            return False
+        self._see(view)
+        self._cap = self.latest()
+        return True
 
     def latest(self) -> dict[TopicPartition, int]:
         """Where the logs ended at the last look."""
@@ -107,8 +116,6 @@ class StreamPlan:
             return None
         if begun is not self._checked:
             self._check(begun)
-        if self._capped and self._cap is None:
-            self._cap = self.latest()
         if not self._moved(begun, view):
             self._odd_since.clear()
             return begun

@@ -92,6 +92,8 @@ def test_every_setting_that_is_honoured_arrives():
         retries=3,
         backoff=0.02,
         longest_backoff=0.04,
+        max_block_given=True,
+        delivery_timeout_given=True,
     )
 
 

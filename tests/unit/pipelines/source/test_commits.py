@@ -84,3 +84,44 @@ def test_a_refusal_is_said_once_and_ends_nothing(caplog: pytest.LogCaptureFixtur
     [said] = caplog.messages
     assert "has members by now" in said
     assert "The checkpoint is not affected." in said
+
+
+class SharedCluster(FakeCluster):
+    """Keeps what was committed last, whoever did."""
+
+    kept: dict[TopicPartition, CommittedOffset]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = {}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        self.kept.update(offsets)
+
+    def committed(self, group: str) -> dict[TopicPartition, CommittedOffset]:
+        return dict(self.kept)
+
+
+def test_two_queries_that_share_a_derived_group_are_both_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = SharedCluster()
+    one, other = (GroupCommits(lambda: cluster, "g", shared=True) for _ in range(2))
+    for offset in range(4):
+        for group in (one, other):
+            group.put(progress(offset))
+            assert group.flush(SECONDS)
+    assert len(caplog.messages) == 2
+    assert all("Group g is also committed to by another query" in each for each in caplog.messages)
+
+
+def test_a_query_that_is_started_again_is_not_another_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = SharedCluster()
+    for run in range(2):
+        again = GroupCommits(lambda: cluster, "g", shared=True)
+        for offset in range(3):
+            again.put(progress(10 * run + offset))
+            assert again.flush(SECONDS)
+    assert caplog.messages == []

@@ -1,0 +1,151 @@
+"""The reader that Spark's process for a query calls, on a real broker, call by call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from ottla.client.descriptions import NewTopic
+from ottla.client.direct import DirectAdmin
+from ottla.client.groups import Groups
+from ottla.client.producer import Producer
+from ottla.model.ids import TopicPartition
+from ottla.pipelines.source.options import ReadOptions
+from ottla.pipelines.source.stream import OttlaStreamReader
+from ottla.testing import Broker
+from ottla.testing.process import BrokerProcess
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def new_reader(eventually: Callable[..., Any]) -> Iterator[Callable[..., OttlaStreamReader]]:
+    """`new_reader(bootstrap, topic, …)`, as Spark makes one for a query that starts."""
+    made: list[OttlaStreamReader] = []
+    before = set(threading.enumerate())
+
+    def make(bootstrap: str, topic: str, **options: str) -> OttlaStreamReader:
+        given = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+        given |= {"startingOffsets": "earliest"} | options
+        made.append(OttlaStreamReader(ReadOptions.of(given, streaming=True)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+    eventually(lambda: set(threading.enumerate()) <= before, timeout=PATIENCE)
+
+
+def create(bootstrap: str, topic: str) -> None:
+    with DirectAdmin(bootstrap) as admin:
+        admin.create_topic(NewTopic(topic, 1, 1))
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    with Producer(bootstrap) as producer:
+        for number in range(count):
+            producer.post(topic, str(number).encode(), partition=0)
+
+
+def ranges(reader: OttlaStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+    return [(part.value.start, part.value.end) for part in reader.partitions(start, end)]
+
+
+def committed(bootstrap: str, group: str, topic: str) -> int | None:
+    with Groups(bootstrap) as groups:
+        found = groups.offsets(group).get(TopicPartition(topic, 0))
+        return None if found is None else found.offset
+
+
+def test_available_now_ends_where_the_logs_ended_when_it_was_prepared(
+    new_reader: Callable[..., OttlaStreamReader], bootstrap: str, unique: Callable[..., str]
+) -> None:
+    topic = unique()
+    create(bootstrap, topic)
+    produce(bootstrap, topic, 5)
+    reader = new_reader(bootstrap, topic)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    produce(bootstrap, topic, 3)
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert ranges(reader, start, end) == [(0, 5)]
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+    later = new_reader(bootstrap, topic)
+    later.prepareForTriggerAvailableNow()
+    assert ranges(later, end, later.latestOffset(end, later.getDefaultReadLimit())) == [(5, 8)]
+
+
+def test_what_trigger_once_has_read_is_committed_when_it_is_started_again(
+    new_reader: Callable[..., OttlaStreamReader],
+) -> None:
+    once = ReadAllAvailable()
+    with Broker(topics={"orders": 1}) as broker:
+        produce(broker.bootstrap, "orders", 5)
+        first = new_reader(broker.bootstrap, "orders", **{"kafka.group.id": "g"})
+        end = first.latestOffset(first.initialOffset(), once)
+        # The first attempts go wrong, which is when it shows whether anybody waits for them.
+        broker.faults.disconnect("OffsetCommit", times=2)
+        second = new_reader(broker.bootstrap, "orders", **{"kafka.group.id": "g"})
+        assert second.latestOffset(end, once) == end
+        # Now Spark ends the process, so that what was not committed by then never will be.
+        assert committed(broker.bootstrap, "g", "orders") == 5
+        for each in (first, second):
+            each.stop()
+
+
+def test_two_queries_that_share_a_derived_group_are_told(
+    new_reader: Callable[..., OttlaStreamReader],
+    bootstrap: str,
+    unique: Callable[..., str],
+    eventually: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = unique()
+    create(bootstrap, topic)
+    alike = [new_reader(bootstrap, topic) for _ in range(2)]
+    apart = new_reader(bootstrap, topic, groupIdPrefix="apart")
+    places = [each.initialOffset() for each in (*alike, apart)]
+
+    def step(limit: int = 1) -> bool:
+        produce(bootstrap, topic, limit)
+        for number, each in enumerate((*alike, apart)):
+            places[number] = each.latestOffset(places[number], each.getDefaultReadLimit())
+        return caplog.text.count("is also committed to by another query") == len(alike)
+
+    with caplog.at_level(logging.WARNING, "ottla.pipelines"):
+        eventually(step, timeout=PATIENCE)
+    assert "Group apart" not in caplog.text
+    assert "Give one of them a groupIdPrefix or a kafka.group.id of its own." in caplog.text
+
+
+def test_a_broker_that_goes_under_a_batch_is_in_the_log_and_then_in_progress(
+    new_reader: Callable[..., OttlaStreamReader],
+    start_broker: Callable[..., BrokerProcess],
+    unique: Callable[..., str],
+    eventually: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker, topic = start_broker(), unique()
+    create(broker.bootstrap, topic)
+    produce(broker.bootstrap, topic, 5)
+    reader = new_reader(broker.bootstrap, topic)
+    start = reader.initialOffset()
+    with caplog.at_level(logging.WARNING, "ottla.pipelines"):
+        # From here on Spark runs the batch and asks nothing until it has finished.
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        broker.kill()
+        eventually(lambda: f"{broker.bootstrap} cannot be reached" in caplog.text, timeout=PATIENCE)
+        broker.start()
+        eventually(
+            lambda: f"{broker.bootstrap} can be reached again" in caplog.text, timeout=PATIENCE
+        )
+    reader.latestOffset(end, reader.getDefaultReadLimit())
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert "Connection refused" in report["lastOutage"]["reason"]
+    assert "unreachable" not in report
