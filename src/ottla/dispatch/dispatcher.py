@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 # A handler in turns that took longer has made an answer that takes its time to encode.
 QUICK = 0.001
+# How long work whose client has gone may still take when the broker stops.
+CLOSE_SECONDS = 5.0
 
 _unpack_head = struct.Struct(">Iih").unpack_from  # API and version in one, correlation id, size
 _HEADER_V0 = struct.Struct(">ii")
@@ -123,8 +125,10 @@ class Dispatcher:
             body, _ = route.decode(frame, position)
         except TooManyElements:
             kept = connection.keep(frame[position:])
+            pieces = route.handler.pieces
             return self._turns.begin(
-                self._answer_many(route, connection, client_id, correlation_id, kept, started)
+                self._answer_many(route, connection, client_id, correlation_id, kept, started),
+                to_the_end=pieces is not None and pieces.changes,
             )
         except DecodeError as error:
             raise Hangup(f"malformed {route.handler.spec.name} v{version}: {error}") from None
@@ -386,8 +390,8 @@ class Dispatcher:
     async def close(self) -> None:
         """Wait for what is still being worked on."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
-        self._turns.close()
+            await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
+        await self._turns.finish(CLOSE_SECONDS)
 
 
 def _unspeakable(route: Route, error: EncodeError) -> Hangup:

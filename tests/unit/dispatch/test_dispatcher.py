@@ -410,9 +410,18 @@ def test_two_handlers_of_one_api_are_a_mistake() -> None:
 class Crowd:
     """A dispatcher that deletes records, in pieces or not, over requests of any size."""
 
-    def __init__(self, handler: Handled, *, pieces: bool = True, most: int = 100_000) -> None:
-        cut = ListOf("topics", "topics", "partitions", "partitions") if pieces else None
-        mark = handles(ApiKey.DELETE_RECORDS, versions=range(3), pieces=cut, most=most)
+    def __init__(
+        self,
+        handler: Handled,
+        *,
+        pieces: bool = True,
+        most: int = 100_000,
+        changes: bool = False,
+    ) -> None:
+        cut = ListOf("topics", "topics", "partitions", "partitions", changes=changes)
+        mark = handles(
+            ApiKey.DELETE_RECORDS, versions=range(3), pieces=cut if pieces else None, most=most
+        )
         table = Table([mark(handler), api_versions])
         self.services = cast("Services", SimpleNamespace(metrics=Metrics(), table=table))
         self.lent = 0
@@ -518,6 +527,22 @@ async def test_a_client_that_has_gone_is_not_worked_for() -> None:
     reply.abandon()
     assert crowd.lent == 0
     await asyncio.sleep(0)
+
+
+async def test_what_changes_something_is_done_to_the_end_even_if_the_client_has_gone() -> None:
+    done: list[int] = []
+
+    async def handler(request: Request[Any], services: Services) -> DeleteRecordsResponse:
+        await asyncio.sleep(0)
+        done.extend(it.partition_index for it in request.body.topics[0].partitions)
+        return deleted(request, services)
+
+    crowd = Crowd(handler, changes=True)
+    deferred(crowd.delete(20_000)).abandon()
+    assert crowd.lent > 0
+    await crowd.dispatcher.close()  # which waits for it
+    assert done == list(range(20_000))
+    assert crowd.lent == 0
 
 
 async def test_a_handler_in_turns_may_have_much_to_do_for_a_small_request() -> None:
