@@ -177,7 +177,7 @@ class Dispatcher:
 
     def _in_pieces(self, route: Route, request: Request[Any], pieces: Pieces) -> InTurns[Any]:
         """The answer to a request that its handler is given piece by piece."""
-        whole = None
+        whole = hangup = None
         for body in pieces.split(request.body):
             piece = Request(route.version, request.client_id, request.connection, body)
             try:
@@ -186,6 +186,9 @@ class Dispatcher:
                     response = yield from response
                 if isinstance(response, Deferred | Coroutine):
                     response = yield response
+            except Hangup as error:  # for a piece that is refused; the others are still taken
+                hangup = error
+                response = None
             except Exception as error:
                 response = self._failed(route, piece, error)
             if response is None:
@@ -195,6 +198,8 @@ class Dispatcher:
                 whole = response
             else:
                 pieces.join(whole, response)
+        if hangup is not None:
+            raise hangup
         return whole
 
     def _handle_many(
