@@ -192,6 +192,7 @@ class Dispatcher:
             except Exception as error:
                 response = self._failed(route, piece, error)
             if response is None:
+                yield 0
                 continue
             yield pieces.count(response)
             if whole is None:

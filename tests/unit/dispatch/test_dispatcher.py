@@ -545,6 +545,26 @@ async def test_what_changes_something_is_done_to_the_end_even_if_the_client_has_
     assert crowd.lent == 0
 
 
+async def test_a_request_of_many_entries_without_an_answer_is_handled_in_turns_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ottla.dispatch.turns.SLICE", 0)
+    seen: list[int] = []
+
+    def handler(request: Request[Any], services: Services) -> None:
+        seen.extend(it.partition_index for it in request.body.topics[0].partitions)
+
+    crowd = Crowd(handler)
+    reply = deferred(crowd.delete(20_000))
+    counts = set()
+    while not reply.done:
+        counts.add(len(seen))
+        await asyncio.sleep(0)
+    assert reply.result() is None
+    assert seen == list(range(20_000))
+    assert len(counts) > 3, "all at once"
+
+
 async def test_a_handler_in_turns_may_have_much_to_do_for_a_small_request() -> None:
     def handler(request: Request[Any], services: Services) -> InTurns[DeleteRecordsResponse]:
         for number in range(50_000):
