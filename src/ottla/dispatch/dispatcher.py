@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+import sys
 from collections.abc import Callable, Coroutine
 from time import perf_counter
 from types import GeneratorType
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 # A handler in turns that took longer has made an answer that takes its time to encode.
 QUICK = 0.001
+# A request of so many bytes is handled in turns even if it has few entries.
+LONG = 1 << 20
 # How long work whose client has gone may still take when the broker stops.
 CLOSE_SECONDS = 5.0
 
@@ -54,7 +57,7 @@ class Route:
 
     __slots__ = (
         "decode", "encode", "errors", "flexible", "function", "handler", "header_v1", "latency",
-        "most", "repeats", "request_codec", "requests", "response_codec", "response_type",
+        "long", "most", "repeats", "request_codec", "requests", "response_codec", "response_type",
         "version",
     )  # fmt: skip
 
@@ -70,6 +73,9 @@ class Route:
         self.encode = self.response_codec.encode
         self.most = handler.most if handler.pieces is None else MAX_ELEMENTS
         self.repeats = spec.key == ApiKey.PRODUCE
+        # Records are long and cheap. Names that are so long take their time.
+        cut = handler.pieces is not None and spec.key != ApiKey.PRODUCE
+        self.long = LONG if cut else sys.maxsize
         self.flexible = version >= spec.flexible_from
         self.header_v1 = self.flexible and spec.key != ApiKey.API_VERSIONS
         metrics = services.metrics
@@ -122,6 +128,8 @@ class Dispatcher:
         if client_id is not None:
             connection.client = client_id
         try:
+            if len(frame) > route.long:
+                raise TooManyElements
             body, _ = route.decode(frame, position)
         except TooManyElements:
             kept = connection.keep(frame[position:])

@@ -449,7 +449,9 @@ class Crowd:
         partitions = [
             DeleteRecordsPartition(partition_index=number, offset=-1) for number in range(count)
         ]
-        topics = [DeleteRecordsTopic(name="t", partitions=partitions)]
+        return self.ask([DeleteRecordsTopic(name="t", partitions=partitions)])
+
+    def ask(self, topics: list[DeleteRecordsTopic]) -> Reply | Deferred[Reply]:
         parts: list[Any] = []
         codec(DeleteRecordsRequest, 2).encode(
             DeleteRecordsRequest(topics=topics, timeout_ms=0), parts
@@ -492,6 +494,23 @@ async def test_a_request_of_many_entries_is_handled_in_turns_with_others() -> No
     (topic,) = read(reply.result(), 2, key=ApiKey.DELETE_RECORDS, kind=DeleteRecordsResponse).topics
     assert [it.partition_index for it in topic.partitions] == list(range(20_000))
     assert max(it.low_watermark for it in topic.partitions) <= 128  # as the handler saw it
+    assert crowd.lent == 0
+
+
+async def test_a_request_of_few_but_long_entries_is_handled_in_turns() -> None:
+    pieces: list[int] = []
+
+    def seen(request: Request[Any], services: Services) -> DeleteRecordsResponse:
+        pieces.append(len(request.body.topics))
+        return deleted(request, services)
+
+    crowd = Crowd(seen)
+    names = [f"{number}" + "x" * 2_000 for number in range(1_000)]
+    reply = crowd.ask([DeleteRecordsTopic(name=name, partitions=[]) for name in names])
+    parts = await reply if isinstance(reply, Deferred) else reply
+    found = read(parts, 2, key=ApiKey.DELETE_RECORDS, kind=DeleteRecordsResponse).topics
+    assert [it.name for it in found] == names
+    assert max(pieces) <= 128
     assert crowd.lent == 0
 
 
