@@ -69,6 +69,36 @@ def test_a_produce_request_to_many_partitions_is_answered_for_each(wire, wide, b
     }
 
 
+def unanswered(connection, topic, data):
+    """Send records to partitions of a topic with acks=0."""
+    topics = [{"name": topic.name, "partition_data": data}]
+    connection.send("produce", 9, acks=0, timeout=10_000, topic_data=topics)
+
+
+def test_a_client_that_goes_after_a_long_unacknowledged_request_has_sent_it(
+    wire, topic, batch, eventually
+):
+    records, count = batch([b"last words"]), 20_000
+    connection, other = wire(), wire()
+    unanswered(connection, topic, [{"index": 0, "records": records}] * count)
+    connection.close()
+    eventually(lambda: ends(other, topic, 1)[0] == (0, count))
+
+
+def test_an_unacknowledged_request_of_many_is_taken_but_for_what_is_refused(
+    wire, wide, batch, eventually
+):
+    connection, other = wire(), wire()
+    before = ends(other, wide)
+    data = [{"index": number, "records": batch([b"%d" % number])} for number in range(MANY)]
+    data.insert(0, {"index": MANY, "records": batch([b"nowhere"])})
+    unanswered(connection, wide, data)
+    assert connection.closed_by_peer()
+    eventually(
+        lambda: ends(other, wide) == {n: (0, offset + 1) for n, (_, offset) in before.items()}
+    )
+
+
 def test_offsets_of_many_partitions_are_listed(wire, wide):
     found = ends(wire(), wide, MANY + 1)
     assert found.pop(MANY) == (3, -1)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+import sys
 from collections.abc import Callable, Coroutine
 from time import perf_counter
 from types import GeneratorType
@@ -41,6 +42,10 @@ logger = logging.getLogger(__name__)
 
 # A handler in turns that took longer has made an answer that takes its time to encode.
 QUICK = 0.001
+# A request of so many bytes is handled in turns even if it has few entries.
+LONG = 1 << 20
+# How long work whose client has gone may still take when the broker stops.
+CLOSE_SECONDS = 5.0
 
 _unpack_head = struct.Struct(">Iih").unpack_from  # API and version in one, correlation id, size
 _HEADER_V0 = struct.Struct(">ii")
@@ -52,7 +57,7 @@ class Route:
 
     __slots__ = (
         "decode", "encode", "errors", "flexible", "function", "handler", "header_v1", "latency",
-        "most", "repeats", "request_codec", "requests", "response_codec", "response_type",
+        "long", "most", "repeats", "request_codec", "requests", "response_codec", "response_type",
         "version",
     )  # fmt: skip
 
@@ -68,6 +73,9 @@ class Route:
         self.encode = self.response_codec.encode
         self.most = handler.most if handler.pieces is None else MAX_ELEMENTS
         self.repeats = spec.key == ApiKey.PRODUCE
+        # Records are long and cheap. Names that are so long take their time.
+        cut = handler.pieces is not None and spec.key != ApiKey.PRODUCE
+        self.long = LONG if cut else sys.maxsize
         self.flexible = version >= spec.flexible_from
         self.header_v1 = self.flexible and spec.key != ApiKey.API_VERSIONS
         metrics = services.metrics
@@ -120,11 +128,15 @@ class Dispatcher:
         if client_id is not None:
             connection.client = client_id
         try:
+            if len(frame) > route.long:
+                raise TooManyElements
             body, _ = route.decode(frame, position)
         except TooManyElements:
             kept = connection.keep(frame[position:])
+            pieces = route.handler.pieces
             return self._turns.begin(
-                self._answer_many(route, connection, client_id, correlation_id, kept, started)
+                self._answer_many(route, connection, client_id, correlation_id, kept, started),
+                to_the_end=pieces is not None and pieces.changes,
             )
         except DecodeError as error:
             raise Hangup(f"malformed {route.handler.spec.name} v{version}: {error}") from None
@@ -173,7 +185,7 @@ class Dispatcher:
 
     def _in_pieces(self, route: Route, request: Request[Any], pieces: Pieces) -> InTurns[Any]:
         """The answer to a request that its handler is given piece by piece."""
-        whole = None
+        whole = hangup = None
         for body in pieces.split(request.body):
             piece = Request(route.version, request.client_id, request.connection, body)
             try:
@@ -182,15 +194,21 @@ class Dispatcher:
                     response = yield from response
                 if isinstance(response, Deferred | Coroutine):
                     response = yield response
+            except Hangup as error:  # for a piece that is refused; the others are still taken
+                hangup = error
+                response = None
             except Exception as error:
                 response = self._failed(route, piece, error)
             if response is None:
+                yield 0
                 continue
             yield pieces.count(response)
             if whole is None:
                 whole = response
             else:
                 pieces.join(whole, response)
+        if hangup is not None:
+            raise hangup
         return whole
 
     def _handle_many(
@@ -386,8 +404,8 @@ class Dispatcher:
     async def close(self) -> None:
         """Wait for what is still being worked on."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
-        self._turns.close()
+            await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
+        await self._turns.finish(CLOSE_SECONDS)
 
 
 def _unspeakable(route: Route, error: EncodeError) -> Hangup:

@@ -24,6 +24,11 @@ PIECE = 128
 class Pieces(Protocol):
     """How the requests of one API are cut."""
 
+    @property
+    def changes(self) -> bool:
+        """Whether they change something: then all of it is done, even if the client has gone."""
+        ...
+
     def split(self, body: Any) -> Iterator[Any]:
         """Bodies of a few entries each that together are this one; at least one."""
         ...
@@ -50,6 +55,7 @@ class ListOf:
     formerly: str | None = None
     """The list of older versions."""
     piece: int = PIECE
+    changes: bool = False
 
     def split(self, body: Any) -> Iterator[Any]:
         asked = self.asked

@@ -107,16 +107,22 @@ class Turns:
         """Requests in the works, those that wait included."""
         return len(self._waiting) + len(self._begun) + len(self._held)
 
-    def begin(self, steps: InTurns[T | Deferred[T]]) -> T | Deferred[T]:
+    def begin(
+        self, steps: InTurns[T | Deferred[T]], *, to_the_end: bool = False
+    ) -> T | Deferred[T]:
         """Do a first slice of the work: its result if that was all, else a Deferred of it, which
-        is exclusive. A result that is a Deferred is waited for. Raises what the work does."""
+        is exclusive. A result that is a Deferred is waited for. Raises what the work does.
+
+        Work that nobody wants the result of any more is given up, unless it is done `to_the_end`.
+        """
         work = _Work(steps)
         try:
             work.run_slice()
         except StopIteration as end:
             result: T | Deferred[T] = end.value
             return result
-        work.result.on_abandon = lambda: self._give_up(work)
+        if not to_the_end:
+            work.result.on_abandon = lambda: self._give_up(work)
         if work.waits:
             self._hold(work)
         else:
@@ -165,6 +171,14 @@ class Turns:
         work.give_up()
         if self._waiting:
             self._go_on()
+
+    async def finish(self, timeout: float) -> None:
+        """Wait for what is still being worked on, then close."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while len(self) and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        self.close()
 
     def close(self) -> None:
         """Give up everything."""

@@ -146,7 +146,7 @@ def _shown(
 @handles(
     ApiKey.ALTER_CONFIGS,
     versions=range(3),
-    pieces=ListOf("resources", "responses", piece=16),
+    pieces=ListOf("resources", "responses", piece=16, changes=True),
 )
 async def alter_configs(
     request: Request[AlterConfigsRequest], services: Services
@@ -167,7 +167,7 @@ async def alter_configs(
 @handles(
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     versions=range(2),
-    pieces=ListOf("resources", "responses", piece=16),
+    pieces=ListOf("resources", "responses", piece=16, changes=True),
 )
 async def incremental_alter_configs(
     request: Request[IncrementalAlterConfigsRequest], services: Services

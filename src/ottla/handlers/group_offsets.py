@@ -59,7 +59,7 @@ def _commit_failed(
     ApiKey.OFFSET_COMMIT,
     versions=range(2, 11),
     failure=_commit_failed,
-    pieces=ListOf("topics", "topics", "partitions", "partitions", piece=512),
+    pieces=ListOf("topics", "topics", "partitions", "partitions", piece=512, changes=True),
 )
 def offset_commit(
     request: Request[wire.OffsetCommitRequest], services: Services
@@ -162,6 +162,8 @@ class _Asked(NamedTuple):
 
 class _GroupsInPieces:
     """OffsetFetch of many groups, or of a group with many partitions, in pieces."""
+
+    changes = False
 
     def split(self, body: wire.OffsetFetchRequest) -> Iterator[wire.OffsetFetchRequest]:
         if not body.groups:
@@ -356,7 +358,7 @@ def _delete_failed(
     ApiKey.OFFSET_DELETE,
     versions=range(1),
     failure=_delete_failed,
-    pieces=ListOf("topics", "topics", "partitions", "partitions"),
+    pieces=ListOf("topics", "topics", "partitions", "partitions", changes=True),
 )
 def offset_delete(
     request: Request[wire.OffsetDeleteRequest], services: Services

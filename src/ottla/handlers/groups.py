@@ -268,7 +268,7 @@ def _leave_failed(
     ApiKey.LEAVE_GROUP,
     versions=range(6),
     failure=_leave_failed,
-    pieces=ListOf("members", "members"),
+    pieces=ListOf("members", "members", changes=True),
 )
 def leave_group(
     request: Request[wire.LeaveGroupRequest], services: Services
@@ -409,7 +409,7 @@ def _listed(groups: Sequence[ListedGroup]) -> wire.ListGroupsResponse:
 @handles(
     ApiKey.DELETE_GROUPS,
     versions=range(3),
-    pieces=ListOf("groups_names", "results"),
+    pieces=ListOf("groups_names", "results", changes=True),
 )
 def delete_groups(
     request: Request[wire.DeleteGroupsRequest], services: Services

@@ -223,7 +223,7 @@ def _name_position(
 @handles(
     ApiKey.DELETE_RECORDS,
     versions=range(3),
-    pieces=ListOf("topics", "topics", "partitions", "partitions"),
+    pieces=ListOf("topics", "topics", "partitions", "partitions", changes=True),
 )
 def delete_records(
     request: Request[DeleteRecordsRequest], services: Services

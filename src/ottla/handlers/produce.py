@@ -76,7 +76,7 @@ def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceR
     ApiKey.PRODUCE,
     versions=range(14),
     failure=_all_failed,
-    pieces=ListOf("topic_data", "responses", "partition_data", "partition_responses"),
+    pieces=ListOf("topic_data", "responses", "partition_data", "partition_responses", changes=True),
 )
 def produce(
     request: Request[ProduceRequest], services: Services

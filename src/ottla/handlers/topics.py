@@ -56,7 +56,7 @@ def _create_failed(
     ApiKey.CREATE_TOPICS,
     versions=range(2, 8),
     failure=_create_failed,
-    pieces=ListOf("topics", "topics", answered_within="configs", piece=16),
+    pieces=ListOf("topics", "topics", answered_within="configs", piece=16, changes=True),
 )
 async def create_topics(
     request: Request[CreateTopicsRequest], services: Services
@@ -119,7 +119,7 @@ def _delete_failed(
     ApiKey.DELETE_TOPICS,
     versions=range(1, 7),
     failure=_delete_failed,
-    pieces=ListOf("topics", "responses", formerly="topic_names"),
+    pieces=ListOf("topics", "responses", formerly="topic_names", changes=True),
 )
 async def delete_topics(
     request: Request[DeleteTopicsRequest], services: Services
@@ -167,7 +167,7 @@ def _grow_failed(
     ApiKey.CREATE_PARTITIONS,
     versions=range(4),
     failure=_grow_failed,
-    pieces=ListOf("topics", "results", piece=16),
+    pieces=ListOf("topics", "results", piece=16, changes=True),
 )
 async def create_partitions(
     request: Request[CreatePartitionsRequest], services: Services

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from ottla.config.setting import MAX_LONG
 from ottla.errors import KafkaError
 from ottla.runtime.files import OsFileSystem
+from ottla.runtime.workers import ChildDied, NoChild
 from ottla.storage import paths
 from ottla.storage.check import check_file
 from ottla.storage.faults import is_shortage
@@ -209,7 +210,7 @@ class Schedule:
                 )
             elif log.take_indexes(segment, checked):
                 logger.info("the indexes of %s are rebuilt", path)
-        except (OSError, KafkaError) as error:
+        except (OSError, KafkaError, ChildDied, NoChild) as error:
             logger.warning("the indexes of %s are not rebuilt: %s", path, error)
 
     def checkpoint_soon(self) -> None:

@@ -410,9 +410,18 @@ def test_two_handlers_of_one_api_are_a_mistake() -> None:
 class Crowd:
     """A dispatcher that deletes records, in pieces or not, over requests of any size."""
 
-    def __init__(self, handler: Handled, *, pieces: bool = True, most: int = 100_000) -> None:
-        cut = ListOf("topics", "topics", "partitions", "partitions") if pieces else None
-        mark = handles(ApiKey.DELETE_RECORDS, versions=range(3), pieces=cut, most=most)
+    def __init__(
+        self,
+        handler: Handled,
+        *,
+        pieces: bool = True,
+        most: int = 100_000,
+        changes: bool = False,
+    ) -> None:
+        cut = ListOf("topics", "topics", "partitions", "partitions", changes=changes)
+        mark = handles(
+            ApiKey.DELETE_RECORDS, versions=range(3), pieces=cut if pieces else None, most=most
+        )
         table = Table([mark(handler), api_versions])
         self.services = cast("Services", SimpleNamespace(metrics=Metrics(), table=table))
         self.lent = 0
@@ -440,7 +449,9 @@ class Crowd:
         partitions = [
             DeleteRecordsPartition(partition_index=number, offset=-1) for number in range(count)
         ]
-        topics = [DeleteRecordsTopic(name="t", partitions=partitions)]
+        return self.ask([DeleteRecordsTopic(name="t", partitions=partitions)])
+
+    def ask(self, topics: list[DeleteRecordsTopic]) -> Reply | Deferred[Reply]:
         parts: list[Any] = []
         codec(DeleteRecordsRequest, 2).encode(
             DeleteRecordsRequest(topics=topics, timeout_ms=0), parts
@@ -486,6 +497,23 @@ async def test_a_request_of_many_entries_is_handled_in_turns_with_others() -> No
     assert crowd.lent == 0
 
 
+async def test_a_request_of_few_but_long_entries_is_handled_in_turns() -> None:
+    pieces: list[int] = []
+
+    def seen(request: Request[Any], services: Services) -> DeleteRecordsResponse:
+        pieces.append(len(request.body.topics))
+        return deleted(request, services)
+
+    crowd = Crowd(seen)
+    names = [f"{number}" + "x" * 2_000 for number in range(1_000)]
+    reply = crowd.ask([DeleteRecordsTopic(name=name, partitions=[]) for name in names])
+    parts = await reply if isinstance(reply, Deferred) else reply
+    found = read(parts, 2, key=ApiKey.DELETE_RECORDS, kind=DeleteRecordsResponse).topics
+    assert [it.name for it in found] == names
+    assert max(pieces) <= 128
+    assert crowd.lent == 0
+
+
 async def test_a_request_of_many_entries_may_wait_for_its_answers() -> None:
     async def handler(request: Request[Any], services: Services) -> DeleteRecordsResponse:
         await asyncio.sleep(0)
@@ -518,6 +546,42 @@ async def test_a_client_that_has_gone_is_not_worked_for() -> None:
     reply.abandon()
     assert crowd.lent == 0
     await asyncio.sleep(0)
+
+
+async def test_what_changes_something_is_done_to_the_end_even_if_the_client_has_gone() -> None:
+    done: list[int] = []
+
+    async def handler(request: Request[Any], services: Services) -> DeleteRecordsResponse:
+        await asyncio.sleep(0)
+        done.extend(it.partition_index for it in request.body.topics[0].partitions)
+        return deleted(request, services)
+
+    crowd = Crowd(handler, changes=True)
+    deferred(crowd.delete(20_000)).abandon()
+    assert crowd.lent > 0
+    await crowd.dispatcher.close()  # which waits for it
+    assert done == list(range(20_000))
+    assert crowd.lent == 0
+
+
+async def test_a_request_of_many_entries_without_an_answer_is_handled_in_turns_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ottla.dispatch.turns.SLICE", 0)
+    seen: list[int] = []
+
+    def handler(request: Request[Any], services: Services) -> None:
+        seen.extend(it.partition_index for it in request.body.topics[0].partitions)
+
+    crowd = Crowd(handler)
+    reply = deferred(crowd.delete(20_000))
+    counts = set()
+    while not reply.done:
+        counts.add(len(seen))
+        await asyncio.sleep(0)
+    assert reply.result() is None
+    assert seen == list(range(20_000))
+    assert len(counts) > 3, "all at once"
 
 
 async def test_a_handler_in_turns_may_have_much_to_do_for_a_small_request() -> None:

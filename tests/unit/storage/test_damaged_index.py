@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 
 from ottla.config.topic import TopicConfig
 from ottla.model.ids import TopicId
 from ottla.records.batch import read_header
+from ottla.runtime.files import OsFileSystem
+from ottla.runtime.tasks import Tasks
+from ottla.runtime.workers import NoChild
+from ottla.storage.directory import LogDirectories, StorageSettings
 from ottla.storage.log import Log
+from ottla.testing.clock import ManualClock
 from ottla.testing.files import MemoryFileSystem
-from ottla.testing.logs import FOLDER, FolderBench, LogBench
+from ottla.testing.logs import FOLDER, PARTITION, FolderBench, InlineWorkers, LogBench
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 ID = TopicId(b"\x01" * 16)
 CONFIG = TopicConfig(internal_segment_bytes=4000, index_interval_bytes=300)
@@ -158,3 +170,41 @@ async def test_the_index_is_rebuilt_with_a_line_in_the_log(
     await second.idle()
     assert caplog.text == ""
     await second.directories.close()
+
+
+class NoChildren(InlineWorkers):
+    """Workers on a machine that has no process, or no memory, to spare."""
+
+    async def run_in_child(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        raise NoChild("Cannot allocate memory")
+
+
+async def test_a_large_index_that_cannot_be_rebuilt_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    deaths: list[str] = []
+    directories = LogDirectories(
+        OsFileSystem(),
+        [str(tmp_path)],
+        clock=ManualClock(),
+        workers=NoChildren(),
+        settings=StorageSettings(child_scan_bytes=0),
+        tasks=Tasks(lambda what, error: deaths.append(f"{what}: {error}")),
+    )
+    directories.open_folders()
+    directories.identify(1, "AAAAAAAAAAAAAAAAAAAAAQ")
+    await directories.load(lambda _: CONFIG)
+    bench = LogBench(CONFIG)
+    log = directories.create(PARTITION, ID, CONFIG)
+    fill(bench, log)
+    path = tmp_path / "t-0" / f"{SEGMENT:020d}.index"
+    data = bytearray(path.read_bytes())
+    data[2 * INDEXES[".index"] + 3] = 0  # the third entry seems to be the first
+    path.write_bytes(data)
+    check_offsets(log)
+    for _ in range(30):
+        await asyncio.sleep(0)
+    assert "are not rebuilt: Cannot allocate memory" in caplog.text
+    assert deaths == []
+    check_offsets(log)
+    await directories.close()

@@ -49,10 +49,14 @@ class Client(NamedTuple):
     """As Kafka prints addresses: with a leading slash."""
 
 
-@functools.lru_cache(maxsize=16_384)
 def client_at(client_id: str, peer: str) -> Client:
     """The client with this id at the other end of a connection (`address:port`)."""
-    return Client(client_id, f"/{peer.rpartition(':')[0].strip('[]')}")
+    return Client(client_id, _host(peer))
+
+
+@functools.lru_cache(maxsize=16_384)
+def _host(peer: str) -> str:
+    return f"/{peer.rpartition(':')[0].strip('[]')}"
 
 
 class CommittedOffset(NamedTuple):

@@ -46,6 +46,9 @@ from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 
 OFFSETS_TOPIC = "__consumer_offsets"
+SHORT_ID = 256
+"""Characters of a group's id. There are longer ones, but not many."""
+_INT = 0xFFFFFFFF
 _COMPRESSION = {int(it): it for it in Compression}
 
 T = TypeVar("T")
@@ -260,13 +263,50 @@ def _joined(lists: Sequence[list[ListedGroup] | KafkaError]) -> list[ListedGroup
     return groups
 
 
-@functools.lru_cache(maxsize=16_384)
 def group_hash(group_id: str) -> int:
     """Java's `String.hashCode`, made positive as Kafka does (its abs of the least int is 0)."""
+    return _short_hash(group_id) if len(group_id) <= SHORT_ID else _long_hash(group_id)
+
+
+@functools.lru_cache(maxsize=16_384)
+def _short_hash(group_id: str) -> int:
     value = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
+    units = _utf16(group_id)
     for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+        value = (31 * value + (high << 8 | low)) & _INT
+    return _positive(value)
+
+
+def _long_hash(group_id: str) -> int:
+    """The same for ids that nobody has but who wants to be a nuisance: not one character after the
+    other, which takes milliseconds, but all at once. They are the digits of a large number, 64 bits
+    for each, and the upper half of them is folded into the lower one until one is left."""
+    units = _utf16(group_id)
+    count = len(units) // 2
+    size = 1 << (count - 1).bit_length()  # zeros in front change nothing
+    digits = bytearray(8 * size)
+    digits[8 * (size - count) + 6 :: 8] = units[::2]
+    digits[8 * (size - count) + 7 :: 8] = units[1::2]
+    number = int.from_bytes(digits, "big")
+    while size > 1:
+        size //= 2
+        mask = _ints(size)
+        upper, lower = number >> 64 * size, number & mask
+        number = upper * pow(31, size, 1 << 32) + lower & mask
+    return _positive(number)
+
+
+@functools.lru_cache(maxsize=16)
+def _ints(count: int) -> int:
+    """A mask: the lower half of so many digits."""
+    return int.from_bytes(b"\0\0\0\0\xff\xff\xff\xff" * count, "big")
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def _positive(value: int) -> int:
     if value >= 1 << 31:
         value = (1 << 32) - value
     return 0 if value == 1 << 31 else value

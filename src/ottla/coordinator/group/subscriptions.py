@@ -14,15 +14,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import TypeVar
 
 from ottla.coordinator.group.assignors import AssignableTopic
 from ottla.model.ids import TopicId
 from ottla.model.image import ClusterImage
 from ottla.model.topic import Topic
 
+T = TypeVar("T")
+
 NOTHING_SUBSCRIBED = 0
-MOST_HASHES = 1_000
-"""Kept at a time: members can subscribe to what they like."""
+ROOM = 1 << 24
+"""Bytes of names, roughly, of which it is remembered what follows from them: members can subscribe
+to what they like, and to something else with every heartbeat."""
+NAME_OVERHEAD = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,24 @@ class _Described:
     digest: bytes
 
 
+class _Remembered(dict[frozenset[str], T]):
+    """What follows from sets of names, for as many as there is room for."""
+
+    _size = 0
+
+    def keep(self, names: frozenset[str], value: T) -> None:
+        size = sum(map(len, names)) + NAME_OVERHEAD * (1 + len(names))
+        if self._size + size > ROOM:
+            self.clear()
+        if size <= ROOM:
+            self._size += size
+            self[names] = value
+
+    def clear(self) -> None:
+        super().clear()
+        self._size = 0
+
+
 class SubscribableTopics:
     """The topics of the newest image."""
 
@@ -43,8 +66,8 @@ class SubscribableTopics:
         self.newest_topic_revision = image.revision
         self._racks = _racks(image)
         self._described: dict[str, _Described] = {}
-        self._ids: dict[frozenset[str], frozenset[TopicId]] = {}
-        self._hashes: dict[frozenset[str], int] = {}
+        self._ids: _Remembered[frozenset[TopicId]] = _Remembered()
+        self._hashes: _Remembered[int] = _Remembered()
 
     def look(self, image: ClusterImage) -> None:
         """Go on with a newer image."""
@@ -78,7 +101,7 @@ class SubscribableTopics:
         if ids is None:
             topics = self.image.topics
             ids = frozenset(topics[name].id for name in names if name in topics)
-            self._ids[names] = ids
+            self._ids.keep(names, ids)
         return ids
 
     def assignable(self, ids: Iterable[TopicId]) -> dict[TopicId, AssignableTopic]:
@@ -91,9 +114,8 @@ class SubscribableTopics:
         known = frozenset(names)
         number = self._hashes.get(known)
         if number is None:
-            if len(self._hashes) >= MOST_HASHES:
-                self._hashes.clear()
-            number = self._hashes[known] = self._hash(known)
+            number = self._hash(known)
+            self._hashes.keep(known, number)
         return number
 
     def _hash(self, names: Iterable[str]) -> int:

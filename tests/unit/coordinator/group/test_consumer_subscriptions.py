@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from ottla.coordinator.group.consumer_commands import (
     ConsumerAlive,
     DescribeConsumerGroup,
 )
+from ottla.coordinator.group.subscriptions import ROOM, SubscribableTopics
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.image import ClusterImage
 from ottla.testing.groups import GROUP, GroupWorld, count, some, topic_id
 
 # -- subscriptions -----------------------------------------------------------------------------
@@ -24,6 +28,18 @@ def test_what_a_member_no_longer_wants_is_taken_from_it_at_once() -> None:
     w.settle(m)
     assert m.epoch == w.group.epoch == 2
     assert not w.group.is_subscribed("b")
+
+
+def test_subscriptions_that_nobody_has_any_more_are_not_remembered_for_ever() -> None:
+    topics = SubscribableTopics(ClusterImage())
+    seen: list[weakref.ref[frozenset[str]]] = []
+    for number in range(20):
+        names = frozenset(f"{number}-{name}" + "x" * (ROOM // 5000) for name in range(1000))
+        topics.ids(names)
+        topics.hash(names)
+        seen.append(weakref.ref(names))
+    del names
+    assert sum(it() is not None for it in seen) < 6
 
 
 def test_members_may_subscribe_to_different_topics() -> None:

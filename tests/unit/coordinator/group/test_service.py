@@ -41,6 +41,18 @@ def test_a_group_is_hashed_as_java_does(group_id: str, expected: int) -> None:
     assert group_hash(group_id) == expected
 
 
+@pytest.mark.parametrize("text", ["x", "\uffff", "🦦", "orders-é-🦦-\0"])
+@pytest.mark.parametrize("size", [256, 257, 511, 512, 513, 10_000])
+def test_a_long_id_is_hashed_as_java_does(text: str, size: int) -> None:
+    group_id = (text * size)[:size]
+    units = group_id.encode("utf-16-be")
+    value = 0
+    for position in range(0, len(units), 2):
+        value = 31 * value + int.from_bytes(units[position : position + 2], "big")
+    value &= 0xFFFFFFFF
+    assert group_hash(group_id) == (value if value < 1 << 31 else (1 << 32) - value)
+
+
 TOPICS = {
     OFFSETS_TOPIC: Topic(OFFSETS_TOPIC, ID, (STATE,)),
     "kept": Topic("kept", TopicId(b"k" * 16), (STATE,)),
