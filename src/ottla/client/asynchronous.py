@@ -18,6 +18,7 @@ thread of its own, because librdkafka's consumer belongs to one thread at a time
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import inspect
 import sys
@@ -408,9 +409,7 @@ class AsyncConsumer(Generic[K, V]):
             try:
                 record = self._consumer._ready()
             except (RecordDecodeError, DamagedRecordsError) as refusal:
-                outcome = self._consumer._deal_with(refusal)
-                if inspect.isawaitable(outcome):
-                    await outcome
+                await _settled(self._consumer._deal_with(refusal))
                 await self._run(functools.partial(self._consumer._go_past, refusal))
                 continue
             if record is not None:
@@ -438,6 +437,16 @@ class AsyncConsumer(Generic[K, V]):
                     with suppress(asyncio.CancelledError):
                         await asyncio.wait([future])
                 raise
+
+
+async def _settled(outcome: object) -> None:
+    """Wait for what an error handler has begun: a coroutine, or the future of a record sent."""
+    while True:
+        if isinstance(outcome, concurrent.futures.Future):
+            outcome = asyncio.wrap_future(outcome)
+        if not inspect.isawaitable(outcome):
+            return
+        outcome = await outcome
 
 
 def _by_thread(

@@ -21,9 +21,11 @@ A consumer belongs to one thread at a time.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
@@ -83,7 +85,8 @@ RebalanceCallback = Callable[[tuple[TopicPartition, ...]], None]
 
 DecodeErrorHandler = Callable[["Record[bytes, bytes]", RecordDecodeError], Any]
 """Called with a record that cannot be decoded, as it is stored, and why. When it returns the
-consumer goes on behind the record; when it raises, the consumer stays."""
+consumer goes on behind the record; when it raises, the consumer stays. A future that it returns,
+such as that of a record sent to another topic, is waited for first."""
 
 # librdkafka demands a group even of a consumer that joins none.
 # What librdkafka and brokers say of a partition without a leader.
@@ -135,7 +138,8 @@ class ConsumerOptions(TypedDict, total=False):
             '"raise"',
             'What becomes of a record that cannot be decoded. "raise" raises RecordDecodeError and '
             'stays at the record; "skip" logs it and goes on; a function is called with the record '
-            "as it is stored and the error, and when it returns the consumer goes on. Damaged "
+            "as it is stored and the error, and when it returns, and a future that it returns is "
+            "settled, the consumer goes on; when either fails it stays. Damaged "
             'records are left behind only with "skip", and raise DamagedRecordsError otherwise.',
         ),
     ]
@@ -591,7 +595,7 @@ class Consumer(Generic[K, V]):
                 message = self._inbox.next(timeout, finished, once_joined=once_joined)
                 return None if message is None else self._record(message)
             except (RecordDecodeError, DamagedRecordsError) as refusal:
-                self._deal_with(refusal)
+                _settle(self._deal_with(refusal))
                 self._go_past(refusal)
 
     def _deal_with(self, refusal: RecordDecodeError | DamagedRecordsError) -> object:
@@ -691,6 +695,16 @@ def _as_record(message: rd.Message, key: Any, value: Any) -> Record[Any, Any]:
         tuple(headers) if headers else (),
         -1 if epoch is None else epoch,
     )
+
+
+def _settle(outcome: object) -> None:
+    """Wait for the future of a record that an error handler has sent; raises if it failed."""
+    if inspect.isawaitable(outcome):
+        if inspect.iscoroutine(outcome):
+            outcome.close()
+        raise TypeError("on_error= of a Consumer cannot be awaited; use a plain function")
+    if isinstance(outcome, Future):
+        outcome.result()
 
 
 def _check_on_error(given: object) -> Any:

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -226,6 +227,35 @@ def test_a_function_that_fails_leaves_the_consumer_at_the_record(made: list[Any]
     record = consumer.poll(1)
     assert record is not None
     assert record.offset == 1
+
+
+def test_a_dead_letter_that_is_not_stored_leaves_the_consumer_at_the_record(
+    made: list[Any],
+) -> None:
+    dead: Future[ottla.Delivery] = Future()
+    dead.set_exception(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    with ottla.Consumer(value=ottla.JSON, group="g", on_error=lambda *_: dead) as consumer:
+        made[0].record("t", 0, 5, b"{")
+        for _ in range(2):
+            with pytest.raises(KafkaError, match="UNKNOWN_TOPIC"):
+                consumer.poll()
+        dead = Future()
+        dead.set_result(ottla.Delivery("dead", 0, 0, 0))
+        made[0].record("t", 0, 6, b"7")
+        record = consumer.poll()
+        assert record is not None
+        assert record.offset == 6
+        assert made[0].stored == []
+
+
+def test_a_coroutine_is_no_error_handler_of_a_blocking_consumer(made: list[Any]) -> None:
+    async def bury(record: object, error: object) -> None: ...
+
+    with ottla.Consumer(value=ottla.JSON, on_error=bury) as consumer:
+        made[0].record("t", 0, 5, b"{")
+        for _ in range(2):
+            with pytest.raises(TypeError, match="plain function"):
+                consumer.poll()
 
 
 def test_a_broker_that_does_not_answer_is_no_reason_to_fail(
