@@ -31,6 +31,7 @@ from ottla.client.errors import (
     translate_exception,
     translated,
 )
+from ottla.client.forks import LEFT_BEHIND, keep_out_of_children
 from ottla.client.lookout import Lookout, Outside
 from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import KafkaError
@@ -72,6 +73,8 @@ class Inbox:
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
+        self.forked = False
+        keep_out_of_children(self)
         self._contact = Contact(config)
         self._heard = False
         self._stores_offsets = stores_offsets
@@ -101,10 +104,14 @@ class Inbox:
         self._quiet_since = time.monotonic()
         self._quiet = _QUIET
 
+    @property
+    def handle(self) -> rd.Consumer:
+        return self.client
+
     def pop(self) -> rd.Message | None:
         """The next record that waits here; None when none does. Raises what went wrong."""
         if self.closed:
-            raise RuntimeError("the consumer is closed")
+            raise RuntimeError(LEFT_BEHIND if self.forked else "the consumer is closed")
         if self._postponed is not None:
             error, self._postponed = self._postponed, None
             raise error
