@@ -399,6 +399,12 @@ class Consumer(Generic[K, V]):
         if tp not in self.assignment():
             raise ValueError(f"{tp} is not assigned; seek() moves within what is being read")
         offset = self._resolve({tp: position})[tp]
+        self._move(tp, offset)
+        self._inbox.forget((tp,))
+        self._inbox.given[tp] = offset
+        return offset
+
+    def _move(self, tp: TopicPartition, offset: int) -> None:
         target = rd.TopicPartition(tp.topic, tp.partition, offset)
         deadline = time.monotonic() + self._timeout
         while True:
@@ -412,9 +418,6 @@ class Consumer(Generic[K, V]):
                 if error.local != "_STATE" or time.monotonic() >= deadline:
                     raise error from None
                 time.sleep(0.005)
-        self._inbox.forget((tp,))
-        self._inbox.given[tp] = offset
-        return offset
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """The offset of the next record of a partition; None when nothing is known of it yet."""
@@ -452,7 +455,7 @@ class Consumer(Generic[K, V]):
     def poll(self, timeout: float | None = 0.0) -> Record[K, V] | None:
         """The next record, waiting at most `timeout` seconds for it (None: for ever)."""
         self._inbox.store()
-        return self._next(timeout)
+        return self._given(timeout)
 
     def take(self, most: int, timeout: float | None = 0.0) -> list[Record[K, V]]:
         """Up to `most` records: those that are there, after waiting for the first one.
@@ -460,20 +463,12 @@ class Consumer(Generic[K, V]):
         They count as processed together, when the next ones are asked for.
         """
         self._inbox.store()
-        taken: list[Record[K, V]] = []
-        with self._inbox.together():
-            while len(taken) < most:
-                try:
-                    record = self._next(0.0 if taken else timeout)
-                except KafkaError as error:
-                    if not taken:
-                        raise
-                    self._postpone(error)
-                    break
-                if record is None:
-                    break
-                taken.append(record)
-        return taken
+        self._inbox.begin()
+        try:
+            return self._take(most, timeout)
+        except BaseException:
+            self._inbox.take_back()
+            raise
 
     def __iter__(self) -> Iterator[Record[K, V]]:
         """Records without end."""
@@ -496,7 +491,7 @@ class Consumer(Generic[K, V]):
         given = 0
         while not self._inbox.closed and (limit is None or given < limit):
             self._inbox.store()
-            record = self._next(idle, finished, once_joined=True)
+            record = self._given(idle, finished, once_joined=True)
             if record is None:
                 return
             yield record
@@ -579,8 +574,38 @@ class Consumer(Generic[K, V]):
 
     def _ready(self) -> Record[K, V] | None:
         """The next record if it can be had without waiting for librdkafka at all."""
-        message = self._inbox.pop()
+        message = self._inbox.first()
         return None if message is None else self._record(message)
+
+    def _given(
+        self,
+        timeout: float | None,
+        finished: Callable[[], bool] | None = None,
+        *,
+        once_joined: bool = False,
+    ) -> Record[K, V] | None:
+        """The next record, or if Ctrl-C comes, none: not even one that was about to be given."""
+        self._inbox.begin()
+        try:
+            return self._next(timeout, finished, once_joined=once_joined)
+        except BaseException:
+            self._inbox.take_back()
+            raise
+
+    def _take(self, most: int, timeout: float | None) -> list[Record[K, V]]:
+        taken: list[Record[K, V]] = []
+        while len(taken) < most:
+            try:
+                record = self._next(0.0 if taken else timeout)
+            except KafkaError as error:
+                if not taken:
+                    raise
+                self._postpone(error)
+                break
+            if record is None:
+                break
+            taken.append(record)
+        return taken
 
     def _next(
         self,
@@ -613,7 +638,9 @@ class Consumer(Generic[K, V]):
         if isinstance(refusal, RecordDecodeError):
             self._inbox.drop(refusal.topic, refusal.partition, refusal.offset)
         elif refusal.next_offset is not None:
-            self.seek((refusal.topic, refusal.partition), refusal.next_offset)
+            tp = TopicPartition(refusal.topic, refusal.partition)
+            self._move(tp, refusal.next_offset)
+            self._inbox.skip(tp, refusal.next_offset)
 
     def _postpone(self, error: KafkaError) -> None:
         """What was taken is given first, then the error. Some come again by themselves."""
@@ -652,8 +679,7 @@ class Consumer(Generic[K, V]):
         return tuple(check_partition(tp) for tp in partitions)
 
     def _record(self, message: rd.Message) -> Record[K, V]:
-        """The record that a message holds, given to the reader; or put back, if it cannot be
-        decoded."""
+        """The record that a message holds, given to the reader; or not, if it cannot be decoded."""
         # What a message lacks only when it is an error, which this one is not.
         key: Any = message.key()
         value: Any = message.value()
@@ -665,13 +691,9 @@ class Consumer(Generic[K, V]):
             if value is not None and self._decode_value is not None:
                 value = self._decode_value(value)
         except Exception as error:
-            self._inbox.put_back(message)
             raise RecordDecodeError(
                 part, _as_record(message, message.key(), message.value()), error
             ) from error
-        except BaseException:  # Ctrl-C in the deserializer
-            self._inbox.put_back(message)
-            raise
         record: Record[K, V] = _as_record(message, key, value)
         self._inbox.give(message)
         return record

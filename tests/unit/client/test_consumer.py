@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -367,6 +368,35 @@ def test_behind_damage_librdkafka_is_put_back_when_it_goes_too_far(
     assert client.sought == [("t", 0, 6), ("t", 0, 9), ("t", 0, 9)]
 
 
+def test_a_take_that_fails_behind_skipped_damage_keeps_no_records(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "ottla.client.lookout.Outside.examine",
+        lambda _self, tp, offset: Damage(6, "no batch", 9) if 5 < offset < 9 else None,
+    )
+    monkeypatch.setattr("ottla.client.lookout.Outside.first_offset", lambda *_given: 9)
+    consumer = ottla.Consumer(on_error="skip")
+    client = made[0]
+    consumer.assign([T0], 4)
+    client.record("t", 0, 4)
+    client.record("t", 0, 5)
+    client.failure(rd.KafkaError._BAD_MSG, "t", 0, 6)
+
+    def stopped(partition: rd.TopicPartition) -> None:
+        if partition.offset == 9:
+            monkeypatch.setattr(client, "consume", fail)
+
+    def fail(most: int, timeout: float) -> list[rd.Message]:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "seek", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.take(9, 1)
+    assert [record.offset for record in consumer.take(2)] == [4, 5]
+
+
 def test_an_interrupted_deserializer_takes_no_record_with_it(made: list[Any]) -> None:
     outcomes: Any = iter([KeyboardInterrupt(), None, None])
 
@@ -384,6 +414,58 @@ def test_an_interrupted_deserializer_takes_no_record_with_it(made: list[Any]) ->
     assert [record.offset for record in consumer.take(2)] == [5, 6]
 
 
+def interrupted(call: Callable[[], Any], at: int) -> Any:
+    """What `call` returns when Ctrl-C comes at its line number `at` inside the client; None if it
+    raises that, "whole" in front if it has fewer lines."""
+    lines = 0
+
+    def trace(frame: Any, event: str, _argument: object) -> Any:
+        nonlocal lines
+        if "/ottla/client/" not in frame.f_code.co_filename:
+            return None
+        # Python looks for signals where something is called, which `records` is done with then.
+        if event == "line" and frame.f_code.co_name != "records":
+            lines += 1
+            if lines == at:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        result = call()
+    except KeyboardInterrupt:
+        return None
+    finally:
+        sys.settrace(before)
+    return result, lines < at
+
+
+@pytest.mark.parametrize("method", ["poll", "take", "records"])
+def test_ctrl_c_at_any_line_takes_no_record_with_it(made: list[Any], method: str) -> None:
+    for at in range(1, 1_000):
+        consumer = ottla.Consumer(group="g")
+        for offset in range(4):
+            made[-1].record("t", 0, offset)
+        call: Callable[[], list[Any]] = {
+            "poll": lambda c=consumer: [c.poll()],
+            "take": lambda c=consumer: c.take(3),
+            "records": lambda c=consumer: [next(c.records())],
+        }[method]
+        first = consumer.poll()  # the others wait in the client from now on
+        assert first is not None
+        seen = [first.offset]
+        outcome = interrupted(call, at)
+        if outcome is not None:
+            seen += [record.offset for record in outcome[0]]
+        while record := consumer.poll():
+            seen.append(record.offset)
+        assert seen == [0, 1, 2, 3], at
+        if outcome is not None and outcome[1]:
+            return
+    raise AssertionError("the call has no end")
+
+
 def test_what_an_interrupted_call_was_about_to_return_is_read_again(
     consumer: ottla.Consumer[bytes, bytes], client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,11 +474,11 @@ def test_what_an_interrupted_call_was_about_to_return_is_read_again(
     assert consumer.poll() is not None
     client.positions = {("t", 0): 9}
 
-    def interrupted(timeout: float) -> None:
+    def stopped(timeout: float) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as during:
-        during.setattr(client, "poll", interrupted)
+        during.setattr(client, "poll", stopped)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(1)
     assert consumer.poll() is None
