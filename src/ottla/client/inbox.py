@@ -101,6 +101,7 @@ class Inbox:
         # Damage was met in them, and how often librdkafka was put back to where since.
         self._watched: dict[TopicPartition, tuple[int, int]] = {}
         self._doubtful: rd.Message | None = None  # the first of `_ready`, perhaps too far on
+        self._looked_at: set[TopicPartition] = set()  # by a look whose results count
         self._quiet_since = time.monotonic()
         self._quiet = _QUIET
 
@@ -350,6 +351,7 @@ class Inbox:
             self._suspects.clear()
             self._damaged.clear()
             self._watched.clear()
+            self._looked_at.clear()
             if self._unreturned is not None:
                 self._unreturned.clear()
             return
@@ -363,6 +365,7 @@ class Inbox:
             self._damaged.pop(tp, None)
             self._at_end.pop(tp, None)
         self._unstored -= gone
+        self._looked_at -= gone
         if self._unreturned is not None:
             self._unreturned = [m for m in self._unreturned if _partition_of(m) not in gone]
 
@@ -419,7 +422,8 @@ class Inbox:
             given = self.given.get(tp)
             if given is not None or self._stores_offsets:
                 places[tp] = given
-        if places:
+        if places and not self._lookout.busy:
+            self._looked_at = set(places)
             self._lookout.begin(places)
 
     def look_at(self, partitions: Iterable[TopicPartition]) -> None:
@@ -429,6 +433,8 @@ class Inbox:
     def _heed_lookout(self) -> None:
         """Stop at damage that was found, where the reader still waits for those records."""
         for tp, offset, damage in self._lookout.fetch():
+            if tp not in self._looked_at:
+                continue  # moved or taken away since then; if we have it again, then elsewhere
             waiting = any(_partition_of(message) == tp for message in self._ready)
             if waiting or tp in self._paused or self.given.get(tp, offset) != offset:
                 continue

@@ -332,6 +332,42 @@ def test_damage_that_a_look_has_found_is_raised_where_the_reader_waits(
     assert (caught.value.offset, caught.value.next_offset) == (6, 9)
 
 
+def test_damage_found_before_a_partition_was_taken_away_is_of_no_interest_when_it_is_back(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, go_on = threading.Event(), threading.Event()
+
+    def look(_self: object, tp: TopicPartition, offset: int) -> Damage:
+        looking.set()
+        go_on.wait(10)
+        return Damage(offset, "no batch", 9)
+
+    monkeypatch.setattr("ottla.client.inbox._QUIET", 0.0)
+    monkeypatch.setattr("ottla.client.lookout.Outside.problems", lambda *_given: {})
+    monkeypatch.setattr("ottla.client.lookout.Outside.look", look)
+    with ottla.Consumer(group="g") as consumer:
+        client = made[0]
+        consumer.subscribe("t")
+        client.assigned = [rd.TopicPartition("t", 0)]
+        client.callbacks["on_assign"](client, client.assigned)
+        client.record("t", 0, 5)
+        assert consumer.poll() is not None
+        while not looking.is_set():
+            consumer.poll(0.01)
+        client.callbacks["on_revoke"](client, client.assigned)
+        client.callbacks["on_assign"](client, client.assigned)  # committed by another member: 20
+        monkeypatch.setattr("ottla.client.inbox._QUIET", 60.0)
+        consumer._inbox._quiet = 60.0
+        go_on.set()
+        while consumer._inbox._lookout.busy:
+            assert consumer.poll(0.01) is None
+        client.record("t", 0, 20)
+        record = consumer.poll()
+        assert record is not None
+        assert record.offset == 20
+        assert client.sought == []
+
+
 @pytest.mark.parametrize("jump", ["records", "end"])
 def test_behind_damage_librdkafka_is_put_back_when_it_goes_too_far(
     made: list[Any], monkeypatch: pytest.MonkeyPatch, jump: str
