@@ -9,6 +9,7 @@ signal be noted instead, and looks at `count` between them. `undisturbed` does t
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -17,16 +18,20 @@ from typing import Any, Self, TypeVar
 T = TypeVar("T")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_INT, _TERM = map(int, _SIGNALS)
 # Without the enums that `signal` makes of what it returns, at ten times the price.
-_set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
-_get_handler: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_plain: Any = sys.modules.get("_signal", signal)
+_set_handler: Callable[[int, Any], Any] = _plain.signal
+_get_handler: Callable[[int], Any] = _plain.getsignal
 
 
 def undisturbed(call: Callable[[float], T], timeout: float) -> T:
     """Make a short call that serves callbacks; handlers of signals run when it is over."""
     if threading.get_ident() != threading.main_thread().ident:
         return call(timeout)
-    return _without(signal.SIGTERM, lambda rest: _without(signal.SIGINT, call, rest), timeout)
+    if callable(_get_handler(_TERM)):  # by default it is no function
+        return _without(_TERM, lambda rest: _without(_INT, call, rest), timeout)
+    return _without(_INT, call, timeout)
 
 
 def _without(number: int, call: Callable[[float], T], timeout: float) -> T:
