@@ -18,6 +18,7 @@ thread of its own, because librdkafka's consumer belongs to one thread at a time
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import inspect
 import sys
@@ -25,6 +26,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
@@ -288,6 +290,7 @@ class AsyncConsumer(Generic[K, V]):
         # Held by whatever is under way on the thread. Records are taken on the loop, never
         # there: a cancelled wait must not take a record with it.
         self._busy = asyncio.Lock()
+        self._turn = asyncio.Lock()  # of those that close
         self._closed = False
 
     @property
@@ -365,16 +368,19 @@ class AsyncConsumer(Generic[K, V]):
             yield record
             given += 1
 
-    async def close(self) -> None:
+    def close(self) -> Coroutine[Any, Any, None]:
         """As `Consumer.close`."""
-        await self._close(finished=sys.exception() is None)
+        # Looked at now: `wait_for` and `shield` run the coroutine in a task of its own, where no
+        # exception is being handled.
+        return self._close(finished=sys.exception() is None)
 
     async def _close(self, *, finished: bool) -> None:
         self._closed = True
         # If this is cancelled before its turn comes, the next call closes.
-        if not self._consumer._inbox.closed:
-            await self._run(functools.partial(self._consumer._inbox.close, finished=finished))
-            self._thread.shutdown(wait=False)
+        async with self._turn:
+            if not self._consumer._inbox.closed:
+                await self._run(functools.partial(self._consumer._inbox.close, finished=finished))
+                self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -403,9 +409,7 @@ class AsyncConsumer(Generic[K, V]):
             try:
                 record = self._consumer._ready()
             except (RecordDecodeError, DamagedRecordsError) as refusal:
-                outcome = self._consumer._deal_with(refusal)
-                if inspect.isawaitable(outcome):
-                    await outcome
+                await _settled(self._consumer._deal_with(refusal))
                 await self._run(functools.partial(self._consumer._go_past, refusal))
                 continue
             if record is not None:
@@ -427,9 +431,22 @@ class AsyncConsumer(Generic[K, V]):
                 return await asyncio.shield(future)
             except asyncio.CancelledError:
                 # A thread cannot be stopped. What it does takes a tenth of a second, or a
-                # request's timeout; nobody else may use the consumer until then.
-                await asyncio.wait([future])
+                # request's timeout; nobody else may use the consumer until then, however often
+                # this is cancelled.
+                while not future.done():
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait([future])
                 raise
+
+
+async def _settled(outcome: object) -> None:
+    """Wait for what an error handler has begun: a coroutine, or the future of a record sent."""
+    while True:
+        if isinstance(outcome, concurrent.futures.Future):
+            outcome = asyncio.wrap_future(outcome)
+        if not inspect.isawaitable(outcome):
+            return
+        outcome = await outcome
 
 
 def _by_thread(

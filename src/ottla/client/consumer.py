@@ -21,9 +21,11 @@ A consumer belongs to one thread at a time.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
@@ -83,7 +85,8 @@ RebalanceCallback = Callable[[tuple[TopicPartition, ...]], None]
 
 DecodeErrorHandler = Callable[["Record[bytes, bytes]", RecordDecodeError], Any]
 """Called with a record that cannot be decoded, as it is stored, and why. When it returns the
-consumer goes on behind the record; when it raises, the consumer stays."""
+consumer goes on behind the record; when it raises, the consumer stays. A future that it returns,
+such as that of a record sent to another topic, is waited for first."""
 
 # librdkafka demands a group even of a consumer that joins none.
 # What librdkafka and brokers say of a partition without a leader.
@@ -135,7 +138,8 @@ class ConsumerOptions(TypedDict, total=False):
             '"raise"',
             'What becomes of a record that cannot be decoded. "raise" raises RecordDecodeError and '
             'stays at the record; "skip" logs it and goes on; a function is called with the record '
-            "as it is stored and the error, and when it returns the consumer goes on. Damaged "
+            "as it is stored and the error, and when it returns, and a future that it returns is "
+            "settled, the consumer goes on; when either fails it stays. Damaged "
             'records are left behind only with "skip", and raise DamagedRecordsError otherwise.',
         ),
     ]
@@ -395,6 +399,12 @@ class Consumer(Generic[K, V]):
         if tp not in self.assignment():
             raise ValueError(f"{tp} is not assigned; seek() moves within what is being read")
         offset = self._resolve({tp: position})[tp]
+        self._move(tp, offset)
+        self._inbox.forget((tp,))
+        self._inbox.given[tp] = offset
+        return offset
+
+    def _move(self, tp: TopicPartition, offset: int) -> None:
         target = rd.TopicPartition(tp.topic, tp.partition, offset)
         deadline = time.monotonic() + self._timeout
         while True:
@@ -408,9 +418,6 @@ class Consumer(Generic[K, V]):
                 if error.local != "_STATE" or time.monotonic() >= deadline:
                     raise error from None
                 time.sleep(0.005)
-        self._inbox.forget((tp,))
-        self._inbox.given[tp] = offset
-        return offset
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """The offset of the next record of a partition; None when nothing is known of it yet."""
@@ -448,7 +455,7 @@ class Consumer(Generic[K, V]):
     def poll(self, timeout: float | None = 0.0) -> Record[K, V] | None:
         """The next record, waiting at most `timeout` seconds for it (None: for ever)."""
         self._inbox.store()
-        return self._next(timeout)
+        return self._given(timeout)
 
     def take(self, most: int, timeout: float | None = 0.0) -> list[Record[K, V]]:
         """Up to `most` records: those that are there, after waiting for the first one.
@@ -456,20 +463,12 @@ class Consumer(Generic[K, V]):
         They count as processed together, when the next ones are asked for.
         """
         self._inbox.store()
-        taken: list[Record[K, V]] = []
-        with self._inbox.together():
-            while len(taken) < most:
-                try:
-                    record = self._next(0.0 if taken else timeout)
-                except KafkaError as error:
-                    if not taken:
-                        raise
-                    self._postpone(error)
-                    break
-                if record is None:
-                    break
-                taken.append(record)
-        return taken
+        self._inbox.begin()
+        try:
+            return self._take(most, timeout)
+        except BaseException:
+            self._inbox.take_back()
+            raise
 
     def __iter__(self) -> Iterator[Record[K, V]]:
         """Records without end."""
@@ -492,7 +491,7 @@ class Consumer(Generic[K, V]):
         given = 0
         while not self._inbox.closed and (limit is None or given < limit):
             self._inbox.store()
-            record = self._next(idle, finished, once_joined=True)
+            record = self._given(idle, finished, once_joined=True)
             if record is None:
                 return
             yield record
@@ -575,8 +574,38 @@ class Consumer(Generic[K, V]):
 
     def _ready(self) -> Record[K, V] | None:
         """The next record if it can be had without waiting for librdkafka at all."""
-        message = self._inbox.pop()
+        message = self._inbox.first()
         return None if message is None else self._record(message)
+
+    def _given(
+        self,
+        timeout: float | None,
+        finished: Callable[[], bool] | None = None,
+        *,
+        once_joined: bool = False,
+    ) -> Record[K, V] | None:
+        """The next record, or if Ctrl-C comes, none: not even one that was about to be given."""
+        self._inbox.begin()
+        try:
+            return self._next(timeout, finished, once_joined=once_joined)
+        except BaseException:
+            self._inbox.take_back()
+            raise
+
+    def _take(self, most: int, timeout: float | None) -> list[Record[K, V]]:
+        taken: list[Record[K, V]] = []
+        while len(taken) < most:
+            try:
+                record = self._next(0.0 if taken else timeout)
+            except KafkaError as error:
+                if not taken:
+                    raise
+                self._postpone(error)
+                break
+            if record is None:
+                break
+            taken.append(record)
+        return taken
 
     def _next(
         self,
@@ -591,7 +620,7 @@ class Consumer(Generic[K, V]):
                 message = self._inbox.next(timeout, finished, once_joined=once_joined)
                 return None if message is None else self._record(message)
             except (RecordDecodeError, DamagedRecordsError) as refusal:
-                self._deal_with(refusal)
+                _settle(self._deal_with(refusal))
                 self._go_past(refusal)
 
     def _deal_with(self, refusal: RecordDecodeError | DamagedRecordsError) -> object:
@@ -609,7 +638,9 @@ class Consumer(Generic[K, V]):
         if isinstance(refusal, RecordDecodeError):
             self._inbox.drop(refusal.topic, refusal.partition, refusal.offset)
         elif refusal.next_offset is not None:
-            self.seek((refusal.topic, refusal.partition), refusal.next_offset)
+            tp = TopicPartition(refusal.topic, refusal.partition)
+            self._move(tp, refusal.next_offset)
+            self._inbox.skip(tp, refusal.next_offset)
 
     def _postpone(self, error: KafkaError) -> None:
         """What was taken is given first, then the error. Some come again by themselves."""
@@ -648,8 +679,7 @@ class Consumer(Generic[K, V]):
         return tuple(check_partition(tp) for tp in partitions)
 
     def _record(self, message: rd.Message) -> Record[K, V]:
-        """The record that a message holds, given to the reader; or put back, if it cannot be
-        decoded."""
+        """The record that a message holds, given to the reader; or not, if it cannot be decoded."""
         # What a message lacks only when it is an error, which this one is not.
         key: Any = message.key()
         value: Any = message.value()
@@ -661,13 +691,9 @@ class Consumer(Generic[K, V]):
             if value is not None and self._decode_value is not None:
                 value = self._decode_value(value)
         except Exception as error:
-            self._inbox.put_back(message)
             raise RecordDecodeError(
                 part, _as_record(message, message.key(), message.value()), error
             ) from error
-        except BaseException:  # Ctrl-C in the deserializer
-            self._inbox.put_back(message)
-            raise
         record: Record[K, V] = _as_record(message, key, value)
         self._inbox.give(message)
         return record
@@ -691,6 +717,16 @@ def _as_record(message: rd.Message, key: Any, value: Any) -> Record[Any, Any]:
         tuple(headers) if headers else (),
         -1 if epoch is None else epoch,
     )
+
+
+def _settle(outcome: object) -> None:
+    """Wait for the future of a record that an error handler has sent; raises if it failed."""
+    if inspect.isawaitable(outcome):
+        if inspect.iscoroutine(outcome):
+            outcome.close()
+        raise TypeError("on_error= of a Consumer cannot be awaited; use a plain function")
+    if isinstance(outcome, Future):
+        outcome.result()
 
 
 def _check_on_error(given: object) -> Any:

@@ -31,6 +31,7 @@ from ottla.client.errors import (
     translate_exception,
     translated,
 )
+from ottla.client.forks import LEFT_BEHIND, keep_out_of_children
 from ottla.client.lookout import Lookout, Outside
 from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import KafkaError
@@ -72,6 +73,8 @@ class Inbox:
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
+        self.forked = False
+        keep_out_of_children(self)
         self._contact = Contact(config)
         self._heard = False
         self._stores_offsets = stores_offsets
@@ -98,22 +101,29 @@ class Inbox:
         # Damage was met in them, and how often librdkafka was put back to where since.
         self._watched: dict[TopicPartition, tuple[int, int]] = {}
         self._doubtful: rd.Message | None = None  # the first of `_ready`, perhaps too far on
+        self._looked_at: set[TopicPartition] = set()  # by a look whose results count
         self._quiet_since = time.monotonic()
         self._quiet = _QUIET
 
-    def pop(self) -> rd.Message | None:
-        """The next record that waits here; None when none does. Raises what went wrong."""
+    @property
+    def handle(self) -> rd.Consumer:
+        return self.client
+
+    def first(self) -> rd.Message | None:
+        """The next record that waits here; None when none does. Raises what went wrong.
+
+        The record stays here until it is given: Ctrl-C may come at any moment."""
         if self.closed:
-            raise RuntimeError("the consumer is closed")
+            raise RuntimeError(LEFT_BEHIND if self.forked else "the consumer is closed")
         if self._postponed is not None:
             error, self._postponed = self._postponed, None
             raise error
         while self._ready:
-            message = self._ready.popleft()
+            message = self._ready[0]
             if self._suspects and _partition_of(message) in self._suspects:
+                self._ready.popleft()
                 continue  # whatever librdkafka made of the bytes behind the damaged ones
             if self._watched and self._is_doubtful(message):
-                self._ready.appendleft(message)
                 self._doubtful = message
                 return None
             problem = message.error()
@@ -124,12 +134,14 @@ class Inbox:
                 continue
             if problem.code() == rd.KafkaError._PARTITION_EOF:
                 self._at_end[_partition_of(message)] = cast(int, message.offset())
-            elif self._stores_offsets or message.topic() is not None:
+                self._ready.popleft()
+                continue
+            self._ready.popleft()
+            if self._stores_offsets or message.topic() is not None:
                 raise translate(problem)
-            else:
-                # librdkafka looks for the coordinator of the group it makes us name although we
-                # join none; that there is none, or not for us, does not matter.
-                LOGGER.debug("%s", problem)
+            # librdkafka looks for the coordinator of the group it makes us name although we
+            # join none; that there is none, or not for us, does not matter.
+            LOGGER.debug("%s", problem)
         if self._damaged:
             raise self._damaged.pop(next(iter(self._damaged)))
         if self._failure is not None:
@@ -139,7 +151,7 @@ class Inbox:
     def fill(self, wait: float) -> None:
         """Take what librdkafka has, waiting up to so many seconds when it has nothing.
 
-        Whatever asks a broker is done here, since `pop` may be called on an event loop."""
+        Whatever asks a broker is done here, since `first` may be called on an event loop."""
         while self._suspects:
             tp, message = next(iter(self._suspects.items()))
             error = message.error()
@@ -215,7 +227,7 @@ class Inbox:
     ) -> rd.Message | None:
         """The next record; None when time is up or `finished` says so. With `once_joined` the time
         begins when the group has given us our partitions."""
-        message = self.pop()
+        message = self.first()
         if message is not None:
             return message
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -226,7 +238,7 @@ class Inbox:
                 deadline = time.monotonic() + timeout
             left = SLICE if deadline is None else deadline - time.monotonic()
             self.fill(max(0.0, min(left, SLICE)))
-            message = self.pop()
+            message = self.first()
             if message is not None or left <= 0:
                 return message
 
@@ -234,16 +246,27 @@ class Inbox:
     def together(self) -> Iterator[None]:
         """What is given inside reaches the reader all at once at the end. If an exception ends it,
         nothing does: the records come again."""
-        self._unreturned = []
+        self.begin()
         try:
             yield
         except BaseException:
-            for message in reversed(self._unreturned):
-                self.given[_partition_of(message)] = cast(int, message.offset())
-                self._ready.appendleft(message)
+            self.take_back()
             raise
         finally:
             self._unreturned = None
+
+    def begin(self) -> None:
+        """The reader asks; what it is given from now on can be taken back."""
+        self._unreturned = []
+
+    def take_back(self) -> None:
+        """An exception keeps what was given since `begin` from the reader: it comes again."""
+        while self._unreturned:
+            message = self._unreturned[-1]
+            self.given[_partition_of(message)] = cast(int, message.offset())
+            if not self._ready or self._ready[0] is not message:
+                self._ready.appendleft(message)
+            self._unreturned.pop()
 
     def postpone(self, error: KafkaError) -> None:
         """Raise this when the reader asks next."""
@@ -256,6 +279,8 @@ class Inbox:
         """The reader has got this record."""
         if self._unreturned is not None:
             self._unreturned.append(message)
+        if self._ready and self._ready[0] is message:
+            self._ready.popleft()
         self._go_behind(message)
 
     def _go_behind(self, message: rd.Message) -> None:
@@ -264,12 +289,16 @@ class Inbox:
         self._unstored.add(tp)
         self._at_end.pop(tp, None)
 
-    def put_back(self, message: rd.Message) -> None:
-        """The reader could not take this record, which `pop` gave last: it comes again."""
-        self._ready.appendleft(message)
+    def skip(self, tp: TopicPartition, offset: int) -> None:
+        """Go on at `offset`; what was given and has not reached the reader yet still does, or
+        comes again."""
+        kept, self._unreturned = self._unreturned, None
+        self.forget((tp,))
+        self._unreturned = kept
+        self.given[tp] = offset
 
     def drop(self, topic: str, partition: int, offset: int) -> None:
-        """Go past a record that was put back, if it is still the next one."""
+        """Go past a record that was not given, if it is still the next one."""
         if self._ready:
             first = self._ready[0]
             if (first.topic(), first.partition(), first.offset()) == (topic, partition, offset):
@@ -322,6 +351,7 @@ class Inbox:
             self._suspects.clear()
             self._damaged.clear()
             self._watched.clear()
+            self._looked_at.clear()
             if self._unreturned is not None:
                 self._unreturned.clear()
             return
@@ -335,6 +365,7 @@ class Inbox:
             self._damaged.pop(tp, None)
             self._at_end.pop(tp, None)
         self._unstored -= gone
+        self._looked_at -= gone
         if self._unreturned is not None:
             self._unreturned = [m for m in self._unreturned if _partition_of(m) not in gone]
 
@@ -391,7 +422,8 @@ class Inbox:
             given = self.given.get(tp)
             if given is not None or self._stores_offsets:
                 places[tp] = given
-        if places:
+        if places and not self._lookout.busy:
+            self._looked_at = set(places)
             self._lookout.begin(places)
 
     def look_at(self, partitions: Iterable[TopicPartition]) -> None:
@@ -401,6 +433,8 @@ class Inbox:
     def _heed_lookout(self) -> None:
         """Stop at damage that was found, where the reader still waits for those records."""
         for tp, offset, damage in self._lookout.fetch():
+            if tp not in self._looked_at:
+                continue  # moved or taken away since then; if we have it again, then elsewhere
             waiting = any(_partition_of(message) == tp for message in self._ready)
             if waiting or tp in self._paused or self.given.get(tp, offset) != offset:
                 continue

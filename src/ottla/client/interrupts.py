@@ -3,16 +3,49 @@
 Python raises KeyboardInterrupt wherever the main thread happens to be. Inside a callback of
 librdkafka's binding it is not handed on: the call that served the callback fails with SystemError,
 and the report that the callback was about is lost. Whoever spends his time in such calls lets the
-signal be noted instead, and looks at `count` between them.
+signal be noted instead, and looks at `count` between them. `undisturbed` does that for one call.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
+import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_INT, _TERM = map(int, _SIGNALS)
+# Without the enums that `signal` makes of what it returns, at ten times the price.
+_plain: Any = sys.modules.get("_signal", signal)
+_set_handler: Callable[[int, Any], Any] = _plain.signal
+_get_handler: Callable[[int], Any] = _plain.getsignal
+
+
+def undisturbed(call: Callable[[float], T], timeout: float) -> T:
+    """Make a short call that serves callbacks; handlers of signals run when it is over."""
+    if threading.get_ident() != threading.main_thread().ident:
+        return call(timeout)
+    if callable(_get_handler(_TERM)):  # by default it is no function
+        return _without(_TERM, lambda rest: _without(_INT, call, rest), timeout)
+    return _without(_INT, call, timeout)
+
+
+def _without(number: int, call: Callable[[float], T], timeout: float) -> T:
+    handler = _get_handler(number)
+    if not callable(handler):
+        return call(timeout)
+    noted: list[FrameType | None] = []
+    try:
+        _set_handler(number, lambda _number, frame: noted.append(frame))
+        return call(timeout)
+    finally:
+        _set_handler(number, handler)
+        if noted:
+            handler(number, noted[0])
 
 
 class Interrupts:

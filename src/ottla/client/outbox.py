@@ -24,6 +24,8 @@ import confluent_kafka as rd
 
 from ottla.client.contact import Contact
 from ottla.client.errors import ClientError, translate, translate_exception
+from ottla.client.forks import LEFT_BEHIND, keep_out_of_children
+from ottla.client.interrupts import undisturbed
 from ottla.client.lookout import Outside, StandStill
 from ottla.client.records import Delivery, record_size
 from ottla.client.settings import LOGGER, RdkafkaLog
@@ -45,6 +47,8 @@ _SERVE_EVERY = 32
 _LULL = 0.001
 # How long the thread waits for reports in one go; close() waits for the end of it.
 _SHIFT = 0.02
+# How long nobody reports anything, and librdkafka has nothing, before no report is expected.
+_NEVER_OFFERED = 1.0
 
 
 class Outbox:
@@ -56,6 +60,8 @@ class Outbox:
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
+        self.forked = False
+        keep_out_of_children(self)
         self._contact = Contact(config)
         self._heard = False
         idempotent = bool(config.get("enable.idempotence"))
@@ -73,9 +79,13 @@ class Outbox:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def handle(self) -> rd.Producer:
+        return self.producer
+
     def __len__(self) -> int:
-        """Records accepted and not yet reported."""
-        return self._offered - self._settled
+        """Records accepted and not yet reported; the parent's are no business of a fork."""
+        return 0 if self.forked else self._offered - self._settled
 
     # -- sending
 
@@ -94,22 +104,17 @@ class Outbox:
         Without a sink a failure is kept for `take_unobserved`.
         """
         if self.closed:
-            raise RuntimeError("the producer is closed")
+            raise RuntimeError(LEFT_BEHIND if self.forked else "the producer is closed")
         if topic not in self._topics:
             self._topics.add(topic)
+        report = self._report_unobserved if sink is None else partial(self._report, sink)
         with self._lock:
             self._offered += 1
         try:
             self.producer.produce(
-                topic,
-                value,
-                key,
-                partition,
-                self._report_unobserved if sink is None else partial(self._report, sink),
-                timestamp=timestamp,
-                headers=headers,
+                topic, value, key, partition, report, timestamp=timestamp, headers=headers
             )
-        except BaseException as exception:
+        except Exception as exception:  # not Ctrl-C, which may come when librdkafka has the record
             with self._lock:
                 self._offered -= 1
             if isinstance(exception, BufferError):
@@ -142,7 +147,7 @@ class Outbox:
     def serve(self, timeout: float) -> None:
         """Wait for reports and pass them on; returns after the first ones."""
         try:
-            self.producer.poll(timeout)
+            undisturbed(self.producer.poll, timeout)
         except rd.KafkaException as exception:
             self._note_fatal(exception)
 
@@ -192,6 +197,7 @@ class Outbox:
         if threading.get_ident() in self._reporting:
             raise RuntimeError("flush() or close() inside a delivery callback would never end")
         deadline = None if timeout is None else time.monotonic() + timeout
+        counts, since = (0, 0), 0.0
         while len(self):
             left = _SLICE
             if deadline is not None:
@@ -201,7 +207,13 @@ class Outbox:
             # librdkafka lets nothing linger while somebody is inside flush(). When its queue is
             # empty, another thread is running the last callbacks: give it a moment.
             try:
-                if self.producer.flush(left) == 0 and len(self):
+                waiting = undisturbed(self.producer.flush, left)
+                if waiting or self._reporting or counts != (self._offered, self._settled):
+                    counts, since = (self._offered, self._settled), time.monotonic()
+                elif time.monotonic() - since >= _NEVER_OFFERED:
+                    # Ctrl-C came between the counting of a record and librdkafka.
+                    self._settled = self._offered
+                if not waiting and len(self):
                     time.sleep(_LULL)
             except rd.KafkaException as exception:
                 self._note_fatal(exception)
@@ -226,6 +238,8 @@ class Outbox:
     def finish(self) -> None:
         """Close a producer that was forgotten; there is nobody to tell but the log."""
         self.close()
+        if self.forked:
+            return
         if failures := self.take_unobserved():
             LOGGER.error("%d records were not delivered; the first: %s", len(failures), failures[0])
 

@@ -62,10 +62,16 @@ def statistics(callback: StatisticsCallback | None) -> dict[str, object]:
     """librdkafka's properties for somebody who wants its statistics."""
     if callback is None:
         return {}
-    return {
-        "statistics.interval.ms": _STATISTICS_MS,
-        "stats_cb": lambda text: callback(json.loads(text)),
-    }
+
+    def tell(text: str) -> None:
+        # Raised, it would come out of a method that has done what it was asked to do, or end the
+        # thread that serves the delivery reports.
+        try:
+            callback(json.loads(text))
+        except Exception:
+            LOGGER.exception("a statistics callback failed")
+
+    return {"statistics.interval.ms": _STATISTICS_MS, "stats_cb": tell}
 
 
 def bootstrap_servers(given: str | Iterable[str] | None = None, owner: str = "Admin") -> str:

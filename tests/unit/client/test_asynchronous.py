@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import confluent_kafka as rd
 import pytest
 
 import ottla
@@ -183,6 +184,42 @@ async def test_a_consumer_can_be_closed_after_a_close_that_was_cancelled(
     assert made[0].closed
 
 
+async def test_two_tasks_may_close_a_consumer_at_once(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ottla.AsyncConsumer()
+    go_on = threading.Event()
+    monkeypatch.setattr(made[0], "close", lambda: go_on.wait(10))
+    closing = [asyncio.ensure_future(consumer.close()) for _ in range(2)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(*closing)
+
+
+async def test_a_wait_that_is_cancelled_twice_still_leaves_the_consumer_to_its_thread(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ottla.AsyncConsumer() as consumer:
+        inside, go_on = threading.Event(), threading.Event()
+
+        def poll(timeout: float) -> Any:
+            inside.set()
+            go_on.wait(10)
+
+        monkeypatch.setattr(made[0], "poll", poll)
+        waiting = asyncio.ensure_future(consumer.poll())
+        await asyncio.to_thread(inside.wait, 10)
+        for _ in range(3):
+            waiting.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert not waiting.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
 async def iterate_and_fail(consumer: ottla.AsyncConsumer[bytes, bytes]) -> None:
     async with consumer:
         async for record in consumer:
@@ -206,7 +243,18 @@ async def fail_and_close(consumer: ottla.AsyncConsumer[bytes, bytes]) -> None:
         await consumer.close()
 
 
-@pytest.mark.parametrize("program", [iterate_and_fail, take_and_fail, fail_and_close])
+async def fail_and_close_in_time(consumer: ottla.AsyncConsumer[bytes, bytes]) -> None:
+    try:
+        await consumer.poll()
+        await consumer.poll()
+        raise ZeroDivisionError
+    finally:
+        await asyncio.wait_for(asyncio.shield(consumer.close()), 10)
+
+
+@pytest.mark.parametrize(
+    "program", [iterate_and_fail, take_and_fail, fail_and_close, fail_and_close_in_time]
+)
 async def test_an_exception_leaves_what_was_not_finished_for_the_next_start(
     made: list[Any], program: Callable[[Any], Coroutine[Any, Any, None]]
 ) -> None:
@@ -258,6 +306,27 @@ async def test_records_that_cannot_be_decoded_stop_or_go_to_a_coroutine(made: li
                 await strict.poll()
         assert [record.value for record in await careful.take(2)] == [1, 2]
         assert dead == [1]
+
+
+async def test_a_dead_letter_is_stored_before_the_consumer_goes_on(made: list[Any]) -> None:
+    dead, blocking = ottla.AsyncProducer(), ottla.Producer()
+    handlers: list[Callable[[Any, Any], Any]] = [
+        lambda record, error: dead.send("dead", record.value),
+        lambda record, error: blocking.send("dead", record.value),
+    ]
+    for fake, handler in zip(made[:2], handlers, strict=True):
+        async with ottla.AsyncConsumer(value=ottla.JSON, group="g", on_error=handler) as consumer:
+            made[-1].record("t", 0, 5, b"{")
+            waiting = asyncio.ensure_future(consumer.poll())
+            while not fake.undecided:
+                await asyncio.sleep(0.001)
+            fake.decide(rd.KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            with pytest.raises(ottla.KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+                await waiting
+            assert consumer.position(("t", 0)) is None
+        assert made[-1].stored == []
+    await dead.close()
+    blocking.close()
 
 
 async def test_the_loop_goes_on_while_a_broker_is_asked(

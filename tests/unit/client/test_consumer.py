@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -228,6 +230,35 @@ def test_a_function_that_fails_leaves_the_consumer_at_the_record(made: list[Any]
     assert record.offset == 1
 
 
+def test_a_dead_letter_that_is_not_stored_leaves_the_consumer_at_the_record(
+    made: list[Any],
+) -> None:
+    dead: Future[ottla.Delivery] = Future()
+    dead.set_exception(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    with ottla.Consumer(value=ottla.JSON, group="g", on_error=lambda *_: dead) as consumer:
+        made[0].record("t", 0, 5, b"{")
+        for _ in range(2):
+            with pytest.raises(KafkaError, match="UNKNOWN_TOPIC"):
+                consumer.poll()
+        dead = Future()
+        dead.set_result(ottla.Delivery("dead", 0, 0, 0))
+        made[0].record("t", 0, 6, b"7")
+        record = consumer.poll()
+        assert record is not None
+        assert record.offset == 6
+        assert made[0].stored == []
+
+
+def test_a_coroutine_is_no_error_handler_of_a_blocking_consumer(made: list[Any]) -> None:
+    async def bury(record: object, error: object) -> None: ...
+
+    with ottla.Consumer(value=ottla.JSON, on_error=bury) as consumer:
+        made[0].record("t", 0, 5, b"{")
+        for _ in range(2):
+            with pytest.raises(TypeError, match="plain function"):
+                consumer.poll()
+
+
 def test_a_broker_that_does_not_answer_is_no_reason_to_fail(
     made: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +332,42 @@ def test_damage_that_a_look_has_found_is_raised_where_the_reader_waits(
     assert (caught.value.offset, caught.value.next_offset) == (6, 9)
 
 
+def test_damage_found_before_a_partition_was_taken_away_is_of_no_interest_when_it_is_back(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, go_on = threading.Event(), threading.Event()
+
+    def look(_self: object, tp: TopicPartition, offset: int) -> Damage:
+        looking.set()
+        go_on.wait(10)
+        return Damage(offset, "no batch", 9)
+
+    monkeypatch.setattr("ottla.client.inbox._QUIET", 0.0)
+    monkeypatch.setattr("ottla.client.lookout.Outside.problems", lambda *_given: {})
+    monkeypatch.setattr("ottla.client.lookout.Outside.look", look)
+    with ottla.Consumer(group="g") as consumer:
+        client = made[0]
+        consumer.subscribe("t")
+        client.assigned = [rd.TopicPartition("t", 0)]
+        client.callbacks["on_assign"](client, client.assigned)
+        client.record("t", 0, 5)
+        assert consumer.poll() is not None
+        while not looking.is_set():
+            consumer.poll(0.01)
+        client.callbacks["on_revoke"](client, client.assigned)
+        client.callbacks["on_assign"](client, client.assigned)  # committed by another member: 20
+        monkeypatch.setattr("ottla.client.inbox._QUIET", 60.0)
+        consumer._inbox._quiet = 60.0
+        go_on.set()
+        while consumer._inbox._lookout.busy:
+            assert consumer.poll(0.01) is None
+        client.record("t", 0, 20)
+        record = consumer.poll()
+        assert record is not None
+        assert record.offset == 20
+        assert client.sought == []
+
+
 @pytest.mark.parametrize("jump", ["records", "end"])
 def test_behind_damage_librdkafka_is_put_back_when_it_goes_too_far(
     made: list[Any], monkeypatch: pytest.MonkeyPatch, jump: str
@@ -337,6 +404,35 @@ def test_behind_damage_librdkafka_is_put_back_when_it_goes_too_far(
     assert client.sought == [("t", 0, 6), ("t", 0, 9), ("t", 0, 9)]
 
 
+def test_a_take_that_fails_behind_skipped_damage_keeps_no_records(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "ottla.client.lookout.Outside.examine",
+        lambda _self, tp, offset: Damage(6, "no batch", 9) if 5 < offset < 9 else None,
+    )
+    monkeypatch.setattr("ottla.client.lookout.Outside.first_offset", lambda *_given: 9)
+    consumer = ottla.Consumer(on_error="skip")
+    client = made[0]
+    consumer.assign([T0], 4)
+    client.record("t", 0, 4)
+    client.record("t", 0, 5)
+    client.failure(rd.KafkaError._BAD_MSG, "t", 0, 6)
+
+    def stopped(partition: rd.TopicPartition) -> None:
+        if partition.offset == 9:
+            monkeypatch.setattr(client, "consume", fail)
+
+    def fail(most: int, timeout: float) -> list[rd.Message]:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "seek", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.take(9, 1)
+    assert [record.offset for record in consumer.take(2)] == [4, 5]
+
+
 def test_an_interrupted_deserializer_takes_no_record_with_it(made: list[Any]) -> None:
     outcomes: Any = iter([KeyboardInterrupt(), None, None])
 
@@ -354,6 +450,58 @@ def test_an_interrupted_deserializer_takes_no_record_with_it(made: list[Any]) ->
     assert [record.offset for record in consumer.take(2)] == [5, 6]
 
 
+def interrupted(call: Callable[[], Any], at: int) -> Any:
+    """What `call` returns when Ctrl-C comes at its line number `at` inside the client; None if it
+    raises that, "whole" in front if it has fewer lines."""
+    lines = 0
+
+    def trace(frame: Any, event: str, _argument: object) -> Any:
+        nonlocal lines
+        if "/ottla/client/" not in frame.f_code.co_filename:
+            return None
+        # Python looks for signals where something is called, which `records` is done with then.
+        if event == "line" and frame.f_code.co_name != "records":
+            lines += 1
+            if lines == at:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        result = call()
+    except KeyboardInterrupt:
+        return None
+    finally:
+        sys.settrace(before)
+    return result, lines < at
+
+
+@pytest.mark.parametrize("method", ["poll", "take", "records"])
+def test_ctrl_c_at_any_line_takes_no_record_with_it(made: list[Any], method: str) -> None:
+    for at in range(1, 1_000):
+        consumer = ottla.Consumer(group="g")
+        for offset in range(4):
+            made[-1].record("t", 0, offset)
+        call: Callable[[], list[Any]] = {
+            "poll": lambda c=consumer: [c.poll()],
+            "take": lambda c=consumer: c.take(3),
+            "records": lambda c=consumer: [next(c.records())],
+        }[method]
+        first = consumer.poll()  # the others wait in the client from now on
+        assert first is not None
+        seen = [first.offset]
+        outcome = interrupted(call, at)
+        if outcome is not None:
+            seen += [record.offset for record in outcome[0]]
+        while record := consumer.poll():
+            seen.append(record.offset)
+        assert seen == [0, 1, 2, 3], at
+        if outcome is not None and outcome[1]:
+            return
+    raise AssertionError("the call has no end")
+
+
 def test_what_an_interrupted_call_was_about_to_return_is_read_again(
     consumer: ottla.Consumer[bytes, bytes], client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,11 +510,11 @@ def test_what_an_interrupted_call_was_about_to_return_is_read_again(
     assert consumer.poll() is not None
     client.positions = {("t", 0): 9}
 
-    def interrupted(timeout: float) -> None:
+    def stopped(timeout: float) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as during:
-        during.setattr(client, "poll", interrupted)
+        during.setattr(client, "poll", stopped)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(1)
     assert consumer.poll() is None

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -10,6 +13,8 @@ import pytest
 
 import ottla
 from ottla.client.errors import DeliveryFailedError
+from ottla.client.forks import LEFT_BEHIND
+from ottla.client.outbox import Outbox
 from ottla.client.records import Delivery
 from ottla.errors import ErrorCode, KafkaError
 
@@ -81,6 +86,83 @@ def test_a_callback_that_fails_is_logged_and_stops_nothing(
         later = producer.send("t", "b")
     assert later.result().offset == 7
     assert "a delivery callback failed" in caplog.text
+
+
+def test_ctrl_c_waits_for_the_end_of_a_callback(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Outbox, "_start", lambda self: None)
+    told: list[int] = []
+
+    def callback(delivery: ottla.Delivery | None, error: KafkaError | None) -> None:
+        if not told:
+            signal.raise_signal(signal.SIGINT)
+        told.append(len(told))
+
+    producer = ottla.Producer()
+    for _ in range(3):
+        producer.post("t", "v", on_delivery=callback)
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush()
+    assert told == [0, 1, 2]
+    assert len(producer) == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_ctrl_c_while_a_record_is_handed_over_does_not_confuse_flush(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    monkeypatch.setattr("ottla.client.outbox._NEVER_OFFERED", 0.05)
+    with ottla.Producer() as producer:
+        produce = made[0].produce
+
+        def interrupted(*args: Any, **kwargs: Any) -> None:
+            if accepted:
+                produce(*args, **kwargs)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(made[0], "produce", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.post("t", "v")
+        assert len(producer) == 1
+        producer.flush()
+        assert len(producer) == 0
+
+
+def test_a_statistics_callback_that_fails_ends_nothing(
+    made: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(statistics: dict[str, Any]) -> None:
+        raise ZeroDivisionError
+
+    with ottla.Producer(on_statistics=fail):
+        made[0].config["stats_cb"]("{}")
+    assert "a statistics callback failed" in caplog.text
+
+
+def test_a_forked_child_finds_its_parents_clients_closed() -> None:
+    program = """
+import os, sys
+import ottla
+producer, consumer = ottla.Producer("127.0.0.1:1"), ottla.Consumer("127.0.0.1:1", group="g")
+producer.post("t", "v")
+child = os.fork()
+if child == 0:
+    for use in (lambda: producer.post("t", "v"), consumer.poll):
+        try:
+            use()
+        except RuntimeError as error:
+            print(error, flush=True)
+    producer.flush()
+    sys.exit(0)
+print(os.waitpid(child, 0)[1], len(producer), flush=True)
+os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == [LEFT_BEHIND, LEFT_BEHIND, "0 1"]
 
 
 def test_a_callback_that_flushes_is_refused_instead_of_hanging(made: list[Any]) -> None:
