@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -115,3 +118,55 @@ def test_with_tls_nobody_is_judged(caplog: pytest.LogCaptureFixture) -> None:
     contact = Contact({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL"})
     contact.lost()
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda consumer: consumer.assign("orders", "earliest"),
+        lambda consumer: consumer.partitions("orders"),
+        lambda consumer: consumer.offsets([("orders", 0)], "latest"),
+        lambda consumer: consumer.committed(("orders", 0)),
+    ],
+    ids=["assign", "partitions", "offsets", "committed"],
+)
+def test_a_question_to_nobody_fails_with_what_is_there(
+    question: Callable[[Any], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    with server(saying(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as address:
+        consumer = ottla.Consumer(address, group="g", timeout=2)
+        with caplog.at_level(logging.WARNING), pytest.raises(KafkaError) as raised:
+            question(consumer)
+        assert raised.value.message == f"no broker answers: {address} is an HTTP server"
+        assert f"no broker answers: {address} is an HTTP server. Trying again" in caplog.messages
+        consumer.close()
+
+
+WAITING = """
+import ottla, sys
+print("asking", flush=True)
+ottla.Consumer(sys.argv[1], timeout=100).assign("orders", "earliest")
+"""
+
+
+def test_a_question_to_nobody_ends_with_ctrl_c() -> None:
+    with server(saying(b"good day to you")) as address:
+        asking = subprocess.Popen(
+            [sys.executable, "-c", WAITING, address],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert asking.stdout is not None
+        assert asking.stdout.readline() == "asking\n"
+        asking.send_signal(signal.SIGINT)
+        _, errors = asking.communicate(timeout=50)
+        assert "KeyboardInterrupt" in errors
+
+
+def test_a_broker_that_is_slow_gets_the_whole_time(ottla_broker: Any) -> None:
+    ottla_broker.create_topic("orders")
+    # librdkafka's first question is too early for this one
+    ottla_broker.faults.delay(1.0, "Metadata", times=None)
+    with ottla.Consumer(ottla_broker.bootstrap, timeout=60) as consumer:
+        assert consumer.partitions("orders") == (("orders", 0),)

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 Partitions = str | Iterable["TopicPartition | tuple[str, int]"]
 """A topic's name for all of its partitions, or (topic, partition) pairs."""
@@ -255,8 +256,12 @@ class Consumer(Generic[K, V]):
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         """All partitions of a topic; KafkaError when there is no such topic."""
-        with translated():
-            described = self._client.list_topics(topic, timeout=self._timeout).topics[topic]
+
+        def look(timeout: float) -> Any:
+            with translated():
+                return self._client.list_topics(topic, timeout=timeout).topics[topic]
+
+        described = self._ask(look)
         if described.error is not None:
             error = translate(described.error)
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -433,7 +438,7 @@ class Consumer(Generic[K, V]):
         """The first offset whose timestamp is not before a moment; None when there is none."""
         asked = {check_partition(tp): timestamp_ms(moment) for tp, moment in moments.items()}
         with self._explained(asked):
-            found = positions.look_up(self._client, asked, self._timeout)
+            found = self._ask(lambda timeout: positions.look_up(self._client, asked, timeout))
         return {tp: offset if offset >= 0 else None for tp, offset in found.items()}
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
@@ -532,8 +537,12 @@ class Consumer(Generic[K, V]):
         """What the group has committed; None where it has nothing."""
         self._need_group("committed")
         asked = [rd.TopicPartition(*check_partition(tp)) for tp in partitions]
-        with translated():
-            answers = self._client.committed(asked, timeout=self._timeout)
+
+        def look(timeout: float) -> list[rd.TopicPartition]:
+            with translated():
+                return self._client.committed(asked, timeout=timeout)
+
+        answers = self._ask(look)
         for answer in answers:
             if answer.error is not None:
                 raise translate(answer.error)
@@ -649,7 +658,10 @@ class Consumer(Generic[K, V]):
 
     def _resolve(self, wanted: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
         with self._explained(wanted):
-            return positions.resolve(self._client, wanted, self._timeout)
+            return self._ask(lambda timeout: positions.resolve(self._client, wanted, timeout))
+
+    def _ask(self, question: Callable[[float], T]) -> T:
+        return self._inbox.contact.ask(question, self._timeout)
 
     def _say_offline(self) -> None:
         """Have it said, in the background, if partitions of the topic looked up last are offline:

@@ -9,6 +9,7 @@ address. So a client that hears nothing looks for itself, and writes one line:
     look_at(server, timeout)   why no broker answers there; None when one does
     check_reachable(servers)   the same for people at a prompt: raises
     Contact(servers)           the same for clients: one line of the log, now and then
+    Contact.ask(question)      a question to librdkafka that nobody has to wait for in silence
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import socket
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from ottla.client.settings import LOGGER, parse_address
 from ottla.errors import ErrorCode, KafkaError
@@ -25,9 +27,16 @@ from ottla.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+T = TypeVar("T")
+
 PATIENCE = 1.5
 """Seconds of silence after which a new client looks for itself."""
 _LOOK = 1.0
+_PAUSE = 0.1
+_FIRST = 0.5
+"""Seconds that a question to librdkafka may take before one looks who is there: no signal
+interrupts it."""
+_SILENCE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
 _REPEAT = 60.0
 
 _CORRELATION = 0x4F54544C
@@ -122,12 +131,48 @@ class Contact:
             self._quiet_until = now + _REPEAT
             threading.Thread(target=self._look, name="ottla-contact", daemon=True).start()
 
-    def _look(self) -> None:
+    def ask(self, question: Callable[[float], T], timeout: float) -> T:
+        """The answer to a question, which gets the seconds that it may take.
+
+        librdkafka waits for a broker that is not there without a word, and through every Ctrl-C.
+        So the first try is a short one; the next, with all the time that is left, waits until a
+        broker answers at one of the addresses.
+        """
+        began = time.monotonic()
+        try:
+            return question(min(timeout, _FIRST))
+        except KafkaError as error:
+            if timeout <= _FIRST or error.code not in _SILENCE:
+                raise
+        self._wait_for_broker(began, began + timeout)
+        return question(max(_PAUSE, began + timeout - time.monotonic()))
+
+    def _wait_for_broker(self, began: float, deadline: float) -> None:
+        while self._can_look:
+            reasons = self._reasons()
+            if reasons is None:
+                return
+            now = time.monotonic()
+            if now >= deadline:
+                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"no broker answers: {reasons}")
+            if now - began >= PATIENCE and now >= self._quiet_until:
+                self._quiet_until = now + _REPEAT
+                LOGGER.warning("no broker answers: %s. Trying again", reasons)
+            time.sleep(_PAUSE)
+
+    def _reasons(self) -> str | None:
+        """Why no broker answers at any of the addresses; None when one does."""
         reasons = []
         for server in self._servers:
             reason = look_at(server, _LOOK)
             if reason is None:
-                self._quiet_until = 0.0
-                return
+                return None
             reasons.append(reason)
-        LOGGER.warning("no broker answers: %s. Trying again", "; ".join(reasons))
+        return "; ".join(reasons)
+
+    def _look(self) -> None:
+        reasons = self._reasons()
+        if reasons is None:
+            self._quiet_until = 0.0
+        else:
+            LOGGER.warning("no broker answers: %s. Trying again", reasons)

@@ -75,7 +75,7 @@ class Inbox:
         self.closed = False
         self.forked = False
         keep_out_of_children(self)
-        self._contact = Contact(config)
+        self.contact = Contact(config)
         self._heard = False
         self._stores_offsets = stores_offsets
         self._from_start = config["auto.offset.reset"] == "earliest"
@@ -179,9 +179,9 @@ class Inbox:
         if self._ready:
             self._heard = True
             self._quiet_since, self._quiet = now, _QUIET
-        elif not self._heard and self._contact.waited:
+        elif not self._heard and self.contact.waited:
             self._heard = True  # looked once; from now on librdkafka's errors are the reason to
-            self._contact.lost()
+            self.contact.lost()
         elif wait > 0 and now - self._quiet_since >= self._quiet:
             self._look_for_damage()
             self._quiet_since = now
@@ -538,7 +538,7 @@ class Inbox:
         else:
             LOGGER.debug("%s", error)
             if error.code() == rd.KafkaError._ALL_BROKERS_DOWN:
-                self._contact.lost()
+                self.contact.lost()
 
 
 def _partition_of(message: rd.Message) -> TopicPartition:
