@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -41,6 +41,14 @@ _LOOK = 0.5
 _BATCH = 500
 # A cluster that has just been started makes its offsets topic for the first group.
 _COORDINATOR_TIMEOUT = 15.0
+# Kafka's words for a place, and those of kcat and rpk.
+_WORDS: Mapping[str, Literal["earliest", "latest"]] = {
+    "earliest": "earliest",
+    "beginning": "earliest",
+    "start": "earliest",
+    "latest": "latest",
+    "end": "latest",
+}
 
 
 @click.command(cls=Command)
@@ -50,7 +58,8 @@ _COORDINATOR_TIMEOUT = 15.0
 @click.option(
     "--offset",
     metavar="N|earliest|latest|-N",
-    help="Where to start in each partition; -N is N records before its end.  [default: latest]",
+    help="Where to start in each partition; -N is N records before its end; beginning, start and "
+    "end do as well.  [default: latest]",
 )
 @click.option(
     "--timestamp",
@@ -177,8 +186,8 @@ def starting_point(
         return parse_time(timestamp)
     if offset is None:
         return None
-    if offset in ("earliest", "latest"):
-        return "earliest" if offset == "earliest" else "latest"
+    if word := _WORDS.get(offset):
+        return word
     try:
         return int(offset.replace(",", ""))  # as tables show it
     except ValueError:

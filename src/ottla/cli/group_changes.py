@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ottla.cli.command import Command
-from ottla.cli.near import nearest, no_group
+from ottla.cli.names import nearest, no_group
 from ottla.cli.options import (
     F,
     bootstrap_option,

@@ -151,7 +151,7 @@ def _meant(message: str) -> str:
     start = "Unknown topic config name: "
     if not message.startswith(start):
         return ""
-    from ottla.cli.near import nearest
+    from ottla.cli.names import nearest
     from ottla.config.topic import TopicConfig
 
     name = message.removeprefix(start).partition(";")[0].rstrip(".")

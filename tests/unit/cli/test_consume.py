@@ -290,6 +290,25 @@ def test_wrong_options_are_usage_errors(
 
 def test_no_option_names_no_start() -> None:
     assert starting_point(False, None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "start"),
+    [
+        ("earliest", "earliest"),
+        ("beginning", "earliest"),
+        ("start", "earliest"),
+        ("latest", "latest"),
+        ("end", "latest"),
+        ("-5", -5),
+        ("1,200", 1200),
+    ],
+)
+def test_the_words_of_kcat_and_rpk_for_a_place_are_understood(word: str, start: object) -> None:
+    assert starting_point(False, word, None) == start
+
+
+def test_what_is_no_list_and_no_time() -> None:
     assert parse_partitions("3,1") == [1, 3]
     with pytest.raises(click.UsageError):
         parse_time("")

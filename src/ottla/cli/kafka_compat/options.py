@@ -184,10 +184,10 @@ class Parser:
         return options
 
     def _unknown(self, name: str) -> UsageError:
-        from difflib import get_close_matches
+        from ottla.cli.names import nearest
 
-        near = get_close_matches(name, self.specs, 1)
-        hint = f"; did you mean --{near[0]}?" if near else ""
+        near = nearest(name, self.specs)
+        hint = f"; did you mean --{near}?" if near else ""
         return UsageError(f"{name} is not a recognized option{hint}")
 
     def _answer_help(self, options: Options) -> None:
