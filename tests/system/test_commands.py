@@ -232,6 +232,57 @@ def test_a_group_begins_at_the_beginning_once_and_then_goes_on(
     assert run(bootstrap, "consume", topic, *options).stdout == b"a\nb\nc\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_before_a_slow_reader_it_has_committed_exactly_what_is_printed(
+    bootstrap: str, topic: str, unique: Any, number: signal.Signals
+) -> None:
+    lines = [b"%05d %s\n" % (at, b"x" * 90) for at in range(5000)]
+    run(bootstrap, "produce", topic, "--partition", "0", given=b"".join(lines))
+    group, printed = unique("g"), b""
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-m", "ottla", "consume", topic, "--group", group],
+            env={**os.environ, "OTTLA_BOOTSTRAP": bootstrap},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert process.stdout is not None
+            printed += process.stdout.read(9_000)  # the pipe is full again in a moment
+            process.send_signal(number)
+            printed += process.stdout.read()
+        assert process.returncode == 0
+    assert 3 * 9_000 <= len(printed) < 5000 * 97
+    printed += run(bootstrap, "consume", topic, "--group", group, "--timeout", "1").stdout
+    assert printed.splitlines(keepends=True) == lines
+
+
+def test_the_end_of_a_member_moves_no_offset_of_another(
+    on_terminal: Start, bootstrap: str, topic: str, unique: Any, eventually: Any
+) -> None:
+    group = unique("g")
+
+    def send(count: int) -> None:
+        for partition in "01":
+            run(bootstrap, "produce", topic, "--partition", partition, given=b"v\n" * count)
+
+    def committed() -> list[int | None]:
+        [described] = json.loads(run(bootstrap, "group", "describe", group, "--json").stdout)
+        return sorted(each["committed"] or 0 for each in described["partitions"])
+
+    send(3)
+    first = on_terminal("consume", topic, "--group", group)
+    eventually(lambda: first.left().count("v\n") == 6)
+    second = on_terminal("consume", topic, "--group", group)
+    eventually(lambda: "(1 of 2 partitions)" in second.left())
+    eventually(lambda: "(1 of 2 partitions)" in first.left())
+    send(4)
+    eventually(lambda: committed() == [7, 7])
+    first.process.send_signal(signal.SIGTERM)
+    assert first.end() == 0
+    second.process.kill()
+    assert committed() == [7, 7]
+
+
 def test_an_idle_consume_says_that_it_waits_until_a_record_comes(
     on_terminal: Start, bootstrap: str, topic: str, eventually: Any
 ) -> None:

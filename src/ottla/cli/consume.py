@@ -10,7 +10,7 @@ import io
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -26,8 +26,10 @@ from ottla.cli.options import (
     quiet_client_log,
 )
 from ottla.cli.output import broker_errors, count, grouped, say
+from ottla.cli.printing import Printer
 from ottla.cli.progress import WaitingLine, sigterm_interrupts
 from ottla.cli.record_lines import for_terminal, line_writer
+from ottla.client.interrupts import Interrupts
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from ottla.cli.record_lines import LineWriter
     from ottla.client.consumer import Consumer
     from ottla.client.positions import Position
+    from ottla.client.records import Record
 
 # Between two looks at whether anybody still reads our output.
 _LOOK = 0.5
@@ -155,12 +158,13 @@ def consume(
                 **options,
             ) as consumer,
         ):
+            printed = Printed()
             found = [tp for topic in chosen for tp in choose(known(consumer, topic), numbers)]
             if group is not None:
                 committed = committed_offsets(consumer, group, found)
                 if note := where_it_begins(group, chosen, committed, start):
                     say(note)
-                consumer.subscribe(chosen)
+                consumer.subscribe(chosen, on_revoke=printed.forget)
             else:
                 consumer.assign(found, "latest" if start is None else start)
             copy(
@@ -170,6 +174,7 @@ def consume(
                 most=most,
                 until_end=exit_at_end,
                 idle=timeout,
+                printed=printed,
                 waiting=WaitingLine(what_for(consumer, chosen, len(found), start is None)),
             )
 
@@ -330,6 +335,26 @@ def what_for(
     return line
 
 
+class Printed:
+    """Where to go on behind what was printed, in each partition that is still ours: what another
+    member has gone on reading since, we must not commit."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.offsets: dict[TopicPartition, int] = {}
+
+    def add(self, records: Sequence[Record[bytes, bytes]]) -> None:
+        """These were printed."""
+        self.count += len(records)
+        for record in records:
+            self.offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
+
+    def forget(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """These are no longer ours; what was printed of them is committed."""
+        for partition in partitions:
+            self.offsets.pop(partition, None)
+
+
 def copy(
     consumer: Consumer[bytes, bytes],
     output: IO[bytes],
@@ -338,6 +363,7 @@ def copy(
     most: int | None = None,
     until_end: bool = False,
     idle: float | None = None,
+    printed: Printed | None = None,
     waiting: WaitingLine | None = None,
 ) -> int:
     """Print records until there is a reason to stop, Ctrl-C among them; returns how many.
@@ -346,17 +372,18 @@ def copy(
     that did not make it to the output comes again.
     """
     line = waiting or WaitingLine(str)
-    done: dict[TopicPartition, int] = {}
+    done = printed or Printed()
     try:
-        return _copy(consumer, output, write, most, until_end, idle, done, line)
+        with Interrupts() as interrupts:
+            _copy(consumer, output, write, most, until_end, idle, done, line, interrupts)
     except KeyboardInterrupt:
         line.over()
-        output.flush()
-        if done and consumer.group is not None:
-            consumer.commit(done)
+        if done.offsets and consumer.group is not None:
+            consumer.commit(done.offsets)
         raise
     finally:
         line.over()
+    return done.count
 
 
 def _copy(
@@ -366,19 +393,21 @@ def _copy(
     most: int | None,
     until_end: bool,
     idle: float | None,
-    done: dict[TopicPartition, int],
+    done: Printed,
     line: WaitingLine,
-) -> int:
+    interrupts: Interrupts,
+) -> None:
     """`copy`; `done` says at any moment where to go on behind what was written."""
     finished = consumer.end_check() if until_end else None
-    printed = 0
+    printer = Printer(output, interrupts)
     last = time.monotonic()
-    while most is None or printed < most:
-        want = _BATCH if most is None else min(_BATCH, most - printed)
+    while most is None or done.count < most:
+        want = _BATCH if most is None else min(_BATCH, most - done.count)
+        # Whatever waits for a broker is interrupted at once, and printing is not.
+        interrupts.raising = True
+        interrupts.check()
         records = consumer.take(want)
         if not records:
-            # Nothing waits: whoever reads our output gets what there is, and then we wait.
-            output.flush()
             if finished is not None and finished():
                 break
             now = time.monotonic()
@@ -390,15 +419,12 @@ def _copy(
             line.waiting()
             wait = _LOOK if idle is None else min(_LOOK, idle - quiet)
             records = consumer.take(want, wait)
+        lines = [write(record) for record in records]
+        interrupts.raising = False
         if records:
             line.over()
-            output.write(b"".join([write(record) for record in records]))
-            for record in records:
-                done[TopicPartition(record.topic, record.partition)] = record.offset + 1
-            printed += len(records)
+            done.add(records[: printer.write(lines)])
             last = time.monotonic()
-    output.flush()
-    return printed
 
 
 def buffered_stdout() -> IO[bytes]:

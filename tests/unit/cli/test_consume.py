@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 
 from ottla.cli.consume import (
+    Printed,
     choose,
     copy,
     parse_partitions,
@@ -84,7 +85,7 @@ class FakeConsumer:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "timed out")
         return dict.fromkeys(partitions, self.group_is_at)
 
-    def subscribe(self, topics: tuple[str, ...]) -> None:
+    def subscribe(self, topics: tuple[str, ...], *, on_revoke: Any) -> None:
         self.subscribed = topics
 
     def assignment(self) -> tuple[TopicPartition, ...]:
@@ -385,13 +386,13 @@ class Watched(io.BytesIO):
         self.flushed.append(len(self.getvalue()))
 
 
-def test_output_is_flushed_before_waiting_for_more() -> None:
+def test_output_is_flushed_before_more_is_asked_for() -> None:
     consumer = FakeConsumer([record(b"a")], [record(b"b")], None, [record(b"c")])
     output = Watched()
     write = line_writer(False, None, False, False, "null")
     copied = copy(consumer, output, write, most=3)  # type: ignore[arg-type]
     assert copied == 3
-    assert output.flushed == [4, 6]
+    assert output.flushed == [2, 4, 6]
 
 
 def test_what_a_terminal_would_obey_is_spelt_out() -> None:
@@ -439,6 +440,27 @@ def test_an_interruption_commits_what_was_printed_and_nothing_else() -> None:
     assert output.getvalue() == b"a"
     assert output.flushed[-1] == 1
     assert list(consumer.committed_offsets.values()) == [record(b"a").offset + 1]
+
+
+def test_what_another_member_reads_now_is_not_committed() -> None:
+    consumer = FakeConsumer([record(b"a", partition=0), record(b"b", partition=1)])
+    consumer.group = "g"
+    printed = Printed()
+
+    def write(one: Any) -> bytes:
+        return bytes(one.value)
+
+    class Output(io.BytesIO):
+        def flush(self) -> None:
+            consumer.batches = []
+
+    with pytest.raises(KeyboardInterrupt):
+        copy(consumer, Output(), write, printed=printed)  # type: ignore[arg-type]
+    assert [tp.partition for tp in consumer.committed_offsets] == [0, 1]
+    printed.forget((TopicPartition("t", 0),))
+    with pytest.raises(KeyboardInterrupt):
+        copy(consumer, Output(), write, printed=printed)  # type: ignore[arg-type]
+    assert [tp.partition for tp in consumer.committed_offsets] == [1]
 
 
 def test_what_is_waited_for() -> None:
