@@ -44,6 +44,7 @@ _LOOK = 0.5
 _BATCH = 500
 # A cluster that has just been started makes its offsets topic for the first group.
 _COORDINATOR_TIMEOUT = 15.0
+_HIGHEST = 2**63 - 1
 # Kafka's words for a place, and those of kcat and rpk.
 _WORDS: Mapping[str, Literal["earliest", "latest"]] = {
     "earliest": "earliest",
@@ -141,7 +142,8 @@ def consume(
         connect(bootstrap)
         from ottla.client.consumer import Consumer
 
-        options: dict[str, Any] = {}
+        # Where records are deleted before we come to them, the next ones are not to be missed.
+        options: dict[str, Any] = {"reset": "earliest"}
         if group is not None:
             options = {
                 "group": group,
@@ -165,6 +167,8 @@ def consume(
                 if note := where_it_begins(group, chosen, committed, start):
                     say(note)
                 consumer.subscribe(chosen, on_revoke=printed.forget)
+            elif isinstance(start, int) and start >= 0:
+                consumer.assign(beginnings(consumer, found, start))
             else:
                 consumer.assign(found, "latest" if start is None else start)
             copy(
@@ -194,7 +198,10 @@ def starting_point(
     if word := _WORDS.get(offset):
         return word
     try:
-        return int(offset.replace(",", ""))  # as tables show it
+        number = int(offset.replace(",", ""))  # as tables show it
+        if abs(number) > _HIGHEST:
+            raise ValueError
+        return number
     except ValueError:
         raise click.UsageError(
             f"--offset {offset!r}: expected a number, -N for N before the end, earliest or latest"
@@ -205,11 +212,11 @@ def parse_time(text: str) -> datetime:
     """A moment in ISO 8601 (local time without a zone) or in milliseconds since the epoch."""
     from datetime import UTC, timedelta
 
-    if text.isascii() and text.isdigit():
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
+        if text.isascii() and text.isdigit():
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise click.UsageError(
             f"--timestamp {text!r}: expected a time as 2026-05-01T12:00:00Z, or milliseconds since "
             f"1970 as 1777636800000"
@@ -240,6 +247,24 @@ def choose(
                 + ("it has only partition 0" if last == 0 else f"it has 0 to {last}"),
             )
     return [by_number[number] for number in numbers]
+
+
+def beginnings(
+    consumer: Consumer[bytes, bytes], partitions: list[TopicPartition], start: int
+) -> Mapping[TopicPartition, Position]:
+    """Where each partition begins; says where an offset is not there (any more, or yet).
+
+    librdkafka would go on at the other end, over all the records that are there."""
+    found: dict[TopicPartition, Position] = {}
+    first = consumer.offsets(partitions, "earliest")
+    end = consumer.offsets(partitions, "latest")
+    for tp in partitions:
+        found[tp] = at = min(max(start, first[tp]), end[tp])
+        if at > start:
+            say(f"{tp} begins at offset {grouped(at)}: {grouped(start)} is deleted")
+        elif at < start:
+            say(f"{tp} ends at offset {grouped(at)}: there is no {grouped(start)} yet")
+    return found
 
 
 def check_group_options(

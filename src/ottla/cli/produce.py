@@ -95,7 +95,7 @@ _LONGEST_PER_BYTE = 8
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0, 2_000_000, min_open=True),
     default=30.0,
     show_default=True,
     metavar="SECONDS",

@@ -58,6 +58,7 @@ class FakeConsumer:
         self.subscribed: Any = None
         self.options: dict[str, Any] = {}
         self.at_end = False
+        self.first, self.end = 0, 10_000_000
         self.no_coordinator = False
         self.closed = False
         self.group: str | None = None
@@ -77,8 +78,13 @@ class FakeConsumer:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}")
         return ALL if topic == "t" else (TopicPartition("other", 0),)
 
-    def assign(self, partitions: Any, start: Any) -> None:
+    def assign(self, partitions: Any, start: Any = None) -> None:
+        if start is None:
+            [start] = set(partitions.values())
         self.assigned = (list(partitions), start)
+
+    def offsets(self, partitions: Any, at: str) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.first if at == "earliest" else self.end)
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         if self.no_coordinator:
@@ -307,6 +313,41 @@ def test_no_option_names_no_start() -> None:
 )
 def test_the_words_of_kcat_and_rpk_for_a_place_are_understood(word: str, start: object) -> None:
     assert starting_point(False, word, None) == start
+
+
+@pytest.mark.parametrize(
+    ("wanted", "start", "said"),
+    [
+        ("10", 50, "begins at offset 50: 10 is deleted"),
+        ("50", 50, ""),
+        ("1200", 1200, ""),
+        ("1201", 1200, "ends at offset 1,200: there is no 1,201 yet"),
+    ],
+)
+def test_an_offset_that_is_not_there_is_the_nearest_one(
+    ottla: Run, consumer: FakeConsumer, wanted: str, start: int, said: str
+) -> None:
+    consumer.first, consumer.end = 50, 1200
+    result = ottla("consume", "t", "--offset", wanted)
+    assert consumer.assigned == (list(ALL), start)
+    assert [line.partition(" ")[2] for line in result.stderr.splitlines()] == [said] * 3 * bool(
+        said
+    )
+    assert consumer.options["reset"] == "earliest", "what is deleted meanwhile hides nothing else"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--offset", "9" * 30],
+        ["--offset", "-" + "9" * 30],
+        ["--timestamp", "9" * 30],
+        ["--timestamp", "0001-01-01"],
+    ],
+)
+def test_numbers_beyond_all_offsets_and_times_are_refused(ottla: Run, options: list[str]) -> None:
+    result = ottla("consume", "t", *options)
+    assert (result.exit_code, "expected a" in result.stderr) == (2, True), result.stderr
 
 
 def test_what_is_no_list_and_no_time() -> None:
