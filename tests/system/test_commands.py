@@ -311,6 +311,38 @@ def test_a_member_without_partitions_is_told_why_it_waits(
     eventually(lambda: lines() == sorted([one[:70], one[:70], idle[:70]]))
 
 
+def test_no_command_hands_a_terminal_what_a_record_or_a_name_would_tell_it(
+    on_terminal: Start, bootstrap: str, topic: str, unique: Any, tmp_path: Path
+) -> None:
+    title = "\x1b]0;owned\x07"
+    group = f"{unique('g')}{title}"
+    with ottla.Producer(bootstrap) as producer:
+        producer.send(
+            topic,
+            f"{title}\x9b31m".encode(),
+            key=title.encode(),
+            headers={f"{title}name": f"{title}\x9b".encode()},
+            partition=0,
+        )
+    with ottla.Consumer(bootstrap, group=group, reset="earliest") as consumer:
+        consumer.subscribe(topic)
+        assert consumer.poll(30) is not None
+    batch = build_batch([(1, title.encode(), title.encode(), [(title, title.encode())])])
+    segment = tmp_path / f"{0:020}.log"
+    segment.write_bytes(batch)
+    for command in (
+        ["consume", topic, "--from-beginning", "--exit-at-end", "--headers", "--key"],
+        ["group", "list"],
+        ["group", "describe", group],
+        ["log", "dump", "--records", str(segment)],
+        ["log", "dump", "--records", "--json", str(segment)],
+    ):
+        shown = on_terminal(*command)
+        assert shown.end() == 0
+        assert "owned" in shown.shown
+        assert not re.search("\x1b]|\x9b", shown.shown), command
+
+
 def test_in_a_pipe_nothing_is_said_about_waiting(bootstrap: str, topic: str) -> None:
     read = run(bootstrap, "consume", topic, "--timeout", "2")
     assert (read.stdout, read.stderr) == (b"", b"")

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
+from ottla.cli.harmless import for_terminals
 from ottla.cli.kafka_compat.client_properties import librdkafka_properties
 from ottla.cli.kafka_compat.options import (
     BOOTSTRAP,
@@ -383,10 +384,12 @@ def default_formatter(properties: Mapping[str, str]) -> Callable[[Raw], bytes]:
     read_value = _deserializer(properties.get("value.deserializer"))
     read_header = _deserializer(properties.get("headers.deserializer"))
 
+    stored = for_terminals if sys.stdout.isatty() else bytes
+
     def data(value: bytes | None, read: Callable[[bytes], bytes] | None) -> bytes:
         if read is not None and value is not None:
             return read(value)
-        return null if value is None else value
+        return null if value is None else stored(value)
 
     def timestamp(record: Raw) -> bytes:
         if record.timestamp_type == "none":
@@ -398,7 +401,8 @@ def default_formatter(properties: Mapping[str, str]) -> Callable[[Raw], bytes]:
         if not record.headers:
             return b"NO_HEADERS"
         return between.join(
-            name.encode() + b":" + data(value, read_header) for name, value in record.headers
+            stored(name.encode()) + b":" + data(value, read_header)
+            for name, value in record.headers
         )
 
     columns: list[Callable[[Raw], bytes]] = []

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -368,11 +369,19 @@ _JAVA_TEXTS = {
 }
 
 
+def _harmless_output() -> AbstractContextManager[object]:
+    """What records and names hold does not reach a terminal raw."""
+    from ottla.cli.harmless import HarmlessOutput
+
+    return redirect_stdout(HarmlessOutput(sys.stdout)) if sys.stdout.isatty() else nullcontext()
+
+
 def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Run a tool; what it raises becomes a line and an exit code."""
     try:
-        code = tool(arguments)
-        sys.stdout.flush()
+        with _harmless_output():
+            code = tool(arguments)
+            sys.stdout.flush()
     except HelpShown as shown:
         return shown.code
     except UsageError as error:
