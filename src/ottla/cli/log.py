@@ -78,6 +78,8 @@ def dump(paths: tuple[str, ...], records: bool, verify: bool, as_json: bool) -> 
     except BrokenPipeError:
         raise
     except OSError as error:
+        if error.filename is None:
+            raise  # not of what is read, but of what is printed
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
     if damaged:
         raise click.ClickException(f"{count(damaged, 'file')} of {grouped(len(files))} damaged")

@@ -15,6 +15,7 @@ code 1 too when it is asked for, and so do these.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -397,6 +398,13 @@ def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence
         # Whoever read our output has seen enough; the interpreter must not complain about it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        what = error.filename or "The output cannot be written"
+        print(f"{what}: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     return code
