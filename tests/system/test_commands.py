@@ -256,6 +256,28 @@ def test_stopped_before_a_slow_reader_it_has_committed_exactly_what_is_printed(
     assert printed.splitlines(keepends=True) == lines
 
 
+def test_the_classic_consumer_that_is_stopped_has_committed_what_it_printed(
+    bootstrap: str, topic: str, unique: Any
+) -> None:
+    lines = [b"%05d %s\n" % (at, b"x" * 90) for at in range(5000)]
+    run(bootstrap, "produce", topic, "--partition", "0", given=b"".join(lines))
+    command = [sys.executable, "-m", "ottla.cli.kafka_compat", "kafka-console-consumer"]
+    command += ["--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning"]
+    command += ["--group", unique("g")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        printed = process.stdout.read(9_000)  # the pipe is full again in a moment
+        process.send_signal(signal.SIGTERM)
+        printed += process.stdout.read()
+        count = printed.count(b"\n")
+        assert process.stderr.read() == b"Processed a total of %d messages\n" % count
+    assert (process.returncode, count < 5000) == (143, True)
+    command += ["--max-messages", str(5000 - count)]
+    printed += subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
+    assert printed.splitlines(keepends=True) == lines
+
+
 def test_the_end_of_a_member_moves_no_offset_of_another(
     on_terminal: Start, bootstrap: str, topic: str, unique: Any, eventually: Any
 ) -> None:

@@ -148,6 +148,8 @@ def produce(
             "--whole-file",
             {**in_line, "--file": source is not None, "--format json": form == "json"},
         )
+    if files.count("-") > 1:
+        raise click.UsageError("--whole-file - is given twice; stdin can be read once")
     if key is not None:
         _exclude("--key", {"--key-separator": separator is not None})
     shape = Shape(

@@ -310,6 +310,7 @@ def test_a_missing_partition_is_an_error(ottla: Run, producer: FakeProducer) -> 
         (["--whole-file", __file__, "--file", __file__], "--whole-file and --file exclude"),
         (["--whole-file", __file__, "--format", "json"], "--whole-file and --format json exclude"),
         (["--whole-file", "nosuch"], "'nosuch' does not exist"),
+        (["--whole-file", "-", "--whole-file", "-"], "stdin can be read once"),
     ],
 )
 def test_wrong_options_are_usage_errors(
