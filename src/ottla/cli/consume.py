@@ -11,7 +11,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -27,7 +27,7 @@ from ottla.cli.options import (
 )
 from ottla.cli.output import broker_errors, count, grouped, say
 from ottla.cli.printing import Printer
-from ottla.cli.progress import WaitingLine, sigterm_interrupts
+from ottla.cli.progress import WaitingLine, signals_kill, sigterm_interrupts
 from ottla.cli.record_lines import for_terminal, line_writer
 from ottla.client.interrupts import Interrupts
 from ottla.errors import ErrorCode, KafkaError
@@ -152,6 +152,7 @@ def consume(
             }
         with (
             stopped_by_signals(),
+            ExitStack() as end,
             Consumer(
                 bootstrap,
                 client_id="ottla-cli",
@@ -159,6 +160,7 @@ def consume(
                 config=CONFIG,
                 **options,
             ) as consumer,
+            kill_on_second(end),
         ):
             printed = Printed()
             found = [tp for topic in chosen for tp in choose(known(consumer, topic), numbers)]
@@ -404,7 +406,8 @@ def copy(
     except KeyboardInterrupt:
         line.over()
         if done.offsets and consumer.group is not None:
-            consumer.commit(done.offsets)
+            with signals_kill():
+                consumer.commit(done.offsets)
         raise
     finally:
         line.over()
@@ -469,6 +472,16 @@ def stopped_by_signals() -> Iterator[None]:
             yield
     except KeyboardInterrupt:
         pass
+
+
+@contextmanager
+def kill_on_second(end: ExitStack) -> Iterator[None]:
+    """After the first signal another one ends the program at once, until `end` is over."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        end.enter_context(signals_kill())
+        raise
 
 
 def reader_is_gone(output: IO[bytes]) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -61,6 +62,7 @@ class FakeConsumer:
         self.first, self.end = 0, 10_000_000
         self.no_coordinator = False
         self.closed = False
+        self.handlers: list[Any] = []
         self.group: str | None = None
         self.group_is_at: int | None = None
         self.group_has: tuple[TopicPartition, ...] = ()
@@ -72,6 +74,7 @@ class FakeConsumer:
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:
         self.committed_offsets = offsets
+        self.handlers.append(signal.getsignal(signal.SIGINT))
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         if topic not in ("t", "other"):
@@ -118,6 +121,7 @@ class FakeConsumer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.handlers.append(signal.getsignal(signal.SIGINT))
         self.closed = True
 
 
@@ -502,6 +506,14 @@ def test_what_another_member_reads_now_is_not_committed() -> None:
     with pytest.raises(KeyboardInterrupt):
         copy(consumer, Output(), write, printed=printed)  # type: ignore[arg-type]
     assert [tp.partition for tp in consumer.committed_offsets] == [1]
+
+
+def test_a_second_signal_ends_it_whatever_a_broker_does(ottla: Run, consumer: FakeConsumer) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    consumer.batches, consumer.group = [[record(b"a")]], "g"
+    assert ottla("consume", "t", "--group", "g").exit_code == 0
+    assert consumer.handlers == [signal.SIG_DFL, signal.SIG_DFL], "committing, and closing"
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 def test_what_is_waited_for() -> None:
