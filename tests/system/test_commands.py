@@ -177,7 +177,7 @@ def test_perf_that_is_stopped_shows_what_it_has_measured(
         "config alter topic {} --set retention.ms=1000",
         "offsets {}",
         "offsets {}:0",
-        "group reset g --topic {} --to earliest",
+        "group reset g --create --topic {} --to earliest",
         "group delete g --topic {}",
         "perf produce {}",
         "perf consume {}",
