@@ -177,7 +177,7 @@ def test_perf_that_is_stopped_shows_what_it_has_measured(
         "config alter topic {} --set retention.ms=1000",
         "offsets {}",
         "offsets {}:0",
-        "group reset g --topic {} --to earliest",
+        "group reset g --create --topic {} --to earliest",
         "group delete g --topic {}",
         "perf produce {}",
         "perf consume {}",
@@ -232,6 +232,79 @@ def test_a_group_begins_at_the_beginning_once_and_then_goes_on(
     assert run(bootstrap, "consume", topic, *options).stdout == b"a\nb\nc\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_before_a_slow_reader_it_has_committed_exactly_what_is_printed(
+    bootstrap: str, topic: str, unique: Any, number: signal.Signals
+) -> None:
+    lines = [b"%05d %s\n" % (at, b"x" * 90) for at in range(5000)]
+    run(bootstrap, "produce", topic, "--partition", "0", given=b"".join(lines))
+    group, printed = unique("g"), b""
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-m", "ottla", "consume", topic, "--group", group],
+            env={**os.environ, "OTTLA_BOOTSTRAP": bootstrap},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert process.stdout is not None
+            printed += process.stdout.read(9_000)  # the pipe is full again in a moment
+            process.send_signal(number)
+            printed += process.stdout.read()
+        assert process.returncode == 0
+    assert 3 * 9_000 <= len(printed) < 5000 * 97
+    printed += run(bootstrap, "consume", topic, "--group", group, "--timeout", "1").stdout
+    assert printed.splitlines(keepends=True) == lines
+
+
+def test_the_classic_consumer_that_is_stopped_has_committed_what_it_printed(
+    bootstrap: str, topic: str, unique: Any
+) -> None:
+    lines = [b"%05d %s\n" % (at, b"x" * 90) for at in range(5000)]
+    run(bootstrap, "produce", topic, "--partition", "0", given=b"".join(lines))
+    command = [sys.executable, "-m", "ottla.cli.kafka_compat", "kafka-console-consumer"]
+    command += ["--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning"]
+    command += ["--group", unique("g")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        printed = process.stdout.read(9_000)  # the pipe is full again in a moment
+        process.send_signal(signal.SIGTERM)
+        printed += process.stdout.read()
+        count = printed.count(b"\n")
+        assert process.stderr.read() == b"Processed a total of %d messages\n" % count
+    assert (process.returncode, count < 5000) == (143, True)
+    command += ["--max-messages", str(5000 - count)]
+    printed += subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
+    assert printed.splitlines(keepends=True) == lines
+
+
+def test_the_end_of_a_member_moves_no_offset_of_another(
+    on_terminal: Start, bootstrap: str, topic: str, unique: Any, eventually: Any
+) -> None:
+    group = unique("g")
+
+    def send(count: int) -> None:
+        for partition in "01":
+            run(bootstrap, "produce", topic, "--partition", partition, given=b"v\n" * count)
+
+    def committed() -> list[int | None]:
+        [described] = json.loads(run(bootstrap, "group", "describe", group, "--json").stdout)
+        return sorted(each["committed"] or 0 for each in described["partitions"])
+
+    send(3)
+    first = on_terminal("consume", topic, "--group", group)
+    eventually(lambda: first.left().count("v\n") == 6)
+    second = on_terminal("consume", topic, "--group", group)
+    eventually(lambda: "(1 of 2 partitions)" in second.left())
+    eventually(lambda: "(1 of 2 partitions)" in first.left())
+    send(4)
+    eventually(lambda: committed() == [7, 7])
+    first.process.send_signal(signal.SIGTERM)
+    assert first.end() == 0
+    second.process.kill()
+    assert committed() == [7, 7]
+
+
 def test_an_idle_consume_says_that_it_waits_until_a_record_comes(
     on_terminal: Start, bootstrap: str, topic: str, eventually: Any
 ) -> None:
@@ -258,6 +331,38 @@ def test_a_member_without_partitions_is_told_why_it_waits(
     one = f"waiting for new records of {topic} (1 of 2 partitions); Ctrl-C ends"
     idle = f"waiting for a partition of {topic}: other members of {group} read"
     eventually(lambda: lines() == sorted([one[:70], one[:70], idle[:70]]))
+
+
+def test_no_command_hands_a_terminal_what_a_record_or_a_name_would_tell_it(
+    on_terminal: Start, bootstrap: str, topic: str, unique: Any, tmp_path: Path
+) -> None:
+    title = "\x1b]0;owned\x07"
+    group = f"{unique('g')}{title}"
+    with ottla.Producer(bootstrap) as producer:
+        producer.send(
+            topic,
+            f"{title}\x9b31m".encode(),
+            key=title.encode(),
+            headers={f"{title}name": f"{title}\x9b".encode()},
+            partition=0,
+        )
+    with ottla.Consumer(bootstrap, group=group, reset="earliest") as consumer:
+        consumer.subscribe(topic)
+        assert consumer.poll(30) is not None
+    batch = build_batch([(1, title.encode(), title.encode(), [(title, title.encode())])])
+    segment = tmp_path / f"{0:020}.log"
+    segment.write_bytes(batch)
+    for command in (
+        ["consume", topic, "--from-beginning", "--exit-at-end", "--headers", "--key"],
+        ["group", "list"],
+        ["group", "describe", group],
+        ["log", "dump", "--records", str(segment)],
+        ["log", "dump", "--records", "--json", str(segment)],
+    ):
+        shown = on_terminal(*command)
+        assert shown.end() == 0
+        assert "owned" in shown.shown
+        assert not re.search("\x1b]|\x9b", shown.shown), command
 
 
 def test_in_a_pipe_nothing_is_said_about_waiting(bootstrap: str, topic: str) -> None:

@@ -7,9 +7,10 @@ their own (`examples.py`, `short_options.py`), so that all commands can be compa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 import click
+
+from ottla.cli.names import nearest
 
 ALIASES: Mapping[str, str] = {"ls": "list", "desc": "describe", "rm": "delete"}
 """Other names of verbs, in every noun that has them."""
@@ -91,8 +92,8 @@ class Noun(click.Group):
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             there = self.list_commands(ctx)
-            near = get_close_matches(name, there, 1)
-            meant = f"did you mean `{ctx.command_path} {near[0]}`?" if near else None
+            near = nearest(name, there)
+            meant = f"did you mean `{ctx.command_path} {near}`?" if near else None
             hint = meant or f"there are {', '.join(there)}"
             ctx.fail(f"no command {name!r}; {hint}")
         _, command, rest = super().resolve_command(ctx, args)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.command import Noun
-from ottla.cli.near import nearest
+from ottla.cli.names import nearest
 from ottla.cli.options import bootstrap_option, connect, json_option, settings
 from ottla.cli.output import Column, broker_errors, show_json, show_table
 from ottla.errors import KafkaError

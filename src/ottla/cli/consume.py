@@ -10,10 +10,10 @@ import io
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -26,8 +26,10 @@ from ottla.cli.options import (
     quiet_client_log,
 )
 from ottla.cli.output import broker_errors, count, grouped, say
-from ottla.cli.progress import WaitingLine, sigterm_interrupts
+from ottla.cli.printing import Printer
+from ottla.cli.progress import WaitingLine, signals_kill, sigterm_interrupts
 from ottla.cli.record_lines import for_terminal, line_writer
+from ottla.client.interrupts import Interrupts
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -35,12 +37,22 @@ if TYPE_CHECKING:
     from ottla.cli.record_lines import LineWriter
     from ottla.client.consumer import Consumer
     from ottla.client.positions import Position
+    from ottla.client.records import Record
 
 # Between two looks at whether anybody still reads our output.
 _LOOK = 0.5
 _BATCH = 500
 # A cluster that has just been started makes its offsets topic for the first group.
 _COORDINATOR_TIMEOUT = 15.0
+_HIGHEST = 2**63 - 1
+# Kafka's words for a place, and those of kcat and rpk.
+_WORDS: Mapping[str, Literal["earliest", "latest"]] = {
+    "earliest": "earliest",
+    "beginning": "earliest",
+    "start": "earliest",
+    "latest": "latest",
+    "end": "latest",
+}
 
 
 @click.command(cls=Command)
@@ -50,7 +62,8 @@ _COORDINATOR_TIMEOUT = 15.0
 @click.option(
     "--offset",
     metavar="N|earliest|latest|-N",
-    help="Where to start in each partition; -N is N records before its end.  [default: latest]",
+    help="Where to start in each partition; -N is N records before its end; beginning, start and "
+    "end do as well.  [default: latest]",
 )
 @click.option(
     "--timestamp",
@@ -129,7 +142,8 @@ def consume(
         connect(bootstrap)
         from ottla.client.consumer import Consumer
 
-        options: dict[str, Any] = {}
+        # Where records are deleted before we come to them, the next ones are not to be missed.
+        options: dict[str, Any] = {"reset": "earliest"}
         if group is not None:
             options = {
                 "group": group,
@@ -138,6 +152,7 @@ def consume(
             }
         with (
             stopped_by_signals(),
+            ExitStack() as end,
             Consumer(
                 bootstrap,
                 client_id="ottla-cli",
@@ -145,13 +160,17 @@ def consume(
                 config=CONFIG,
                 **options,
             ) as consumer,
+            kill_on_second(end),
         ):
+            printed = Printed()
             found = [tp for topic in chosen for tp in choose(known(consumer, topic), numbers)]
             if group is not None:
                 committed = committed_offsets(consumer, group, found)
                 if note := where_it_begins(group, chosen, committed, start):
                     say(note)
-                consumer.subscribe(chosen)
+                consumer.subscribe(chosen, on_revoke=printed.forget)
+            elif isinstance(start, int) and start >= 0:
+                consumer.assign(beginnings(consumer, found, start))
             else:
                 consumer.assign(found, "latest" if start is None else start)
             copy(
@@ -161,6 +180,7 @@ def consume(
                 most=most,
                 until_end=exit_at_end,
                 idle=timeout,
+                printed=printed,
                 waiting=WaitingLine(what_for(consumer, chosen, len(found), start is None)),
             )
 
@@ -177,10 +197,13 @@ def starting_point(
         return parse_time(timestamp)
     if offset is None:
         return None
-    if offset in ("earliest", "latest"):
-        return "earliest" if offset == "earliest" else "latest"
+    if word := _WORDS.get(offset):
+        return word
     try:
-        return int(offset.replace(",", ""))  # as tables show it
+        number = int(offset.replace(",", ""))  # as tables show it
+        if abs(number) > _HIGHEST:
+            raise ValueError
+        return number
     except ValueError:
         raise click.UsageError(
             f"--offset {offset!r}: expected a number, -N for N before the end, earliest or latest"
@@ -191,11 +214,11 @@ def parse_time(text: str) -> datetime:
     """A moment in ISO 8601 (local time without a zone) or in milliseconds since the epoch."""
     from datetime import UTC, timedelta
 
-    if text.isascii() and text.isdigit():
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
+        if text.isascii() and text.isdigit():
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise click.UsageError(
             f"--timestamp {text!r}: expected a time as 2026-05-01T12:00:00Z, or milliseconds since "
             f"1970 as 1777636800000"
@@ -226,6 +249,24 @@ def choose(
                 + ("it has only partition 0" if last == 0 else f"it has 0 to {last}"),
             )
     return [by_number[number] for number in numbers]
+
+
+def beginnings(
+    consumer: Consumer[bytes, bytes], partitions: list[TopicPartition], start: int
+) -> Mapping[TopicPartition, Position]:
+    """Where each partition begins; says where an offset is not there (any more, or yet).
+
+    librdkafka would go on at the other end, over all the records that are there."""
+    found: dict[TopicPartition, Position] = {}
+    first = consumer.offsets(partitions, "earliest")
+    end = consumer.offsets(partitions, "latest")
+    for tp in partitions:
+        found[tp] = at = min(max(start, first[tp]), end[tp])
+        if at > start:
+            say(f"{tp} begins at offset {grouped(at)}: {grouped(start)} is deleted")
+        elif at < start:
+            say(f"{tp} ends at offset {grouped(at)}: there is no {grouped(start)} yet")
+    return found
 
 
 def check_group_options(
@@ -321,6 +362,26 @@ def what_for(
     return line
 
 
+class Printed:
+    """Where to go on behind what was printed, in each partition that is still ours: what another
+    member has gone on reading since, we must not commit."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.offsets: dict[TopicPartition, int] = {}
+
+    def add(self, records: Sequence[Record[bytes, bytes]]) -> None:
+        """These were printed."""
+        self.count += len(records)
+        for record in records:
+            self.offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
+
+    def forget(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """These are no longer ours; what was printed of them is committed."""
+        for partition in partitions:
+            self.offsets.pop(partition, None)
+
+
 def copy(
     consumer: Consumer[bytes, bytes],
     output: IO[bytes],
@@ -329,6 +390,7 @@ def copy(
     most: int | None = None,
     until_end: bool = False,
     idle: float | None = None,
+    printed: Printed | None = None,
     waiting: WaitingLine | None = None,
 ) -> int:
     """Print records until there is a reason to stop, Ctrl-C among them; returns how many.
@@ -337,17 +399,19 @@ def copy(
     that did not make it to the output comes again.
     """
     line = waiting or WaitingLine(str)
-    done: dict[TopicPartition, int] = {}
+    done = printed or Printed()
     try:
-        return _copy(consumer, output, write, most, until_end, idle, done, line)
+        with Interrupts() as interrupts:
+            _copy(consumer, output, write, most, until_end, idle, done, line, interrupts)
     except KeyboardInterrupt:
         line.over()
-        output.flush()
-        if done and consumer.group is not None:
-            consumer.commit(done)
+        if done.offsets and consumer.group is not None:
+            with signals_kill():
+                consumer.commit(done.offsets)
         raise
     finally:
         line.over()
+    return done.count
 
 
 def _copy(
@@ -357,19 +421,21 @@ def _copy(
     most: int | None,
     until_end: bool,
     idle: float | None,
-    done: dict[TopicPartition, int],
+    done: Printed,
     line: WaitingLine,
-) -> int:
+    interrupts: Interrupts,
+) -> None:
     """`copy`; `done` says at any moment where to go on behind what was written."""
     finished = consumer.end_check() if until_end else None
-    printed = 0
+    printer = Printer(output, interrupts)
     last = time.monotonic()
-    while most is None or printed < most:
-        want = _BATCH if most is None else min(_BATCH, most - printed)
+    while most is None or done.count < most:
+        want = _BATCH if most is None else min(_BATCH, most - done.count)
+        # Whatever waits for a broker is interrupted at once, and printing is not.
+        interrupts.raising = True
+        interrupts.check()
         records = consumer.take(want)
         if not records:
-            # Nothing waits: whoever reads our output gets what there is, and then we wait.
-            output.flush()
             if finished is not None and finished():
                 break
             now = time.monotonic()
@@ -381,15 +447,12 @@ def _copy(
             line.waiting()
             wait = _LOOK if idle is None else min(_LOOK, idle - quiet)
             records = consumer.take(want, wait)
+        lines = [write(record) for record in records]
+        interrupts.raising = False
         if records:
             line.over()
-            output.write(b"".join([write(record) for record in records]))
-            for record in records:
-                done[TopicPartition(record.topic, record.partition)] = record.offset + 1
-            printed += len(records)
+            done.add(records[: printer.write(lines)])
             last = time.monotonic()
-    output.flush()
-    return printed
 
 
 def buffered_stdout() -> IO[bytes]:
@@ -409,6 +472,16 @@ def stopped_by_signals() -> Iterator[None]:
             yield
     except KeyboardInterrupt:
         pass
+
+
+@contextmanager
+def kill_on_second(end: ExitStack) -> Iterator[None]:
+    """After the first signal another one ends the program at once, until `end` is over."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        end.enter_context(signals_kill())
+        raise
 
 
 def reader_is_gone(output: IO[bytes]) -> bool:

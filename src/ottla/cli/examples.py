@@ -60,10 +60,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla topic explain-retention orders -J",
     ),
     "produce": (
-        "echo hello | ottla produce orders",
         "echo 42:paid | ottla produce orders -K :",
-        "ottla produce orders -l orders.txt -z zstd",
-        "ottla produce orders -p 0 -H source=shop < orders.txt",
+        "ottla produce orders -H source=shop -z zstd < orders.txt",
+        "ottla produce orders --whole-file orders.txt --key 2026-05-01",
+        """echo '{"key": "42", "value": "paid"}' | ottla produce orders --format json""",
     ),
     "consume": (
         "ottla consume orders returns",

@@ -12,7 +12,7 @@ import click
 from ottla.cli.command import Noun
 from ottla.cli.group_changes import delete, reset
 from ottla.cli.live import Frame, Table, age, keep_showing, show
-from ottla.cli.near import no_group
+from ottla.cli.names import no_group
 from ottla.cli.options import bootstrap_option, complete_groups, json_option, open_groups
 from ottla.cli.output import Column, broker_errors, count, grouped, show_json, show_table
 from ottla.cli.terminal import usable

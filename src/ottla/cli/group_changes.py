@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ottla.cli.command import Command
-from ottla.cli.near import nearest, no_group
+from ottla.cli.names import nearest, no_group
 from ottla.cli.options import (
     F,
     bootstrap_option,
@@ -139,7 +139,7 @@ def _target(
             raise click.ClickException(f"{from_file.name} is about another group: {others}")
         return resets.ToGiven(plans[name])
     if back is not None:
-        return resets.ToTime(time.time_ns() // 1_000_000 - int(duration(back) * 1000))
+        return resets.ToTime(max(0, time.time_ns() // 1_000_000 - int(duration(back) * 1000)))
     assert to is not None
     match to:
         case "earliest":

@@ -6,7 +6,6 @@ and with --json each is one line of JSON. Ctrl-C ends it without a word, as that
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 
 import click
 
-from ottla.cli.output import Column, show_json, show_table
+from ottla.cli.output import Column, json_text, show_json, show_table
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -60,7 +59,7 @@ def _print_frames(next_frame: Callable[[], Frame], interval: float, as_json: boo
     while True:
         frame = next_frame()
         if as_json:
-            click.echo(json.dumps(frame.document, ensure_ascii=False))
+            click.echo(json_text(frame.document))
         else:
             if not first:
                 click.echo()

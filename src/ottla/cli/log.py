@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.command import Noun
-from ottla.cli.output import Column, count, grouped, show_table
+from ottla.cli.output import Column, count, grouped, json_text, show_table
 
 if TYPE_CHECKING:
     from ottla.cli.progress import Bar
@@ -79,6 +78,8 @@ def dump(paths: tuple[str, ...], records: bool, verify: bool, as_json: bool) -> 
     except BrokenPipeError:
         raise
     except OSError as error:
+        if error.filename is None:
+            raise  # not of what is read, but of what is printed
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
     if damaged:
         raise click.ClickException(f"{count(damaged, 'file')} of {grouped(len(files))} damaged")
@@ -123,7 +124,7 @@ def _dump(files: Sequence[str], records: bool, as_json: bool) -> None:
     for number, path in enumerate(files):
         if as_json:
             for row in rows(path, records=records):
-                click.echo(json.dumps({"file": path, **row}, ensure_ascii=False))
+                click.echo(json_text({"file": path, **row}))
         else:
             if number:
                 click.echo()
@@ -168,7 +169,7 @@ class _Step:
 def _say_verified(path: str, summary: str, problems: list[str], as_json: bool) -> None:
     if as_json:
         document = {"ok": not problems, "summary": summary, "problems": problems}
-        click.echo(json.dumps({"file": path, "kind": "verified", **document}, ensure_ascii=False))
+        click.echo(json_text({"file": path, "kind": "verified", **document}))
         return
     click.echo(f"{path}  {'damaged' if problems else 'ok'}  {summary}")
     for problem in problems:

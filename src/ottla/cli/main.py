@@ -7,6 +7,7 @@ topics does not load a broker. A test holds the lines equal to the commands' own
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -21,6 +22,9 @@ from ottla.cli.short_options import shorten
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Entry(NamedTuple):
@@ -165,6 +169,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         drop_output()
         return 0
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        drop_output()
+        what = error.filename or "the output cannot be written"
+        click.echo(f"Error: {what}: {error.strerror}", err=True)
+        return 1
     return outcome if isinstance(outcome, int) else 0
 
 

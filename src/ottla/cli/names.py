@@ -1,15 +1,31 @@
-"""A topic that is not there: which one may have been meant."""
+"""A name that does not exist (of a topic, a group, a setting, a command): which one was meant.
+
+There is one rule for all of them, `nearest`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from ottla.client.groups import Groups
+
 _TIMEOUT = 2.0
-# Two letters of ten may be wrong. Names that only begin alike are not meant.
-_LIKENESS = 0.75
+# Three letters of ten may be wrong. Names that only begin alike are not meant.
+_LIKENESS = 0.7
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that is most like a name; None when none is. Capitals make no difference to
+    people."""
+    from difflib import get_close_matches  # only ever needed after a slip of the pen
+
+    by_lower = {each.lower(): each for each in candidates}
+    near = get_close_matches(name.lower(), by_lower, 1, _LIKENESS)
+    return by_lower[near[0]] if near else None
 
 
 def known_topics(bootstrap: str) -> list[str]:
@@ -23,16 +39,20 @@ def known_topics(bootstrap: str) -> list[str]:
         return []
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """The question after the name that is most like this one, if any is.
+def did_you_mean(topic: str, known: Iterable[str]) -> str | None:
+    """The question after the topic that is most like this one, if any is. Topics that begin with
+    underscores are nobody's, unless one was asked for."""
+    near = nearest(
+        topic, (each for each in known if not each.startswith("__") or topic.startswith("_"))
+    )
+    return None if near is None else f"did you mean {near!r}?"
 
-    Capitals make no difference to people. Topics that begin with underscores are nobody's, unless
-    one was asked for."""
-    by_lower = {
-        each.lower(): each for each in known if not each.startswith("__") or name.startswith("_")
-    }
-    near = get_close_matches(name.lower(), by_lower, 1, _LIKENESS)
-    return f"did you mean {by_lower[near[0]]!r}?" if near else None
+
+def no_group(groups: Groups, name: str, else_do: str) -> KafkaError:
+    """There is no group of that name: the one that was probably meant, and what else to do."""
+    near = nearest(name, (each.name for each in groups.list_groups()))
+    hint = "" if near is None else f"did you mean {near!r}? Otherwise "
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {name!r}; {hint}{else_do}")
 
 
 def with_suggestion(error: KafkaError, bootstrap: str, topics: Sequence[str]) -> KafkaError:

@@ -86,7 +86,7 @@ def _known(value: int) -> int | None:
 def _milliseconds(text: str) -> int:
     from ottla.client.resets import parse_datetime
 
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and int(text) < 2**63:
         return int(text)
     try:
         return parse_datetime(text)

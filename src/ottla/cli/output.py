@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from ottla.cli.harmless import harmless
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -43,18 +44,15 @@ class Column(NamedTuple):
         return str(cell)
 
 
-_CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
-
-
-def for_terminals(line: bytes) -> bytes:
-    """A record's bytes without what a terminal would obey: control characters are spelt out, tabs
-    and line ends stay."""
-    return _CONTROLS.sub(lambda found: b"\\x%02x" % found[0][-1], line)
+def json_text(document: object, indent: int | None = None) -> str:
+    """JSON that people can read, and that a terminal does not obey."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def show_json(document: object) -> None:
     """One document, indented."""
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    click.echo(json_text(document, 2))
 
 
 def show_table(
@@ -108,9 +106,10 @@ def drawn(
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(column.text(cell)) for column, cell in zip(columns, row, strict=True)))
+        texts = (column.text(cell) for column, cell in zip(columns, row, strict=True))
+        table.add_row(*(Text(harmless(text)) for text in texts))
     # A title of rich's own would be folded to the width of a table that may be narrow.
-    return Group(Text(title, style="bold"), table) if title else table
+    return Group(Text(harmless(title), style="bold"), table) if title else table
 
 
 def say(text: str) -> None:
@@ -151,7 +150,7 @@ def _meant(message: str) -> str:
     start = "Unknown topic config name: "
     if not message.startswith(start):
         return ""
-    from ottla.cli.near import nearest
+    from ottla.cli.names import nearest
     from ottla.config.topic import TopicConfig
 
     name = message.removeprefix(start).partition(";")[0].rstrip(".")

@@ -95,7 +95,7 @@ _LONGEST_PER_BYTE = 8
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0, 2_000_000, min_open=True),
     default=30.0,
     show_default=True,
     metavar="SECONDS",
@@ -148,6 +148,8 @@ def produce(
             "--whole-file",
             {**in_line, "--file": source is not None, "--format json": form == "json"},
         )
+    if files.count("-") > 1:
+        raise click.UsageError("--whole-file - is given twice; stdin can be read once")
     if key is not None:
         _exclude("--key", {"--key-separator": separator is not None})
     shape = Shape(

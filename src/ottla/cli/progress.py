@@ -157,6 +157,18 @@ def _write(text: str) -> None:
 
 
 @contextmanager
+def signals_kill() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the program at once, also inside of librdkafka: for the end of a
+    command that was stopped already, where a broker that does not answer may hold it up."""
+    before = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
 def sigterm_interrupts() -> Iterator[None]:
     """Let SIGTERM do what Ctrl-C does to what is inside."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)

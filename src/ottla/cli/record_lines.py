@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ottla.cli.harmless import for_terminals
 from ottla.cli.options import unescape
-from ottla.cli.output import for_terminals
 from ottla.client.records import record_size
 
 if TYPE_CHECKING:

@@ -249,6 +249,10 @@ class Sender:
                 problems.append(
                     f"{self._place} {what}; {before if self._done else 'nothing was sent'}"
                 )
+            except OSError as error:
+                stopped = False
+                what = f"{error.filename or self._place} cannot be read: {error.strerror or error}"
+                problems.append(f"{what}; the {noun}s before it were sent")
             except KafkaError as error:
                 stopped = False
                 problems.append(f"{self._place}: {explain(error, self._bootstrap)}")

@@ -78,6 +78,9 @@ def link(folder: Path, force: bool) -> None:
             f"{folder / strangers[0]}{others}: not Ottla's; --force replaces such files, another "
             f"folder leaves them alone. Nothing was changed"
         )
+    for name in strangers:
+        if (folder / name).is_dir() and not (folder / name).is_symlink():
+            raise click.ClickException(f"{folder / name} is a folder. Nothing was changed")
     script = wrapper(sys.executable)
     try:
         folder.mkdir(parents=True, exist_ok=True)

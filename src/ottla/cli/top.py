@@ -18,7 +18,7 @@ import click
 from ottla.cli.command import Command
 from ottla.cli.live import show
 from ottla.cli.options import bootstrap_option, json_option, open_groups
-from ottla.cli.output import broker_errors, explain
+from ottla.cli.output import broker_errors, explain, json_text
 from ottla.cli.top_figures import SORTS, Monitor, Snapshot, frame
 from ottla.errors import KafkaError
 
@@ -235,6 +235,5 @@ class Screen:
 
 def show_line(document: object) -> None:
     """A document as one line, at once."""
-    import json
 
-    click.echo(json.dumps(document, ensure_ascii=False))
+    click.echo(json_text(document))

@@ -37,9 +37,11 @@ topic.add_command(explain_retention)
 
 @topic.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--partitions", type=click.IntRange(1), help="How many.  [default: the broker's]")
 @click.option(
-    "--replication", type=click.IntRange(1), help="Copies of each.  [default: the broker's]"
+    "--partitions", type=click.IntRange(1, 2**31 - 1), help="How many.  [default: the broker's]"
+)
+@click.option(
+    "--replication", type=click.IntRange(1, 10_000), help="Copies of each.  [default: the broker's]"
 )
 @click.option(
     "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic setting; repeatable."
@@ -142,7 +144,9 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("name", shell_complete=complete_topics)
-@click.option("--partitions", type=click.IntRange(1), help="Grow to this many partitions.")
+@click.option(
+    "--partitions", type=click.IntRange(1, 2**31 - 1), help="Grow to this many partitions."
+)
 @click.option(
     "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a setting; repeatable."
 )

@@ -526,10 +526,11 @@ class Consumer(Generic[K, V]):
         with translated():
             if not wait:
                 self._client.commit(offsets=offsets, asynchronous=True)
-                return
-            for answer in self._client.commit(offsets=offsets, asynchronous=False):
-                if answer.error is not None:
-                    raise translate(answer.error)
+            else:
+                for answer in self._client.commit(offsets=offsets, asynchronous=False):
+                    if answer.error is not None:
+                        raise translate(answer.error)
+        self._inbox.keep(chosen)
 
     def committed(
         self, *partitions: TopicPartition | tuple[str, int]

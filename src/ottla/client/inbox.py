@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, cast
@@ -311,8 +311,16 @@ class Inbox:
             return
         finished = {tp: self.given[tp] for tp in self._unstored}
         self._finished.update(finished)
-        offsets = [rd.TopicPartition(*tp, offset) for tp, offset in finished.items()]
         self._unstored.clear()
+        self._store(finished)
+
+    def keep(self, committed: Mapping[TopicPartition, int]) -> None:
+        """These offsets were committed: what librdkafka was told before is not to be committed over
+        them, when its time has come or the consumer is closed."""
+        self._store(committed)
+
+    def _store(self, chosen: Mapping[TopicPartition, int]) -> None:
+        offsets = [rd.TopicPartition(*tp, offset) for tp, offset in chosen.items()]
         try:
             self.client.store_offsets(offsets=offsets)
         except rd.KafkaException as exception:

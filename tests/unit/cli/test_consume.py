@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from click.testing import Result
 
 from ottla.cli.consume import (
+    Printed,
     choose,
     copy,
     parse_partitions,
@@ -57,8 +59,10 @@ class FakeConsumer:
         self.subscribed: Any = None
         self.options: dict[str, Any] = {}
         self.at_end = False
+        self.first, self.end = 0, 10_000_000
         self.no_coordinator = False
         self.closed = False
+        self.handlers: list[Any] = []
         self.group: str | None = None
         self.group_is_at: int | None = None
         self.group_has: tuple[TopicPartition, ...] = ()
@@ -70,21 +74,27 @@ class FakeConsumer:
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:
         self.committed_offsets = offsets
+        self.handlers.append(signal.getsignal(signal.SIGINT))
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         if topic not in ("t", "other"):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}")
         return ALL if topic == "t" else (TopicPartition("other", 0),)
 
-    def assign(self, partitions: Any, start: Any) -> None:
+    def assign(self, partitions: Any, start: Any = None) -> None:
+        if start is None:
+            [start] = set(partitions.values())
         self.assigned = (list(partitions), start)
+
+    def offsets(self, partitions: Any, at: str) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.first if at == "earliest" else self.end)
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         if self.no_coordinator:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "timed out")
         return dict.fromkeys(partitions, self.group_is_at)
 
-    def subscribe(self, topics: tuple[str, ...]) -> None:
+    def subscribe(self, topics: tuple[str, ...], *, on_revoke: Any) -> None:
         self.subscribed = topics
 
     def assignment(self) -> tuple[TopicPartition, ...]:
@@ -111,6 +121,7 @@ class FakeConsumer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.handlers.append(signal.getsignal(signal.SIGINT))
         self.closed = True
 
 
@@ -290,6 +301,60 @@ def test_wrong_options_are_usage_errors(
 
 def test_no_option_names_no_start() -> None:
     assert starting_point(False, None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "start"),
+    [
+        ("earliest", "earliest"),
+        ("beginning", "earliest"),
+        ("start", "earliest"),
+        ("latest", "latest"),
+        ("end", "latest"),
+        ("-5", -5),
+        ("1,200", 1200),
+    ],
+)
+def test_the_words_of_kcat_and_rpk_for_a_place_are_understood(word: str, start: object) -> None:
+    assert starting_point(False, word, None) == start
+
+
+@pytest.mark.parametrize(
+    ("wanted", "start", "said"),
+    [
+        ("10", 50, "begins at offset 50: 10 is deleted"),
+        ("50", 50, ""),
+        ("1200", 1200, ""),
+        ("1201", 1200, "ends at offset 1,200: there is no 1,201 yet"),
+    ],
+)
+def test_an_offset_that_is_not_there_is_the_nearest_one(
+    ottla: Run, consumer: FakeConsumer, wanted: str, start: int, said: str
+) -> None:
+    consumer.first, consumer.end = 50, 1200
+    result = ottla("consume", "t", "--offset", wanted)
+    assert consumer.assigned == (list(ALL), start)
+    assert [line.partition(" ")[2] for line in result.stderr.splitlines()] == [said] * 3 * bool(
+        said
+    )
+    assert consumer.options["reset"] == "earliest", "what is deleted meanwhile hides nothing else"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--offset", "9" * 30],
+        ["--offset", "-" + "9" * 30],
+        ["--timestamp", "9" * 30],
+        ["--timestamp", "0001-01-01"],
+    ],
+)
+def test_numbers_beyond_all_offsets_and_times_are_refused(ottla: Run, options: list[str]) -> None:
+    result = ottla("consume", "t", *options)
+    assert (result.exit_code, "expected a" in result.stderr) == (2, True), result.stderr
+
+
+def test_what_is_no_list_and_no_time() -> None:
     assert parse_partitions("3,1") == [1, 3]
     with pytest.raises(click.UsageError):
         parse_time("")
@@ -366,13 +431,13 @@ class Watched(io.BytesIO):
         self.flushed.append(len(self.getvalue()))
 
 
-def test_output_is_flushed_before_waiting_for_more() -> None:
+def test_output_is_flushed_before_more_is_asked_for() -> None:
     consumer = FakeConsumer([record(b"a")], [record(b"b")], None, [record(b"c")])
     output = Watched()
     write = line_writer(False, None, False, False, "null")
     copied = copy(consumer, output, write, most=3)  # type: ignore[arg-type]
     assert copied == 3
-    assert output.flushed == [4, 6]
+    assert output.flushed == [2, 4, 6]
 
 
 def test_what_a_terminal_would_obey_is_spelt_out() -> None:
@@ -420,6 +485,35 @@ def test_an_interruption_commits_what_was_printed_and_nothing_else() -> None:
     assert output.getvalue() == b"a"
     assert output.flushed[-1] == 1
     assert list(consumer.committed_offsets.values()) == [record(b"a").offset + 1]
+
+
+def test_what_another_member_reads_now_is_not_committed() -> None:
+    consumer = FakeConsumer([record(b"a", partition=0), record(b"b", partition=1)])
+    consumer.group = "g"
+    printed = Printed()
+
+    def write(one: Any) -> bytes:
+        return bytes(one.value)
+
+    class Output(io.BytesIO):
+        def flush(self) -> None:
+            consumer.batches = []
+
+    with pytest.raises(KeyboardInterrupt):
+        copy(consumer, Output(), write, printed=printed)  # type: ignore[arg-type]
+    assert [tp.partition for tp in consumer.committed_offsets] == [0, 1]
+    printed.forget((TopicPartition("t", 0),))
+    with pytest.raises(KeyboardInterrupt):
+        copy(consumer, Output(), write, printed=printed)  # type: ignore[arg-type]
+    assert [tp.partition for tp in consumer.committed_offsets] == [1]
+
+
+def test_a_second_signal_ends_it_whatever_a_broker_does(ottla: Run, consumer: FakeConsumer) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    consumer.batches, consumer.group = [[record(b"a")]], "g"
+    assert ottla("consume", "t", "--group", "g").exit_code == 0
+    assert consumer.handlers == [signal.SIG_DFL, signal.SIG_DFL], "committing, and closing"
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 def test_what_is_waited_for() -> None:

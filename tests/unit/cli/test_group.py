@@ -146,6 +146,7 @@ def test_reset_only_shows_unless_told_to_do_it(group: Run, scene: Any) -> None:
         (["--to", "1,000"], [10, 20, 30]),
         (["--to", "2023-11-14T22:13:25Z"], [5, 5, 5]),
         (["--back", "1d"], [10, 20, 30]),
+        (["--back", "999999999999d"], [0, 0, 0]),
     ],
 )
 def test_reset_goes_where_it_is_told(

@@ -115,3 +115,30 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     finally:
         os.close(writer)
     assert (result.returncode, result.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [
+        ("ottla", ["tools", "list"], "Error: the output cannot be written: "),
+        ("ottla", ["log", "dump", "--verify", "."], "Error: the output cannot be written: "),
+        ("ottla.cli.kafka_compat", ["kafka-storage", "random-uuid"], "The output cannot be "),
+    ],
+)
+def test_a_full_disk_under_the_output_is_one_line(
+    module: str, arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"{0:020}.log").touch()
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith(said)
+    assert done.stderr.endswith("No space left on device\n")
+    assert done.stderr.count("\n") == 1

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
-from ottla.cli.names import did_you_mean, with_suggestion
+from ottla.cli.names import did_you_mean, nearest, with_suggestion
 from ottla.client.errors import PartialFailureError
 from ottla.errors import ErrorCode, KafkaError
 
@@ -30,6 +30,22 @@ MISSING = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none; do something")
 def test_the_name_that_was_meant(name: str, meant: str | None) -> None:
     known = ["orders", "Page-Views", "__consumer_offsets"]
     assert did_you_mean(name, known) == (meant and f"did you mean {meant!r}?")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Retention.MS", "retention.ms"),
+        ("retenton.ms", "retention.ms"),
+        ("CREAT", "create"),
+        ("billing", "Billing"),
+        ("retention", "retention.ms"),
+        ("cleanup.policy", None),
+        ("", None),
+    ],
+)
+def test_one_rule_for_all_names(name: str, meant: str | None) -> None:
+    assert nearest(name, ["retention.ms", "create", "Billing"]) == meant
 
 
 def test_a_missing_topic_gets_a_suggestion_and_others_keep_their_words(

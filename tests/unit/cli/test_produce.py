@@ -250,6 +250,18 @@ def test_ctrl_c_still_sends_what_was_read(producer: FakeProducer) -> None:
     assert report.error == "stopped after 1 line: the rest was not sent"
 
 
+def test_an_input_that_cannot_be_read_on_is_accounted_for(producer: FakeProducer) -> None:
+    def lines() -> Iterator[bytes]:
+        yield b"a\n"
+        raise OSError(5, "Input/output error")
+
+    report = sender(producer).send_lines(lines(), Shape(), is_file=True)
+    assert (report.sent, report.error) == (
+        1,
+        "line 2 cannot be read: Input/output error; the lines before it were sent",
+    )
+
+
 def test_a_missing_topic_is_an_error_before_anything_is_read(
     ottla: Run, producer: FakeProducer
 ) -> None:
@@ -298,6 +310,7 @@ def test_a_missing_partition_is_an_error(ottla: Run, producer: FakeProducer) -> 
         (["--whole-file", __file__, "--file", __file__], "--whole-file and --file exclude"),
         (["--whole-file", __file__, "--format", "json"], "--whole-file and --format json exclude"),
         (["--whole-file", "nosuch"], "'nosuch' does not exist"),
+        (["--whole-file", "-", "--whole-file", "-"], "stdin can be read once"),
     ],
 )
 def test_wrong_options_are_usage_errors(

@@ -107,6 +107,11 @@ def test_a_folder_that_cannot_be_is_one_line(ottla: Run, tmp_path: Path) -> None
     result = ottla("tools", "link", str(tmp_path / "file"))
     assert result.exit_code == 1
     assert result.stderr == f"Error: {tmp_path / 'file'} is a file; name a folder\n"
+    in_the_way = tmp_path / "bin" / "kafka-topics"
+    in_the_way.mkdir(parents=True)
+    result = ottla("tools", "link", "--force", str(tmp_path / "bin"))
+    assert result.stderr == f"Error: {in_the_way} is a folder. Nothing was changed\n"
+    assert list((tmp_path / "bin").iterdir()) == [in_the_way]
 
 
 def test_unlink_takes_out_what_is_ours_and_nothing_else(

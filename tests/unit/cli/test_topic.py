@@ -141,6 +141,12 @@ def test_create_if_not_exists_still_fails_for_another_reason(ottla: Run, admin: 
     assert (result.exit_code, result.stderr) == (1, "Error: b b: bad name\n")
 
 
+@pytest.mark.parametrize("option", ["--partitions", "--replication"])
+def test_numbers_that_no_topic_can_have_are_refused(ottla: Run, option: str) -> None:
+    result = ottla("topic", "create", "t", option, "99999999999")
+    assert (result.exit_code, "is not in the range" in result.stderr) == (2, True)
+
+
 def test_delete(ottla: Run, admin: FakeAdmin) -> None:
     assert ottla("topic", "delete", "a", "b").output == "deleted topic a\ndeleted topic b\n"
     assert admin.calls == [("delete", ("a", "b"))]
@@ -237,7 +243,7 @@ def test_alter_as_json(ottla: Run, admin: FakeAdmin) -> None:
         (["alter", "a"], "nothing to change; give --partitions, --config or --delete-config"),
         (["alter", "a", "--config", "x"], "--config 'x': expected KEY=VALUE"),
         (["create"], "Missing argument 'NAME...'"),
-        (["create", "a", "--partitions", "0"], "0 is not in the range x>=1"),
+        (["create", "a", "--partitions", "0"], "0 is not in the range 1<=x"),
         (["delete"], "Missing argument"),
     ],
 )

@@ -870,6 +870,16 @@ def test_commit_takes_offsets_of_your_own(made: list[Any]) -> None:
     assert len(made[0].committed_offsets) == 2
 
 
+def test_an_explicit_commit_is_not_undone_by_an_automatic_one(made: list[Any]) -> None:
+    consumer = ottla.Consumer(group="g")
+    for offset in (5, 6):
+        made[0].record("t", 0, offset)
+    consumer.poll(1)
+    second = consumer.poll(1)  # librdkafka was told that 5 is done
+    consumer.commit(second)
+    assert made[0].stored[-1] == ("t", 0, 7), "what it commits at the end"
+
+
 def test_partitions_that_are_taken_away_take_their_records_along(made: list[Any]) -> None:
     consumer = ottla.Consumer(group="g")
     lost: list[Any] = []

@@ -71,10 +71,10 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
     tool = load(name)
     if tool is None:
-        from difflib import get_close_matches
+        from ottla.cli.names import nearest
 
-        near = get_close_matches(name, TOOLS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TOOLS)}"
+        near = nearest(name, TOOLS)
+        hint = f"did you mean {near}?" if near else f"there are {', '.join(TOOLS)}"
         print(f"there is no tool {name}; {hint}", file=sys.stderr)
         return 1
     return guarded(name, tool, arguments)

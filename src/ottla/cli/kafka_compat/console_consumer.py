@@ -12,9 +12,11 @@ import signal
 import struct
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, Self
 
+from ottla.cli.harmless import for_terminals
 from ottla.cli.kafka_compat.client_properties import librdkafka_properties
 from ottla.cli.kafka_compat.options import (
     BOOTSTRAP,
@@ -100,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     printed = [0]
     code = 0
     try:
-        with _Terminated(), _open(servers, properties, group, options) as consumer:
+        with _Terminated() as signals, _open(servers, properties, group, options) as consumer:
             _begin(consumer, options, group, start)
             _copy(
                 consumer,
@@ -110,7 +112,9 @@ def main(arguments: Sequence[str]) -> int:
                 None if most is None or most < 0 else most,
                 None if timeout is None or timeout < 0 else timeout / 1000,
                 options.has("skip-message-on-error"),
+                signals,
             )
+            code = signals.code
             if group is not None and printed[0]:
                 _commit(consumer, properties)
     except _Stop as stop:
@@ -287,14 +291,17 @@ def _copy(
     most: int | None,
     timeout: float | None,
     skip: bool,
+    signals: _Terminated,
 ) -> None:
-    """Print until there is a reason to stop; `printed` counts."""
+    """Print until there is a reason to stop; `printed` counts. A signal stops it between two
+    batches, so that what is printed can be committed as a whole."""
     import time
 
     last = time.monotonic()
-    while most is None or printed[0] < most:
+    while not signals.code and (most is None or printed[0] < most):
         want = _BATCH if most is None else min(_BATCH, most - printed[0])
-        records = consumer.take(want, _SLICE)
+        with signals.raised():
+            records = consumer.take(want, _SLICE)
         if not records:
             if timeout is not None and time.monotonic() - last > timeout:
                 return
@@ -328,11 +335,27 @@ class _Stop(Exception):
 
 
 class _Terminated:
-    """Turns SIGINT and SIGTERM into `_Stop` with the exit code that Java has for them."""
+    """Turns SIGINT and SIGTERM into the exit code that Java has for them, `code`. Where they are
+    `raised`, and the second time anywhere, they are `_Stop`."""
 
-    def __enter__(self) -> None:
-        def stop(number: int, _frame: object) -> NoReturn:
-            raise _Stop(128 + number)
+    def __init__(self) -> None:
+        self.code = 0
+        self._raising = True
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """The first one ends what is inside, and from now on nothing else."""
+        self._raising = True
+        try:
+            yield
+        finally:
+            self._raising = False
+
+    def __enter__(self) -> Self:
+        def stop(number: int, _frame: object) -> None:
+            again, self.code = self.code != 0, 128 + number
+            if again or self._raising:
+                raise _Stop(self.code)
 
         try:
             self._kept = {
@@ -340,6 +363,7 @@ class _Terminated:
             }
         except ValueError:  # not in the main thread: then there are no signals to take either
             self._kept = {}
+        return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._kept.items():
@@ -383,10 +407,12 @@ def default_formatter(properties: Mapping[str, str]) -> Callable[[Raw], bytes]:
     read_value = _deserializer(properties.get("value.deserializer"))
     read_header = _deserializer(properties.get("headers.deserializer"))
 
+    stored = for_terminals if sys.stdout.isatty() else bytes
+
     def data(value: bytes | None, read: Callable[[bytes], bytes] | None) -> bytes:
         if read is not None and value is not None:
             return read(value)
-        return null if value is None else value
+        return null if value is None else stored(value)
 
     def timestamp(record: Raw) -> bytes:
         if record.timestamp_type == "none":
@@ -398,7 +424,8 @@ def default_formatter(properties: Mapping[str, str]) -> Callable[[Raw], bytes]:
         if not record.headers:
             return b"NO_HEADERS"
         return between.join(
-            name.encode() + b":" + data(value, read_header) for name, value in record.headers
+            stored(name.encode()) + b":" + data(value, read_header)
+            for name, value in record.headers
         )
 
     columns: list[Callable[[Raw], bytes]] = []

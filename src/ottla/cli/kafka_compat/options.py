@@ -15,9 +15,11 @@ code 1 too when it is asked for, and so do these.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -184,10 +186,10 @@ class Parser:
         return options
 
     def _unknown(self, name: str) -> UsageError:
-        from difflib import get_close_matches
+        from ottla.cli.names import nearest
 
-        near = get_close_matches(name, self.specs, 1)
-        hint = f"; did you mean --{near[0]}?" if near else ""
+        near = nearest(name, self.specs)
+        hint = f"; did you mean --{near}?" if near else ""
         return UsageError(f"{name} is not a recognized option{hint}")
 
     def _answer_help(self, options: Options) -> None:
@@ -368,11 +370,19 @@ _JAVA_TEXTS = {
 }
 
 
+def _harmless_output() -> AbstractContextManager[object]:
+    """What records and names hold does not reach a terminal raw."""
+    from ottla.cli.harmless import HarmlessOutput
+
+    return redirect_stdout(HarmlessOutput(sys.stdout)) if sys.stdout.isatty() else nullcontext()
+
+
 def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Run a tool; what it raises becomes a line and an exit code."""
     try:
-        code = tool(arguments)
-        sys.stdout.flush()
+        with _harmless_output():
+            code = tool(arguments)
+            sys.stdout.flush()
     except HelpShown as shown:
         return shown.code
     except UsageError as error:
@@ -388,6 +398,13 @@ def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence
         # Whoever read our output has seen enough; the interpreter must not complain about it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        what = error.filename or "The output cannot be written"
+        print(f"{what}: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     return code

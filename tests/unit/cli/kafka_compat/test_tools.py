@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from ottla.cli.kafka_compat.console_consumer import default_formatter
 from ottla.cli.kafka_compat.console_producer import Line, LineReader
 from ottla.cli.kafka_compat.features import level
 from ottla.cli.kafka_compat.offset_records import decode
-from ottla.cli.kafka_compat.options import Failure
+from ottla.cli.kafka_compat.options import Failure, guarded
 from ottla.cli.kafka_compat.server import is_broker
 from ottla.cli.kafka_compat.storage import random_uuid
 from ottla.cli.kafka_compat.topics import topic_pattern
@@ -85,6 +86,25 @@ def test_columns_are_printed_in_kafkas_order_whatever_the_order_asked_for() -> N
 def test_only_the_value_is_printed_unless_more_is_asked_for() -> None:
     assert default_formatter({})(RECORD._replace(value=b"\xff")) == b"\xff\n"
     assert default_formatter({"print.value": "false"})(RECORD) == b""
+
+
+def test_what_a_record_holds_reaches_no_terminal_raw(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    title = b"\x1b]0;owned\x07"
+    evil = RECORD._replace(key=title, value=title, headers=((title.decode(), title),))
+    names = {"print.key": "true", "print.headers": "true", "line.separator": "\r\n"}
+    assert default_formatter(names)(evil).count(title) == 4
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert default_formatter(names)(evil).count(b"\\x1b]0;owned\\x07") == 4
+    assert default_formatter(names)(evil).endswith(b"\r\n")
+
+    def tool(_arguments: Sequence[str]) -> int:
+        print(f"{title.decode()}\tend")
+        return 0
+
+    assert guarded("tool", tool, []) == 0
+    assert capsys.readouterr().out == "\\x1b]0;owned\\x07\tend\n"
 
 
 def test_values_can_be_numbers() -> None:
