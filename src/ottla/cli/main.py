@@ -68,6 +68,7 @@ _ELSEWHERE = {
     "broker": "server start",
     **{verb: f"topic {verb}" for verb in ("create", "list", "describe", "alter", "delete")},
     "reset": "group reset",
+    "version": "--version",
 }
 
 
@@ -85,6 +86,10 @@ class LazyGroup(Noun):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if name == "help":
+            ctx.fail(
+                f"no command 'help'; did you mean `{' '.join(['ottla', *args[1:], '--help'])}`?"
+            )
         if name in _ELSEWHERE:
             ctx.fail(f"no command {name!r}; did you mean `ottla {_ELSEWHERE[name]}`?")
         return super().resolve_command(ctx, args)

@@ -80,6 +80,24 @@ def test_what_is_under_another_command_is_named(ottla: Run, typed: str, meant: s
     assert ottla(*meant.split(), "--help").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("version", "--version"),
+        ("help", "--help"),
+        ("help topic", "topic --help"),
+        ("help topic create", "topic create --help"),
+    ],
+)
+def test_a_word_that_is_an_option_here_is_answered_with_it(
+    ottla: Run, typed: str, meant: str
+) -> None:
+    result = ottla(*typed.split())
+    assert result.exit_code == 2
+    assert f"did you mean `ottla {meant}`?" in result.stderr
+    assert ottla(*meant.split()).exit_code == 0
+
+
 def test_no_command_shows_the_help(ottla: Run) -> None:
     result = ottla()
     assert result.exit_code == 2
