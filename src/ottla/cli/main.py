@@ -7,6 +7,7 @@ topics does not load a broker. A test holds the lines equal to the commands' own
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -148,6 +149,10 @@ def cli(bootstrap: str | None) -> None:
     """
 
 
+# What a write to a file says that takes no more.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def drop_output() -> None:
     """Whoever read our output has seen enough: what is left of it goes nowhere, in silence."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -170,9 +175,24 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         drop_output()
         return 0
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        drop_output()
+        click.echo(f"Error: not everything could be written: {error.strerror}", err=True)
+        return 1
     return outcome if isinstance(outcome, int) else 0
+
+
+def open_missing_streams() -> None:
+    """Whoever started us may have closed standard streams: then Python has none, and the next
+    socket would get the number of one."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as we run
 
 
 def main() -> NoReturn:
     """The `ottla` script."""
+    open_missing_streams()
     sys.exit(run())

@@ -133,3 +133,36 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     finally:
         os.close(writer)
     assert (result.returncode, result.stderr) == (0, b"")
+
+
+def test_output_to_a_full_disk_is_one_line_and_an_error() -> None:
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "ottla", "completion", "zsh"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    told = "Error: not everything could be written: No space left on device\n"
+    assert (result.returncode, result.stderr) == (1, told)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_traceback(closed: str) -> None:
+    code = (
+        "import sys; from ottla.cli.main import main\n"
+        "sys.argv[1:] = ['tools', 'list']\n"
+        "try: main()\n"
+        "finally: print(sys.stdin.buffer.read(), file=sys.stderr)"
+    )
+    result = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0
+    assert result.stderr.endswith("" if "2>&-" in closed else "b''\n")
+    assert "Traceback" not in result.stderr
