@@ -7,9 +7,7 @@ topics does not load a broker. A test holds the lines equal to the commands' own
 
 from __future__ import annotations
 
-import errno
 import importlib
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -19,6 +17,7 @@ import click
 from ottla import __version__
 from ottla.cli.command import Noun
 from ottla.cli.short_options import shorten
+from ottla.cli.streams import FULL, drop_output, not_written, open_missing
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -99,7 +98,7 @@ class LazyGroup(Noun):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Left to click, this would be exit code 1.
+            # Whoever read our output has seen enough. Left to click, this would be exit code 1.
             drop_output()
             ctx.exit(0)
 
@@ -149,15 +148,6 @@ def cli(bootstrap: str | None) -> None:
     """
 
 
-# What a write to a file says that takes no more.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def drop_output() -> None:
-    """Whoever read our output has seen enough: what is left of it goes nowhere, in silence."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
     try:
@@ -176,23 +166,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         drop_output()
         return 0
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
         drop_output()
-        click.echo(f"Error: not everything could be written: {error.strerror}", err=True)
+        click.echo(f"Error: {not_written(error)}", err=True)
         return 1
     return outcome if isinstance(outcome, int) else 0
 
 
-def open_missing_streams() -> None:
-    """Whoever started us may have closed standard streams: then Python has none, and the next
-    socket would get the number of one."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as we run
-
-
 def main() -> NoReturn:
     """The `ottla` script."""
-    open_missing_streams()
+    open_missing()
     sys.exit(run())

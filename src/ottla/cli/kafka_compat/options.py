@@ -15,12 +15,12 @@ code 1 too when it is asked for, and so do these.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ottla.cli.streams import FULL, drop_output, not_written
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -386,8 +386,14 @@ def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence
         return 1
     except BrokenPipeError:
         # Whoever read our output has seen enough; the interpreter must not complain about it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 0
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        drop_output()
+        print(not_written(error), file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     return code
