@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("ottla.pipelines")
 
+LOOPBACK: Final = "127.0.0.1"
 DEFAULTS: Final = {
     # What a query asks of offset, partition and timestamp reaches the source (`pushdown=true`).
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 _WHEN_LOCAL: Final = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
     "spark.ui.showConsoleProgress": "false",
 }
 
@@ -73,9 +74,13 @@ def spark_session(
         ) from None
 
     name_the_helper()
-    _choose_python(local=master.startswith("local"))
+    local = master.startswith("local")
+    _choose_python(local=local)
+    if local:
+        # Spark's pages (port 4040) heed no property: without this they are open to the network.
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     builder = SparkSession.builder.appName(name).master(master)
-    settings = DEFAULTS | (_WHEN_LOCAL if master.startswith("local") else {}) | (config or {})
+    settings = DEFAULTS | (_WHEN_LOCAL if local else {}) | (config or {})
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
