@@ -25,7 +25,9 @@ import pytest
 from ottla.testing.process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/quickstart.md", "docs/coming-from.md")
+README = "README.md"
+PAGES = (README, "docs/quickstart.md", "docs/coming-from.md")
+LIST = ".venv/bin/ottla topic list"
 STEP_SECONDS = 60
 MAKE_RUNS = "127.0.0.1:9092"
 
@@ -105,6 +107,10 @@ def check_shown(shown: str, printed: str) -> None:
 def test_a_tour_does_what_its_page_shows(page: str, broker: BrokerProcess) -> None:
     steps = tour(page)
     assert steps
+    if page != README:
+        # The reader comes from there, and what was typed there is still in the broker.
+        run(broker, tour(README)[0].text)
+    before = run(broker, LIST)
     exported = ""
     for step in steps:
         if step.kind == "order":
@@ -125,6 +131,10 @@ def test_a_tour_does_what_its_page_shows(page: str, broker: BrokerProcess) -> No
             f"{line}\n" for line in step.text.splitlines() if line.startswith("export ")
         )
     assert "Traceback" not in broker.log()
+    if page != README:
+        assert run(broker, LIST) == before, (
+            f"who types {page} a second time is stopped by the first"
+        )
 
 
 def test_the_banner_says_where_things_are_and_what_to_type(broker: BrokerProcess) -> None:

@@ -105,9 +105,8 @@ class Noun(click.Group):
             f"{name}, {short[name]}" if name in short else name: self.get_command(ctx, name)
             for name in self.list_commands(ctx)
         }
-        limit = formatter.width - 6 - max(map(len, found))
         rows = [
-            (names, command.get_short_help_str(limit))
+            (names, command.get_short_help_str(limit=200))
             for names, command in found.items()
             if command is not None and not command.hidden
         ]

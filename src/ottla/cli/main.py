@@ -7,9 +7,7 @@ topics does not load a broker. A test holds the lines equal to the commands' own
 
 from __future__ import annotations
 
-import errno
 import importlib
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -19,12 +17,10 @@ import click
 from ottla import __version__
 from ottla.cli.command import Noun
 from ottla.cli.short_options import shorten
+from ottla.cli.streams import FULL, drop_output, not_written, open_missing
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Entry(NamedTuple):
@@ -72,6 +68,7 @@ _ELSEWHERE = {
     "broker": "server start",
     **{verb: f"topic {verb}" for verb in ("create", "list", "describe", "alter", "delete")},
     "reset": "group reset",
+    "version": "--version",
 }
 
 
@@ -89,6 +86,10 @@ class LazyGroup(Noun):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if name == "help":
+            ctx.fail(
+                f"no command 'help'; did you mean `{' '.join(['ottla', *args[1:], '--help'])}`?"
+            )
         if name in _ELSEWHERE:
             ctx.fail(f"no command {name!r}; did you mean `ottla {_ELSEWHERE[name]}`?")
         return super().resolve_command(ctx, args)
@@ -97,7 +98,7 @@ class LazyGroup(Noun):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Left to click, this would be exit code 1.
+            # Whoever read our output has seen enough. Left to click, this would be exit code 1.
             drop_output()
             ctx.exit(0)
 
@@ -147,11 +148,6 @@ def cli(bootstrap: str | None) -> None:
     """
 
 
-def drop_output() -> None:
-    """Whoever read our output has seen enough: what is left of it goes nowhere, in silence."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
     try:
@@ -170,15 +166,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         drop_output()
         return 0
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
         drop_output()
-        what = error.filename or "the output cannot be written"
-        click.echo(f"Error: {what}: {error.strerror}", err=True)
+        click.echo(f"Error: {not_written(error)}", err=True)
         return 1
     return outcome if isinstance(outcome, int) else 0
 
 
 def main() -> NoReturn:
     """The `ottla` script."""
+    open_missing()
     sys.exit(run())

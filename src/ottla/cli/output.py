@@ -1,7 +1,8 @@
 """What commands print: tables for people, JSON for programs, one line when something is wrong.
 
-On a terminal a table is drawn by rich, with colour. In a pipe the same table is plain aligned
-columns that no width cuts off, and rich is not even loaded. `--json` fields are an interface:
+On a terminal a table is drawn by rich, with colour. One that is wider than the terminal would be
+folded there beyond recognition, so it is printed as plain aligned columns, whose long lines the
+terminal wraps. So it is in a pipe, where rich is not even loaded. `--json` fields are an interface:
 they are documented in each command's help and only ever added to.
 
 Exit codes: 0 when what was asked for is done, 1 when it is not, 2 for a misused command line.
@@ -14,15 +15,12 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Literal, NamedTuple
 
 import click
 
 from ottla.cli.harmless import harmless
 from ottla.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 class Column(NamedTuple):
@@ -61,7 +59,9 @@ def show_table(
     """A table; None is shown as a dash."""
     texts = [[column.text(cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
     if sys.stdout.isatty():
-        _draw(columns, texts, title)
+        # What names hold reaches a terminal escaped.
+        safe = [[harmless(text) for text in row] for row in texts]
+        _draw(columns, safe, None if title is None else harmless(title))
         return
     if title:
         click.echo(title)
@@ -83,33 +83,29 @@ def aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterato
 
 
 def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str | None) -> None:
-    from rich.console import Console
-
-    Console(highlight=False).print(drawn(columns, rows, title))
-
-
-def drawn(
-    columns: Sequence[Column], rows: Sequence[Sequence[object]], title: str | None = None
-) -> RenderableType:
-    """A table as rich draws it; None is shown as a dash."""
     from rich import box
-    from rich.console import Group
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
+    if title:
+        # A title of rich's own would be folded to the width of a table that may be narrow.
+        console.print(Text(title, style="bold"), soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(
-            column.title,
-            justify="right" if column.numeric else "left",
-            style="cyan" if number == 0 else None,
-            overflow="fold",
-        )
+        justify: Literal["left", "right"] = "right" if column.numeric else "left"
+        table.add_column(column.title, justify=justify, style="cyan" if number == 0 else None)
     for row in rows:
-        texts = (column.text(cell) for column, cell in zip(columns, row, strict=True))
-        table.add_row(*(Text(harmless(text)) for text in texts))
-    # A title of rich's own would be folded to the width of a table that may be narrow.
-    return Group(Text(harmless(title), style="bold"), table) if title else table
+        table.add_row(*map(Text, row))
+    unlimited = console.options.update(width=sys.maxsize)
+    if console.measure(table, options=unlimited).maximum <= console.width:
+        console.print(table)
+        return
+    header, *lines = aligned(columns, rows)
+    console.print(Text(header, style="bold"), soft_wrap=True)
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
 
 
 def say(text: str) -> None:

@@ -119,7 +119,9 @@ def parse_address(text: str) -> tuple[str, int]:
     well_formed = host.endswith("]") if host.startswith("[") else host and ":" not in host
     if not well_formed or not 0 < port < 65536:
         hint = f"HOST:PORT, such as {DEFAULT_BOOTSTRAP}"
-        if not address.startswith("[") and address.count(":") > 1:
+        if "://" in address:
+            hint = f"it without {address.partition('://')[0]}://, as {hint}"
+        elif not address.startswith("[") and address.count(":") > 1:
             hint = f"an IPv6 address in brackets, such as [::1]:{DEFAULT_PORT}"
         elif port_text and not 0 < port < 65536:
             hint += f"; {port_text!r} is no port, those are numbers from 1 to 65535"

@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("ottla.pipelines")
 
+LOOPBACK: Final = "127.0.0.1"
 DEFAULTS: Final = {
     # What a query asks of offset, partition and timestamp reaches the source (`pushdown=true`).
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 _WHEN_LOCAL: Final = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
 }
 NAME: Final = "ottla"
 
@@ -45,6 +46,7 @@ _APP_NAME: Final = "spark.app.name"
 _BAR: Final = "spark.ui.showConsoleProgress"
 _MASTER: Final = "spark.master"
 _PACKAGES: Final = "spark.jars.packages"
+_SUBMITTED: Final = "PYSPARK_SUBMIT_ARGS"
 _SHUFFLE: Final = "spark.sql.shuffle.partitions"
 _STDERR: Final = 2
 _THREADS = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
@@ -108,6 +110,9 @@ def spark_session(
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         java.prepare()
         python = interpreters.choose()
+        if _starts_local(given):
+            # Spark's pages (port 4040) heed no property: without this they are open to the network.
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     at_start = SparkConf(loadDefaults=False)
     for key, value in given.items():
         at_start.set(key, value)
@@ -139,6 +144,13 @@ def _ours(known: Mapping[str, str], terminal: bool, cores: int) -> dict[str, str
     return missing
 
 
+def _starts_local(given: Mapping[str, str]) -> bool:
+    """Whether the master that Spark will have is a local one, as far as one can tell before."""
+    submitted = re.search(r"--master[\s=]+['\"]?([^\s'\"]+)", os.environ.get(_SUBMITTED, ""))
+    named = given.get(_MASTER) or (submitted and submitted[1]) or _defaults_file().get(_MASTER)
+    return named is None or named.startswith("local")
+
+
 def _threads(master: str, cores: int) -> int:
     """How many tasks a local master runs at a time."""
     match = _THREADS.fullmatch(master)
@@ -168,7 +180,7 @@ def _refuse_missing(wanted: list[str], there: str | None) -> None:
 
 
 def _bar_is_asked_for() -> bool:
-    return _BAR in os.environ.get("PYSPARK_SUBMIT_ARGS", "") or _BAR in _defaults_file()
+    return _BAR in os.environ.get(_SUBMITTED, "") or _BAR in _defaults_file()
 
 
 def _defaults_file() -> dict[str, str]:

@@ -56,7 +56,7 @@ class DataFolder:
         except BlockingIOError:
             raise StorageUnavailable(
                 f"the data folder {self.path} is in use by another process; stop that broker, or "
-                f"give this one a folder of its own (log.dirs)"
+                f"give this one a folder of its own with --data-dir (log.dirs in the file)"
             ) from None
         except CheckpointError as error:
             raise StorageUnavailable(str(error)) from None

@@ -80,6 +80,24 @@ def test_what_is_under_another_command_is_named(ottla: Run, typed: str, meant: s
     assert ottla(*meant.split(), "--help").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("version", "--version"),
+        ("help", "--help"),
+        ("help topic", "topic --help"),
+        ("help topic create", "topic create --help"),
+    ],
+)
+def test_a_word_that_is_an_option_here_is_answered_with_it(
+    ottla: Run, typed: str, meant: str
+) -> None:
+    result = ottla(*typed.split())
+    assert result.exit_code == 2
+    assert f"did you mean `ottla {meant}`?" in result.stderr
+    assert ottla(*meant.split()).exit_code == 0
+
+
 def test_no_command_shows_the_help(ottla: Run) -> None:
     result = ottla()
     assert result.exit_code == 2
@@ -120,9 +138,9 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "arguments", "said"),
     [
-        ("ottla", ["tools", "list"], "Error: the output cannot be written: "),
-        ("ottla", ["log", "dump", "--verify", "."], "Error: the output cannot be written: "),
-        ("ottla.cli.kafka_compat", ["kafka-storage", "random-uuid"], "The output cannot be "),
+        ("ottla", ["tools", "list"], "Error: not everything could be written: "),
+        ("ottla", ["log", "dump", "--verify", "."], "Error: not everything could be written: "),
+        ("ottla.cli.kafka_compat", ["kafka-storage", "random-uuid"], "not everything could be "),
     ],
 )
 def test_a_full_disk_under_the_output_is_one_line(
@@ -142,3 +160,23 @@ def test_a_full_disk_under_the_output_is_one_line(
     assert done.stderr.startswith(said)
     assert done.stderr.endswith("No space left on device\n")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_traceback(closed: str) -> None:
+    code = (
+        "import sys; from ottla.cli.main import main\n"
+        "sys.argv[1:] = ['tools', 'list']\n"
+        "try: main()\n"
+        "finally: print(sys.stdin.buffer.read(), file=sys.stderr)"
+    )
+    result = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0
+    assert result.stderr.endswith("" if "2>&-" in closed else "b''\n")
+    assert "Traceback" not in result.stderr

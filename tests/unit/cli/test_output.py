@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import click
@@ -30,15 +31,22 @@ def test_in_a_pipe_there_is_no_colour_and_none_is_a_dash(
     assert capsys.readouterr().out == "title\nNAME  SIZE\na        -\n"
 
 
-def test_on_a_terminal_rich_draws_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> Terminal:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.delenv("NO_COLOR", raising=False)
+    return terminal
+
+
+def test_on_a_terminal_rich_draws_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch, 80)
     show_table(COLUMNS, [("[red]a", 1000)], title="[blue]title")
     text = terminal.getvalue()
     assert "[blue]title" in text
@@ -46,6 +54,18 @@ def test_on_a_terminal_rich_draws_the_table(monkeypatch: pytest.MonkeyPatch) -> 
     assert "─" in text
     assert "1,000" in text
     assert "[red]a" in text  # data is never taken for markup
+
+
+@pytest.mark.parametrize("width", [1, 8, 40, 80])
+def test_a_table_wider_than_the_terminal_is_not_folded(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    terminal = on_a_terminal(monkeypatch, width)
+    member = "[red]" + "m" * 90
+    show_table(COLUMNS, [(member, 1), ("a", 1000)], title="title " * 20)
+    title, *lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
+    assert title == "title " * 20
+    assert lines == list(aligned(COLUMNS, [[member, "1"], ["a", "1,000"]]))
 
 
 def test_thousands_are_separated_where_a_number_counts_and_not_where_it_is_a_name(

@@ -60,6 +60,13 @@ def test_an_ipv6_address_without_brackets_is_refused_with_brackets(text: str) ->
         bootstrap_servers(text)
 
 
+@pytest.mark.parametrize("scheme", ["http://", "PLAINTEXT://"])
+@pytest.mark.parametrize("address", ["127.0.0.1:9092", "localhost", "[::1]:9092"])
+def test_an_address_with_a_scheme_is_refused_by_its_scheme(scheme: str, address: str) -> None:
+    with pytest.raises(ValueError, match=f"give it without {scheme}, as HOST:PORT, such as"):
+        bootstrap_servers(scheme + address)
+
+
 def test_what_is_no_port_is_said() -> None:
     with pytest.raises(ValueError, match="'65536' is no port, those are numbers from 1 to 65535"):
         bootstrap_servers("a:65536")

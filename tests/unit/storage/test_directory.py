@@ -113,8 +113,9 @@ def test_a_broker_needs_a_folder() -> None:
 class TestOwnership:
     async def test_a_folder_in_use_is_refused_by_name(self, broker: Broker) -> None:
         second = broker.make()
-        with pytest.raises(StorageUnavailable, match="/data is in use by another process"):
+        with pytest.raises(StorageUnavailable, match="/data is in use by another proc") as refused:
             second.open_folders()
+        assert "a folder of its own with --data-dir (log.dirs in the file)" in str(refused.value)
 
     async def test_a_closed_folder_can_be_taken(self, broker: Broker) -> None:
         await broker.directories.close()

@@ -68,7 +68,9 @@ def load(name: str) -> Tool | None:
 def run(name: str, arguments: Sequence[str]) -> int:
     """Run one tool; returns its exit code."""
     from ottla.cli.kafka_compat.options import guarded
+    from ottla.cli.streams import open_missing
 
+    open_missing()
     tool = load(name)
     if tool is None:
         from ottla.cli.names import nearest

@@ -15,14 +15,13 @@ code 1 too when it is asked for, and so do these.
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ottla.cli.streams import FULL, drop_output, not_written
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -396,14 +395,13 @@ def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence
         return 1
     except BrokenPipeError:
         # Whoever read our output has seen enough; the interpreter must not complain about it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno not in FULL:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        what = error.filename or "The output cannot be written"
-        print(f"{what}: {error.strerror}", file=sys.stderr)
+        drop_output()
+        print(not_written(error), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
