@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +27,50 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 def broker() -> Iterator[Broker]:
     with Broker({"auto.create.topics.enable": "false"}, topics={"orders": 3, "one": 1}) as broker:
         yield broker
+
+
+class Forwarder:
+    """Another address of a broker, which ends while the broker stays."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        self._threads: list[threading.Thread] = []
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Forwarder:
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._sockets:
+            with suppress(OSError):  # the other side may have been first
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()
+
+    def _start(self, call: Callable[..., None], *arguments: socket.socket) -> None:
+        thread = threading.Thread(target=call, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                self._sockets += [client, server]
+                self._start(self._forward, client, server)
+                self._start(self._forward, server, client)
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
 
 
 def rows(**columns: Any) -> pa.RecordBatch:
@@ -216,6 +262,20 @@ def test_a_broker_that_restarts_is_waited_for(broker: Broker):
     finally:
         delivery.close()
     assert values(broker) == numbered(300)
+
+
+def test_a_bootstrap_address_that_is_gone_leaves_the_brokers_that_are_known(broker: Broker):
+    with Forwarder(broker.bootstrap) as bootstrap:
+        settings = WriteOptions(bootstrap.address, "one", backoff=0.02, delivery_timeout=30.0)
+        delivery = Delivery(settings)
+        delivery.add(rows(value=numbered(10)))
+    try:
+        fault = broker.faults.error("NOT_LEADER_OR_FOLLOWER", "Produce")
+        assert delivery.finish().records == 10
+    finally:
+        delivery.close()
+    assert fault.hits == 1
+    assert values(broker) == numbered(10)
 
 
 def test_what_does_not_pass_in_time_fails_with_the_last_trouble(broker: Broker):
