@@ -9,14 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from ottla.errors import ErrorCode
+from ottla.pipelines.sink.columns import columns_of
 from ottla.pipelines.sink.delivery import Delivery
+from ottla.pipelines.sink.encoder import Encoder, Format
 from ottla.pipelines.sink.failures import WriteFailed
 from ottla.pipelines.sink.options import WriteOptions
+from ottla.pipelines.sink.producer import Producer
 from ottla.pipelines.sink.writer import Written, write_rows
 from ottla.testing import Broker
 
@@ -276,6 +280,29 @@ def test_a_bootstrap_address_that_is_gone_leaves_the_brokers_that_are_known(brok
         delivery.close()
     assert fault.hits == 1
     assert values(broker) == numbered(10)
+
+
+def test_no_partition_waits_for_all_batches_of_another(broker: Broker):
+    settings = WriteOptions(broker.bootstrap, "orders", batch_bytes=200, request_bytes=1)
+    producer = Producer(settings, "the rows")
+    producer.partitions("orders")
+    form = producer.begin(Format(batch_bytes=settings.batch_bytes))
+    encoder = Encoder(form)
+    columns = columns_of(rows(value=[b"x" * 100] * 20))
+    many = [*encoder.add(("orders", 0), columns, np.arange(20), 0, 20, 0)]
+    assert len(many) > 10
+    [*_] = encoder.add(("orders", 1), columns, np.arange(1), 0, 1, 20)
+    # A request has room for one batch, and after three of them there is an end.
+    broker.faults.error("INVALID_RECORD", "Produce", after=3, times=None)
+    try:
+        with producer._changed:  # nothing is sent before all of them wait
+            for batch in (*many, *encoder.finish()):
+                producer.send(batch)
+        with pytest.raises(WriteFailed):
+            producer.flush()
+    finally:
+        producer.close()
+    assert len(broker.consume("orders", partition=1)) == 1
 
 
 def test_what_does_not_pass_in_time_fails_with_the_last_trouble(broker: Broker):

@@ -252,7 +252,9 @@ class Producer:
                     return [], lost
                 if batches:
                     for batch in batches:
-                        lane = self._lanes[batch.topic, batch.partition]
+                        place = batch.topic, batch.partition
+                        # To the end of the line: a request has no room for all of them.
+                        lane = self._lanes[place] = self._lanes.pop(place)
                         lane.waiting.popleft()
                         lane.sending = True
                         if lane.bumps:
