@@ -353,6 +353,17 @@ def test_a_row_too_large_for_its_topic_fails_by_its_number(broker: Broker):
     )
 
 
+def test_batches_after_a_large_row_have_their_usual_size(broker: Broker):
+    written = write(
+        broker,
+        rows(value=[b"a" * 100_000, *[b"b" * 100] * 900]),
+        topic="one",
+        kafka_batch_size=1000,
+    )
+    assert written.records == 901
+    assert written.batches > 100
+
+
 def test_max_request_size_is_kept_when_given(broker: Broker):
     with pytest.raises(WriteFailed, match=r"row 1 .* kafka.max.request.size=5000"):
         write(broker, rows(value=[b"a", b"b" * 6000]), topic="one", kafka_max_request_size=5000)

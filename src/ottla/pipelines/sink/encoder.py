@@ -187,7 +187,7 @@ class _Native:
     def __init__(self, form: Format, encode: Callable[..., int]) -> None:
         self._form = form
         self._encode = encode
-        self._buffer = np.empty(min(_FIRST_BYTES, form.batch_bytes), np.uint8)
+        self._buffer = self._new()
         self._rows = np.empty(_FIRST_ROWS, np.int64)
         self._state = np.zeros(loops.STATE_SIZE, np.int64)
 
@@ -232,7 +232,13 @@ class _Native:
             record_count=count,
         )
         self._state[:] = 0
+        if self._buffer.size > form.batch_bytes:
+            # One record was larger than a batch may be; those after it are not to have its room.
+            self._buffer = self._new()
         return batch
+
+    def _new(self) -> NDArray[np.uint8]:
+        return np.empty(min(_FIRST_BYTES, self._form.batch_bytes), np.uint8)
 
     def _grow(self) -> bool:
         """Make room for the next record; False when the batch is full instead."""
