@@ -213,6 +213,48 @@ def test_a_broker_that_has_forgotten_the_producer_is_sent_a_new_epoch(broker: Br
     assert values(broker) == numbered(count)
 
 
+def test_the_tasks_of_a_process_have_one_producer_id_after_another(broker: Broker):
+    asked = broker.faults.delay(0, "InitProducerId", times=None)
+    for at in range(0, 40, 10):
+        write(broker, rows(value=numbered(40)[at : at + 10]), topic="one", kafka_batch_size=100)
+    assert asked.hits == 1
+    assert values(broker) == numbered(40)
+    # Who does not know the id, or not the partition, takes any number for the first.
+    broker.delete_topic("one")
+    broker.create_topic("one", 1)
+    write(broker, rows(value=numbered(5)), topic="one")
+    assert asked.hits == 1
+    assert values(broker) == numbered(5)
+
+
+def test_a_task_that_failed_leaves_no_producer_id(broker: Broker):
+    asked = broker.faults.delay(0, "InitProducerId", times=None)
+    broker.faults.error("INVALID_RECORD", "Produce", processed=True)
+    with pytest.raises(WriteFailed):
+        write(broker, rows(value=[b"a", b"b"]), topic="one")
+    write(broker, rows(value=[b"c", b"d"]), topic="one")
+    assert asked.hits == 2
+    assert values(broker) == [b"a", b"b", b"c", b"d"]
+
+
+def test_what_another_cluster_gave_out_is_not_used(broker: Broker):
+    # Both give out the same ids, and would take the same numbers for a repetition.
+    with Broker({"auto.create.topics.enable": "false"}, topics={"one": 1}) as other:
+        for each in (broker, other, broker, other):
+            write(each, rows(value=[b"a", b"b"]), topic="one")
+        assert values(broker) == values(other) == [b"a", b"b"] * 2
+
+
+def test_a_gap_behind_an_earlier_task_begins_a_new_epoch(broker: Broker):
+    write(broker, rows(value=numbered(10)), topic="one")
+    broker.faults.error("OUT_OF_ORDER_SEQUENCE_NUMBER", "Produce")
+    write(broker, rows(value=numbered(30)[10:]), topic="one", kafka_batch_size=100)
+    asked = broker.faults.delay(0, "InitProducerId", times=None)
+    write(broker, rows(value=numbered(40)[30:]), topic="one")
+    assert asked.hits == 1, "with partitions at different epochs it is left to nobody"
+    assert values(broker) == numbered(40)
+
+
 def test_a_producer_id_that_is_refused_says_how_to_do_without(broker: Broker):
     broker.faults.error("CLUSTER_AUTHORIZATION_FAILED", "InitProducerId", times=None)
     with pytest.raises(WriteFailed, match=r"no producer id .* set delivery=at_least_once"):

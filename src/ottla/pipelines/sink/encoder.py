@@ -78,14 +78,23 @@ class Format:
 
 
 class Encoder:
-    """The batches in the making of one task; with `native`, by the native loop if there is."""
+    """The batches in the making of one task; with `native`, by the native loop if there is.
 
-    def __init__(self, form: Format, *, native: bool = True) -> None:
+    `sequences` says which number each partition's next record has, and is kept current.
+    """
+
+    def __init__(
+        self,
+        form: Format,
+        sequences: dict[tuple[str, int], int] | None = None,
+        *,
+        native: bool = True,
+    ) -> None:
         self._form = form
         found = loops.load() if native else None
         self._encode = None if found is None else found.encode
         self._open: dict[tuple[str, int], _Making] = {}
-        self._sequences: dict[tuple[str, int], int] = {}
+        self._sequences = {} if sequences is None else sequences
 
     def add(
         self,

@@ -80,6 +80,10 @@ class Leaders:
         answer = self._patiently(ask)
         return answer.producer_id, answer.producer_epoch
 
+    def cluster_id(self) -> str | None:
+        """The id of the cluster; None from a broker that does not say."""
+        return self._patiently(lambda: self._router.metadata(())).cluster_id
+
     def partitions(self, topic: str) -> tuple[int, list[int]]:
         """How many partitions a topic has, and those with a leader.
 
