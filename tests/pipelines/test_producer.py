@@ -363,6 +363,13 @@ def test_what_does_not_pass_in_time_fails_with_the_last_trouble(broker: Broker):
     assert "kafka.delivery.timeout.ms" in str(caught.value)
 
 
+def test_a_row_that_brokers_hang_up_on_is_said_to_be_large():
+    with Broker({"socket.request.max.bytes": "200000"}, topics={"one": 1}) as broker:
+        settings = WriteOptions(broker.bootstrap, "one", request_bytes=100_000, retries=1)
+        with pytest.raises(WriteFailed, match=r"3000\d\d bytes.* its socket\.request\.max\.bytes"):
+            write_rows(iter([rows(value=[b"b" * 300_000])]), settings)
+
+
 def test_retries_0_means_one_attempt(broker: Broker):
     fault = broker.faults.error("NOT_ENOUGH_REPLICAS", "Produce", times=None)
     with pytest.raises(WriteFailed, match=r"after .* 1 attempts"):

@@ -393,10 +393,19 @@ class Producer:
     def _too_late(self, batch: Batch, lane: _Lane) -> WriteFailed:
         trouble = lane.trouble or KafkaError(ErrorCode.REQUEST_TIMED_OUT)
         waited = time.monotonic() - batch.since
+        hint = ""
+        if (
+            trouble.code is ErrorCode.NETWORK_EXCEPTION
+            and len(batch.data) > self._settings.request_bytes
+        ):
+            hint = (
+                f"; the batch has {len(batch.data)} bytes, and a broker hangs up on a request "
+                "above its socket.request.max.bytes"
+            )
         return self._rows_failed(
             batch,
             f"not acknowledged after {waited:.1f} s and {batch.attempts} attempts"
-            f" (kafka.delivery.timeout.ms, kafka.retries), at last: {trouble}",
+            f" (kafka.delivery.timeout.ms, kafka.retries), at last: {trouble}{hint}",
             trouble.code,
         )
 
