@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from ottla.errors import ErrorCode
 from ottla.pipelines.sink import delivery as delivery_module
+from ottla.pipelines.sink.columns import columns_of
 from ottla.pipelines.sink.delivery import Delivery
+from ottla.pipelines.sink.encoder import Encoder, Format
 from ottla.pipelines.sink.failures import WriteFailed
 from ottla.pipelines.sink.options import WriteOptions
+from ottla.pipelines.sink.producer import Producer
 from ottla.pipelines.sink.writer import Written, write_rows
 from ottla.testing import Broker
 
@@ -27,6 +33,50 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 def broker() -> Iterator[Broker]:
     with Broker({"auto.create.topics.enable": "false"}, topics={"orders": 3, "one": 1}) as broker:
         yield broker
+
+
+class Forwarder:
+    """Another address of a broker, which ends while the broker stays."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        self._threads: list[threading.Thread] = []
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Forwarder:
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._sockets:
+            with suppress(OSError):  # the other side may have been first
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()
+
+    def _start(self, call: Callable[..., None], *arguments: socket.socket) -> None:
+        thread = threading.Thread(target=call, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                self._sockets += [client, server]
+                self._start(self._forward, client, server)
+                self._start(self._forward, server, client)
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
 
 
 def rows(**columns: Any) -> pa.RecordBatch:
@@ -165,6 +215,48 @@ def test_a_broker_that_has_forgotten_the_producer_is_sent_a_new_epoch(broker: Br
     assert values(broker) == numbered(count)
 
 
+def test_the_tasks_of_a_process_have_one_producer_id_after_another(broker: Broker):
+    asked = broker.faults.delay(0, "InitProducerId", times=None)
+    for at in range(0, 40, 10):
+        write(broker, rows(value=numbered(40)[at : at + 10]), topic="one", kafka_batch_size=100)
+    assert asked.hits == 1
+    assert values(broker) == numbered(40)
+    # Who does not know the id, or not the partition, takes any number for the first.
+    broker.delete_topic("one")
+    broker.create_topic("one", 1)
+    write(broker, rows(value=numbered(5)), topic="one")
+    assert asked.hits == 1
+    assert values(broker) == numbered(5)
+
+
+def test_a_task_that_failed_leaves_no_producer_id(broker: Broker):
+    asked = broker.faults.delay(0, "InitProducerId", times=None)
+    broker.faults.error("INVALID_RECORD", "Produce", processed=True)
+    with pytest.raises(WriteFailed):
+        write(broker, rows(value=[b"a", b"b"]), topic="one")
+    write(broker, rows(value=[b"c", b"d"]), topic="one")
+    assert asked.hits == 2
+    assert values(broker) == [b"a", b"b", b"c", b"d"]
+
+
+def test_what_another_cluster_gave_out_is_not_used(broker: Broker):
+    # Both give out the same ids, and would take the same numbers for a repetition.
+    with Broker({"auto.create.topics.enable": "false"}, topics={"one": 1}) as other:
+        for each in (broker, other, broker, other):
+            write(each, rows(value=[b"a", b"b"]), topic="one")
+        assert values(broker) == values(other) == [b"a", b"b"] * 2
+
+
+def test_a_gap_behind_an_earlier_task_begins_a_new_epoch(broker: Broker):
+    write(broker, rows(value=numbered(10)), topic="one")
+    broker.faults.error("OUT_OF_ORDER_SEQUENCE_NUMBER", "Produce")
+    write(broker, rows(value=numbered(30)[10:]), topic="one", kafka_batch_size=100)
+    asked = broker.faults.delay(0, "InitProducerId", times=None)
+    write(broker, rows(value=numbered(40)[30:]), topic="one")
+    assert asked.hits == 1, "with partitions at different epochs it is left to nobody"
+    assert values(broker) == numbered(40)
+
+
 def test_a_producer_id_that_is_refused_says_how_to_do_without(broker: Broker):
     broker.faults.error("CLUSTER_AUTHORIZATION_FAILED", "InitProducerId", times=None)
     with pytest.raises(WriteFailed, match=r"no producer id .* set delivery=at_least_once"):
@@ -220,6 +312,43 @@ def test_a_broker_that_restarts_is_waited_for(broker: Broker):
     assert values(broker) == numbered(300)
 
 
+def test_a_bootstrap_address_that_is_gone_leaves_the_brokers_that_are_known(broker: Broker):
+    with Forwarder(broker.bootstrap) as bootstrap:
+        settings = WriteOptions(bootstrap.address, "one", backoff=0.02, delivery_timeout=30.0)
+        delivery = Delivery(settings)
+        delivery.add(rows(value=numbered(10)))
+    try:
+        fault = broker.faults.error("NOT_LEADER_OR_FOLLOWER", "Produce")
+        assert delivery.finish().records == 10
+    finally:
+        delivery.close()
+    assert fault.hits == 1
+    assert values(broker) == numbered(10)
+
+
+def test_no_partition_waits_for_all_batches_of_another(broker: Broker):
+    settings = WriteOptions(broker.bootstrap, "orders", batch_bytes=200, request_bytes=1)
+    producer = Producer(settings, "the rows")
+    producer.partitions("orders")
+    form = producer.begin(Format(batch_bytes=settings.batch_bytes))
+    encoder = Encoder(form)
+    columns = columns_of(rows(value=[b"x" * 100] * 20))
+    many = [*encoder.add(("orders", 0), columns, np.arange(20), 0, 20, 0)]
+    assert len(many) > 10
+    [*_] = encoder.add(("orders", 1), columns, np.arange(1), 0, 1, 20)
+    # A request has room for one batch, and after three of them there is an end.
+    broker.faults.error("INVALID_RECORD", "Produce", after=3, times=None)
+    try:
+        with producer._changed:  # nothing is sent before all of them wait
+            for batch in (*many, *encoder.finish()):
+                producer.send(batch)
+        with pytest.raises(WriteFailed):
+            producer.flush()
+    finally:
+        producer.close()
+    assert len(broker.consume("orders", partition=1)) == 1
+
+
 def test_what_does_not_pass_in_time_fails_with_the_last_trouble(broker: Broker):
     broker.faults.error("NOT_ENOUGH_REPLICAS", "Produce", times=None)
     with pytest.raises(
@@ -265,6 +394,13 @@ def test_a_stream_does_not_wait_for_a_topic_that_is_not_there(
         write_rows(iter([rows(value=[b"a"])]), settings)
 
 
+def test_a_row_that_brokers_hang_up_on_is_said_to_be_large():
+    with Broker({"socket.request.max.bytes": "200000"}, topics={"one": 1}) as broker:
+        settings = WriteOptions(broker.bootstrap, "one", request_bytes=100_000, retries=1)
+        with pytest.raises(WriteFailed, match=r"3000\d\d bytes.* its socket\.request\.max\.bytes"):
+            write_rows(iter([rows(value=[b"b" * 300_000])]), settings)
+
+
 def test_retries_0_means_one_attempt(broker: Broker):
     fault = broker.faults.error("NOT_ENOUGH_REPLICAS", "Produce", times=None)
     with pytest.raises(WriteFailed, match=r"after .* 1 attempts"):
@@ -295,6 +431,17 @@ def test_a_row_too_large_for_its_topic_fails_by_its_number(broker: Broker):
         "row 6 (counted from 0) of the rows was not written: small-0 refused it with "
         "MESSAGE_TOO_LARGE: "
     )
+
+
+def test_batches_after_a_large_row_have_their_usual_size(broker: Broker):
+    written = write(
+        broker,
+        rows(value=[b"a" * 100_000, *[b"b" * 100] * 900]),
+        topic="one",
+        kafka_batch_size=1000,
+    )
+    assert written.records == 901
+    assert written.batches > 100
 
 
 def test_max_request_size_is_kept_when_given(broker: Broker):

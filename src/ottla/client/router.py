@@ -133,11 +133,11 @@ class Router:
 
     # -- what they know
 
-    def metadata(self, topics: Iterable[str] | None) -> MetadataResponse:
-        """The brokers, and these topics (None: all), none of which is created by asking."""
+    def metadata(self, topics: Iterable[str] | None, *, create: bool = False) -> MetadataResponse:
+        """The brokers, and these topics (None: all); asking creates one only with `create`."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         answer: MetadataResponse = self.any().ask(
-            MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+            MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         )
         for broker in answer.brokers:
             self._nodes[broker.node_id] = Node(

@@ -181,13 +181,29 @@ def _headers_of(column: Any) -> tuple[Longs, Blobs, Blobs]:
     if nulls.any() and (np.diff(lists)[nulls != 0] != 0).any():
         # Arrow lets a null list point at headers; written out they would appear from nowhere.
         return _headers_of(_without_null_lists(column))
-    names, values = blobs_of(pairs.field(0)), blobs_of(pairs.field(1))
+    names, values = blobs_of(_readable(pairs.field(0))), blobs_of(pairs.field(1))
     nameless = names.nulls | _nulls_of(pairs)
     if nameless.any():
         for row in range(count):
             if nameless[lists[row] : lists[row + 1]].any():
                 raise RowFailed(row, "it has a header without a key")
     return lists, names, values
+
+
+def _readable(names: Any) -> Any:
+    """Header keys as valid UTF-8: as in Java, what is not gets replacement characters."""
+    import pyarrow as pa
+
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid:
+        kind = pa.large_binary() if pa.types.is_large_string(names.type) else pa.binary()
+        raw = names.view(kind).to_pylist()
+        return pa.array(
+            [None if name is None else name.decode("utf-8", "replace") for name in raw],
+            names.type,
+        )
+    return names
 
 
 def _without_null_lists(column: Any) -> Any:

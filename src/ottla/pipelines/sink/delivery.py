@@ -48,7 +48,8 @@ class Delivery:
         except BaseException:
             self._producer.close()
             raise
-        self._encoder = Encoder(form)
+        identity = self._producer.identity
+        self._encoder = Encoder(form, None if identity is None else identity.sequences)
 
     def add(self, batch: Any) -> None:
         """Route and encode the rows of a `pyarrow.RecordBatch`, and send what is full."""

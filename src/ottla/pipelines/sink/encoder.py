@@ -78,14 +78,23 @@ class Format:
 
 
 class Encoder:
-    """The batches in the making of one task; with `native`, by the native loop if there is."""
+    """The batches in the making of one task; with `native`, by the native loop if there is.
 
-    def __init__(self, form: Format, *, native: bool = True) -> None:
+    `sequences` says which number each partition's next record has, and is kept current.
+    """
+
+    def __init__(
+        self,
+        form: Format,
+        sequences: dict[tuple[str, int], int] | None = None,
+        *,
+        native: bool = True,
+    ) -> None:
         self._form = form
         found = loops.load() if native else None
         self._encode = None if found is None else found.encode
         self._open: dict[tuple[str, int], _Making] = {}
-        self._sequences: dict[tuple[str, int], int] = {}
+        self._sequences = {} if sequences is None else sequences
 
     def add(
         self,
@@ -187,7 +196,7 @@ class _Native:
     def __init__(self, form: Format, encode: Callable[..., int]) -> None:
         self._form = form
         self._encode = encode
-        self._buffer = np.empty(min(_FIRST_BYTES, form.batch_bytes), np.uint8)
+        self._buffer = self._new()
         self._rows = np.empty(_FIRST_ROWS, np.int64)
         self._state = np.zeros(loops.STATE_SIZE, np.int64)
 
@@ -232,7 +241,13 @@ class _Native:
             record_count=count,
         )
         self._state[:] = 0
+        if self._buffer.size > form.batch_bytes:
+            # One record was larger than a batch may be; those after it are not to have its room.
+            self._buffer = self._new()
         return batch
+
+    def _new(self) -> NDArray[np.uint8]:
+        return np.empty(min(_FIRST_BYTES, self._form.batch_bytes), np.uint8)
 
     def _grow(self) -> bool:
         """Make room for the next record; False when the batch is full instead."""

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ottla.client.router import Router, check, error_code
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.messages.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseTopic,
-)
+from ottla.protocol.messages.metadata import MetadataResponseTopic
 from ottla.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
@@ -97,6 +92,10 @@ class Leaders:
         answer = self._patiently(ask)
         return answer.producer_id, answer.producer_epoch
 
+    def cluster_id(self) -> str | None:
+        """The id of the cluster; None from a broker that does not say."""
+        return self._patiently(lambda: self._router.metadata(())).cluster_id
+
     def partitions(self, topic: str) -> tuple[int, list[int]]:
         """How many partitions a topic has, and those with a leader.
 
@@ -131,12 +130,7 @@ class Leaders:
         self._router.close()
 
     def _look(self, topics: Iterable[str]) -> list[MetadataResponseTopic]:
-        answer: MetadataResponse = self._router.any().ask(
-            MetadataRequest(
-                topics=[MetadataRequestTopic(name=name) for name in topics],
-                allow_auto_topic_creation=True,
-            )
-        )
+        answer = self._router.metadata(topics, create=True)
         for broker in answer.brokers:
             self._addresses[broker.node_id] = (broker.host, broker.port)
         for topic in answer.topics:

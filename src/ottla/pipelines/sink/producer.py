@@ -23,7 +23,8 @@ either is a success. Without it such a repetition is a second copy. A broker tha
 the producer (UNKNOWN_PRODUCER_ID, from those before 2.5 whose retention took all of its records) is
 sent the batch as the first of a new epoch, as Java does. A sequence that the broker finds out of
 order means that an acknowledged batch is lost: Java begins a new epoch there and goes on without
-it; here the task fails, and Spark writes its rows again.
+it; here the task fails, and Spark writes its rows again. Only where that batch was of an earlier
+task, which had the same producer id (`identities`), a new epoch is all that can be done.
 
 acks=0 is fire and forget: only a connection that breaks is noticed.
 """
@@ -41,6 +42,7 @@ from ottla.client.router import error_code
 from ottla.client.wire import Wire
 from ottla.errors import ErrorCode, KafkaError
 from ottla.pipelines.outage import Outage
+from ottla.pipelines.sink import identities
 from ottla.pipelines.sink.encoder import Batch, Format, restamp, split
 from ottla.pipelines.sink.failures import WriteFailed, row_failed
 from ottla.pipelines.sink.leaders import NOBODY, UNREACHABLE, Leaders, Place, waited_for
@@ -80,6 +82,8 @@ class _Lane:
     excused: float = 0.0
     """When the last trouble was seen that a stream waits out: time before that does not count."""
     trouble: KafkaError | None = None
+    acknowledged: bool = False
+    """Whether something of this task is."""
     bumps: int = 0
     """Epochs of the producer that were begun for this partition."""
     first: int = 0
@@ -104,6 +108,8 @@ class Producer:
         self._settings = settings
         self._task = task
         self.form = Format()
+        self.identity: identities.Identity | None = None
+        """Its producer id, and where the sequence numbers of its batches begin."""
         self._outage = Outage(LOGGER, f"The writing of {task}")
         self._leaders = Leaders(settings, self._outage)
         # what is on its way, guarded by `_changed`
@@ -115,6 +121,8 @@ class Producer:
         self._totals = Totals(0, 0, 0, 0)
         self._failure: WriteFailed | None = None
         self._closed = False
+        self._cluster: str | None = None
+        self._done = False
 
     # -- the task's side
 
@@ -122,12 +130,16 @@ class Producer:
         """How batches are to be made: `form`, with a producer id when writes are idempotent."""
         if self._settings.idempotent:
             try:
-                producer_id, epoch = self._leaders.producer_id()
+                self._cluster = self._leaders.cluster_id()
+                identity = identities.take(self._cluster)
+                if identity is None:
+                    identity = identities.Identity(*self._leaders.producer_id())
             except KafkaError as error:
                 raise WriteFailed(
                     f"{self._task} was not written: {self._no_producer_id(error)}", error.code
                 ) from None
-            form = replace(form, producer_id=producer_id, producer_epoch=epoch)
+            self.identity = identity
+            form = replace(form, producer_id=identity.producer_id, producer_epoch=identity.epoch)
         self.form = form
         return form
 
@@ -153,6 +165,7 @@ class Producer:
             while self._buffered >= self._settings.buffer_bytes and self._failure is None:
                 self._changed.wait(_STALE)
             self._raise_failure()
+            self._done = False
             batch.since = time.monotonic()
             lane = self._lanes.get(place)
             if lane is None:
@@ -169,6 +182,7 @@ class Producer:
             while self._buffered and self._failure is None:
                 self._changed.wait(_STALE)
             self._raise_failure()
+            self._done = True
             return self._totals
 
     def close(self) -> None:
@@ -183,6 +197,10 @@ class Producer:
         self._leaders.close()
         for thread in threads:
             thread.join(_LAST_WORDS)
+        # A partition that had to begin a new epoch is not where the others are.
+        if self._done and self.identity and not any(lane.bumps for lane in self._lanes.values()):
+            identities.leave(self._cluster, self.identity)
+            self._done = False
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -260,7 +278,9 @@ class Producer:
                     return [], lost
                 if batches:
                     for batch in batches:
-                        lane = self._lanes[batch.topic, batch.partition]
+                        place = batch.topic, batch.partition
+                        # To the end of the line: a request has no room for all of them.
+                        lane = self._lanes[place] = self._lanes.pop(place)
                         lane.waiting.popleft()
                         lane.sending = True
                         if lane.bumps:
@@ -333,6 +353,7 @@ class Producer:
             lane.trouble = None
             if self._outage.lasts and not any(each.trouble for each in self._lanes.values()):
                 self._outage.over()
+            lane.acknowledged = True
             self._buffered -= len(batch.data)
             self._totals = _with(self._totals, batch)
         elif code in _TOO_LARGE and len(batch) > 1:
@@ -340,7 +361,7 @@ class Producer:
             first, second = split(batch, self.form)
             lane.waiting.extendleft((second, first))
             self._buffered += len(first.data) + len(second.data) - len(batch.data)
-        elif code is ErrorCode.UNKNOWN_PRODUCER_ID and self.form.producer_id >= 0:
+        elif self._is_forgotten(code, batch, lane):
             assert answer is not None
             lane.first = batch.sequence
             lane.bumps += 1
@@ -351,6 +372,12 @@ class Producer:
         else:
             assert answer is not None
             self._fail(self._refused(batch, code, answer))
+
+    def _is_forgotten(self, code: ErrorCode, batch: Batch, lane: _Lane) -> bool:
+        """Whether the broker does not remember what this batch follows, all of it settled."""
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return batch.sequence > 0 and not lane.acknowledged and not lane.bumps
+        return code is ErrorCode.UNKNOWN_PRODUCER_ID and self.form.producer_id >= 0
 
     def _in_last_epoch(self, batch: Batch, lane: _Lane) -> None:
         epoch = self.form.producer_epoch + lane.bumps
@@ -390,10 +417,19 @@ class Producer:
     def _too_late(self, batch: Batch, lane: _Lane) -> WriteFailed:
         trouble = lane.trouble or KafkaError(ErrorCode.REQUEST_TIMED_OUT)
         waited = time.monotonic() - batch.since
+        hint = ""
+        if (
+            trouble.code is ErrorCode.NETWORK_EXCEPTION
+            and len(batch.data) > self._settings.request_bytes
+        ):
+            hint = (
+                f"; the batch has {len(batch.data)} bytes, and a broker hangs up on a request "
+                "above its socket.request.max.bytes"
+            )
         return self._rows_failed(
             batch,
             f"not acknowledged after {waited:.1f} s and {batch.attempts} attempts"
-            f" (kafka.delivery.timeout.ms, kafka.retries), at last: {trouble}",
+            f" (kafka.delivery.timeout.ms, kafka.retries), at last: {trouble}{hint}",
             trouble.code,
         )
 

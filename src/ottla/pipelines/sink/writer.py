@@ -4,7 +4,7 @@ On the driver they are made and check options and columns without asking any bro
 pickled, and `write` runs in each task. It returns, with counts, only when every row is
 acknowledged. When it raises, Spark reports the job as failed and nothing of it as written; what
 had already been sent is in the topic, as with every at-least-once sink, and a task that Spark
-tries again sends its rows again, under another producer id: `idempotent` covers requests, not
+tries again sends its rows again, under other sequence numbers: `idempotent` covers requests, not
 tasks.
 
 Columns are those of Spark's Kafka connector: `value`, `key`, `topic`, `partition`, `headers`, and

@@ -60,6 +60,20 @@ def test_columns_that_are_not_there_are_null_and_the_time_is_now():
     assert (columns.times.tolist(), columns.headers(0)) == ([5], [])
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_a_header_key_that_is_not_utf_8_is_written_as_java_would(large: bool):
+    raw = pa.array([b"before", b"\xff\xfe", None, "é".encode()])
+    raw = raw.cast(pa.large_binary()) if large else raw
+    kind = pa.large_string() if large else pa.string()
+    names = pa.Array.from_buffers(kind, 4, raw.buffers())
+    pairs = pa.StructArray.from_arrays([names, pa.array([b"v"] * 4)], names=["key", "value"])
+    lists = pa.ListArray.from_arrays(pa.array([1, 2, 2], pa.int32()), pairs)
+    columns = columns_of(
+        pa.RecordBatch.from_arrays([pa.array([b"x", b"y"]), lists], names=["value", "headers"])
+    )
+    assert [columns.headers(0), columns.headers(1)] == [[("\ufffd\ufffd", b"v")], []]
+
+
 def test_headers_behind_a_null_list_do_not_appear():
     pairs = pa.array([{"key": "a", "value": b"1"}, {"key": "b", "value": None}], HEADERS.value_type)
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2]), pairs, mask=pa.array([True, False]))
