@@ -88,7 +88,7 @@ class StreamPlan:
     def cap(self) -> bool:
         """Read no further than to where the logs end now (Trigger.AvailableNow).
 
-        False while the cluster cannot be reached: then it is to be asked for again.
+        False while the cluster cannot be reached: then `next` fixes the end as soon as it can be.
         """
         self._capped = True
         view = self._watch.confirm()
@@ -108,6 +108,8 @@ class StreamPlan:
         None while the cluster cannot be reached. A `base` of None is a query that has not begun.
         Of `everything` there is only one batch, to which the limits do not apply (Trigger.Once).
         """
+        if self._capped and self._cap is None and not self.cap():
+            return None
         view = self._watch.look() if base is not None else self._watch.confirm()
         if view is None:
             return None
