@@ -265,6 +265,16 @@ def test_a_stream_does_not_wait_for_a_topic_that_is_not_there(
         write_rows(iter([rows(value=[b"a"])]), settings)
 
 
+def test_a_stream_does_not_send_a_damaged_batch_for_ever(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(delivery_module, "_in_a_stream", lambda: True)
+    settings = WriteOptions(broker.bootstrap, "one", delivery_timeout=0.3)
+    broker.faults.error("CORRUPT_MESSAGE", "Produce", times=None)
+    with pytest.raises(WriteFailed, match=r"kafka.delivery.timeout.ms.*CORRUPT_MESSAGE"):
+        write_rows(iter([rows(value=[b"a"])]), settings)
+
+
 def test_retries_0_means_one_attempt(broker: Broker):
     fault = broker.faults.error("NOT_ENOUGH_REPLICAS", "Produce", times=None)
     with pytest.raises(WriteFailed, match=r"after .* 1 attempts"):
