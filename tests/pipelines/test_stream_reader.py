@@ -200,7 +200,9 @@ def test_two_queries_that_share_a_derived_group_are_told(
     assert "Give one of them a groupIdPrefix or a kafka.group.id of its own." in caplog.text
 
 
+@pytest.mark.parametrize("replayed", [False, True])
 def test_a_broker_that_goes_under_a_batch_is_in_the_log_and_then_in_progress(
+    replayed: bool,
     new_reader: Callable[..., OttlaStreamReader],
     start_broker: Callable[..., BrokerProcess],
     unique: Callable[..., str],
@@ -215,6 +217,11 @@ def test_a_broker_that_goes_under_a_batch_is_in_the_log_and_then_in_progress(
     with caplog.at_level(logging.WARNING, "ottla.pipelines"):
         # From here on Spark runs the batch and asks nothing until it has finished.
         end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        if replayed:
+            # It was planned by a process that is no more; this one is only asked for the tasks.
+            reader.stop()
+            reader = new_reader(broker.bootstrap, topic)
+        assert ranges(reader, start, end) == [(0, 5)]
         broker.kill()
         eventually(lambda: f"{broker.bootstrap} cannot be reached" in caplog.text, timeout=PATIENCE)
         broker.start()

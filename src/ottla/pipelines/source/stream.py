@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -83,6 +83,9 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges = Progress.ranges(_progress(start) or Progress({}), _progress(end) or Progress({}))
+        if ranges:
+            # Here and not where the batch is planned: one that is replayed is not planned again.
+            self._on_driver().look_after(each.topic_partition for each in ranges)
         return [InputPartition(each) for each in ranges]
 
     def stop(self) -> None:
@@ -149,8 +152,11 @@ class _Driver:
                 # Spark ends the query, and this process with it, as soon as it is told.
                 self._commits.flush(_LAST_COMMIT)
             return start
-        self._sentry.look_after(planned.ends())
         return planned.to_json()
+
+    def look_after(self, partitions: Iterable[TopicPartition]) -> None:
+        """A batch of these begins."""
+        self._sentry.look_after(partitions)
 
     def report(self) -> dict[str, Any]:
         """Where the logs end, and how much of that the batch just planned leaves unread."""
