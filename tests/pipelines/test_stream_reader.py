@@ -175,6 +175,27 @@ def test_what_trigger_once_has_read_is_committed_when_it_is_started_again(
             each.stop()
 
 
+def test_a_commit_does_not_wait_for_a_topic_that_was_deleted(
+    new_reader: Callable[..., OttlaStreamReader],
+) -> None:
+    once = ReadAllAvailable()
+    given = {"kafka.group.id": "g", "failOnDataLoss": "false"}
+    with Broker({"auto.create.topics.enable": "false"}, topics={"kept": 1, "gone": 1}) as broker:
+        for topic in ("kept", "gone"):
+            produce(broker.bootstrap, topic, 5)
+        reader = new_reader(broker.bootstrap, "kept,gone", **given)
+        end = reader.latestOffset(reader.initialOffset(), once)
+        with DirectAdmin(broker.bootstrap) as admin:
+            admin.delete_topics(["gone"])
+        again = new_reader(broker.bootstrap, "kept,gone", **given)
+        assert again.latestOffset(end, once) == end
+        assert again._driver is not None
+        assert again._driver._commits.flush(0)
+        assert committed(broker.bootstrap, "g", "kept") == 5
+        for each in (reader, again):
+            each.stop()
+
+
 def test_two_queries_that_share_a_derived_group_are_told(
     new_reader: Callable[..., OttlaStreamReader],
     bootstrap: str,
