@@ -141,6 +141,42 @@ def test_a_broker_that_is_gone_for_good_is_named_when_the_time_is_up(spark: Any)
     )
 
 
+def planners() -> set[int]:
+    """The processes that Spark keeps for queries: those that plan their batches."""
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if any("python_streaming_source_runner" in word for word in child.cmdline()):
+                found.add(child.pid)
+        except psutil.Error:
+            pass  # it has just ended
+    return found
+
+
+@pytest.mark.parametrize("trigger", ["availableNow", "once"])
+def test_a_query_that_waits_for_a_broker_can_be_stopped_and_leaves_no_process(
+    spark: Any, tmp_path: Path, eventually: Callable[..., Any], trigger: str
+) -> None:
+    before = planners()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = "{}:{}".format(*free.getsockname())
+    given = {"kafka.bootstrap.servers": address, "subscribe": "orders"}
+    stream = spark.readStream.format("ottla").options(**given).load().writeStream
+    with Doorkeeper(address) as door:
+        query = (
+            stream.format("noop")
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(**{trigger: True})
+            .start()
+        )
+        eventually(door.seen.is_set, timeout=PATIENCE)
+        door.seen.clear()
+        eventually(door.seen.is_set, timeout=PATIENCE)  # it waits
+        assert planners() > before
+        query.stop()
+        eventually(lambda: planners() <= before, timeout=PATIENCE)
+
+
 def test_a_broker_that_accepts_and_says_nothing_is_no_endless_wait(spark: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"

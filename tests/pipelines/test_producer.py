@@ -401,6 +401,16 @@ def test_a_row_that_brokers_hang_up_on_is_said_to_be_large():
             write_rows(iter([rows(value=[b"b" * 300_000])]), settings)
 
 
+def test_a_stream_does_not_send_a_damaged_batch_for_ever(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(delivery_module, "_in_a_stream", lambda: True)
+    settings = WriteOptions(broker.bootstrap, "one", delivery_timeout=0.3)
+    broker.faults.error("CORRUPT_MESSAGE", "Produce", times=None)
+    with pytest.raises(WriteFailed, match=r"kafka.delivery.timeout.ms.*CORRUPT_MESSAGE"):
+        write_rows(iter([rows(value=[b"a"])]), settings)
+
+
 def test_retries_0_means_one_attempt(broker: Broker):
     fault = broker.faults.error("NOT_ENOUGH_REPLICAS", "Produce", times=None)
     with pytest.raises(WriteFailed, match=r"after .* 1 attempts"):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -80,6 +85,78 @@ def test_available_now_ends_where_the_logs_ended_when_it_was_prepared(
     assert ranges(later, end, later.latestOffset(end, later.getDefaultReadLimit())) == [(5, 8)]
 
 
+def test_available_now_fixes_its_end_later_when_nobody_is_there(
+    new_reader: Callable[..., OttlaStreamReader],
+    start_broker: Callable[..., BrokerProcess],
+    unique: Callable[..., str],
+) -> None:
+    broker, topic = start_broker(), unique()
+    create(broker.bootstrap, topic)
+    produce(broker.bootstrap, topic, 5)
+    broker.kill()
+    reader = new_reader(broker.bootstrap, topic, maxOffsetsPerTrigger="2")
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    broker.start()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert ranges(reader, start, end) == [(0, 2)]
+    produce(broker.bootstrap, topic, 3)
+    read = [*ranges(reader, start, end)]
+    while (after := reader.latestOffset(end, reader.getDefaultReadLimit())) != end:
+        read += ranges(reader, end, after)
+        end = after
+    assert read == [(0, 2), (2, 4), (4, 5)]
+
+
+WAITING = """
+import sys
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from ottla.pipelines.source.options import ReadOptions
+from ottla.pipelines.source.stream import OttlaStreamReader
+
+given = {"kafka.bootstrap.servers": sys.argv[1], "subscribe": "orders"}
+reader = OttlaStreamReader(ReadOptions.of(given, streaming=True))
+reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+"""
+SPARK = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_a_reader_that_waits_ends_when_spark_is_killed(eventually: Callable[..., Any]) -> None:
+    arrived = threading.Event()
+
+    def hang_up() -> None:
+        with suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+                arrived.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        door = threading.Thread(target=hang_up, daemon=True)
+        door.start()
+        command = [sys.executable, "-c", SPARK, WAITING, "{}:{}".format(*listener.getsockname())]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as spark:
+            assert spark.stdout is not None
+            child = psutil.Process(int(spark.stdout.readline()))
+            try:
+                eventually(arrived.is_set, timeout=PATIENCE)
+                spark.kill()
+                spark.wait()
+                eventually(
+                    lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE,
+                    timeout=PATIENCE,
+                )
+            finally:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+        listener.shutdown(socket.SHUT_RDWR)
+    door.join(PATIENCE)
+
+
 def test_what_trigger_once_has_read_is_committed_when_it_is_started_again(
     new_reader: Callable[..., OttlaStreamReader],
 ) -> None:
@@ -95,6 +172,27 @@ def test_what_trigger_once_has_read_is_committed_when_it_is_started_again(
         # Now Spark ends the process, so that what was not committed by then never will be.
         assert committed(broker.bootstrap, "g", "orders") == 5
         for each in (first, second):
+            each.stop()
+
+
+def test_a_commit_does_not_wait_for_a_topic_that_was_deleted(
+    new_reader: Callable[..., OttlaStreamReader],
+) -> None:
+    once = ReadAllAvailable()
+    given = {"kafka.group.id": "g", "failOnDataLoss": "false"}
+    with Broker({"auto.create.topics.enable": "false"}, topics={"kept": 1, "gone": 1}) as broker:
+        for topic in ("kept", "gone"):
+            produce(broker.bootstrap, topic, 5)
+        reader = new_reader(broker.bootstrap, "kept,gone", **given)
+        end = reader.latestOffset(reader.initialOffset(), once)
+        with DirectAdmin(broker.bootstrap) as admin:
+            admin.delete_topics(["gone"])
+        again = new_reader(broker.bootstrap, "kept,gone", **given)
+        assert again.latestOffset(end, once) == end
+        assert again._driver is not None
+        assert again._driver._commits.flush(0)
+        assert committed(broker.bootstrap, "g", "kept") == 5
+        for each in (reader, again):
             each.stop()
 
 
@@ -123,7 +221,9 @@ def test_two_queries_that_share_a_derived_group_are_told(
     assert "Give one of them a groupIdPrefix or a kafka.group.id of its own." in caplog.text
 
 
+@pytest.mark.parametrize("replayed", [False, True])
 def test_a_broker_that_goes_under_a_batch_is_in_the_log_and_then_in_progress(
+    replayed: bool,
     new_reader: Callable[..., OttlaStreamReader],
     start_broker: Callable[..., BrokerProcess],
     unique: Callable[..., str],
@@ -138,6 +238,11 @@ def test_a_broker_that_goes_under_a_batch_is_in_the_log_and_then_in_progress(
     with caplog.at_level(logging.WARNING, "ottla.pipelines"):
         # From here on Spark runs the batch and asks nothing until it has finished.
         end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        if replayed:
+            # It was planned by a process that is no more; this one is only asked for the tasks.
+            reader.stop()
+            reader = new_reader(broker.bootstrap, topic)
+        assert ranges(reader, start, end) == [(0, 5)]
         broker.kill()
         eventually(lambda: f"{broker.bootstrap} cannot be reached" in caplog.text, timeout=PATIENCE)
         broker.start()

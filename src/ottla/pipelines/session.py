@@ -91,6 +91,7 @@ def spark_session(
     name_the_helper()
     interpreters.explain_not_found()
     if "SPARK_REMOTE" in os.environ or "spark.remote" in given:
+        _refuse_missing(wanted, None)
         return _build(SparkSession, given)  # Spark Connect: the server has its own settings
     running = SparkContext._active_spark_context
     if running is not None:
@@ -175,7 +176,8 @@ def _refuse_missing(wanted: list[str], there: str | None) -> None:
     if missing:
         raise RuntimeError(
             f"{', '.join(missing)} cannot be added to a Spark that has started: give packages to "
-            "the first spark_session() of a program, or to spark-submit with --packages."
+            "the first spark_session() of a program, or with --packages to spark-submit or to the "
+            "server of Spark Connect."
         )
 
 

@@ -64,6 +64,14 @@ def test_a_package_for_a_spark_that_runs_is_refused_unless_it_is_there():
         session._refuse_missing(["a:b:1"], None)
 
 
+def test_a_package_for_a_server_of_spark_connect_is_refused(monkeypatch):
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    monkeypatch.setattr(session, "_build", lambda _, settings: settings)
+    assert session.spark_session(config={"a": "b"}) == {"a": "b"}
+    with pytest.raises(RuntimeError, match=r"org:one:1 cannot be added .* Spark Connect"):
+        session.spark_session(packages="org:one:1")
+
+
 def test_the_defaults_file_is_read_as_spark_reads_it(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert session._defaults_file() == {}

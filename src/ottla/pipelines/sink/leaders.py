@@ -50,10 +50,13 @@ _SOON: Final = frozenset(
 
 
 def waited_for(code: ErrorCode) -> bool:
-    """Whether a stream waits for this to pass, however long; a topic that is not there is no such
-    thing."""
+    """Whether a stream waits for this to pass, however long.
+
+    A topic that is not there is no such thing, nor a batch that arrives damaged each time.
+    """
     passes = code.retriable or code in _SOON
     return passes and code not in (
+        ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
     )

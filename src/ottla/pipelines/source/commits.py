@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from ottla.client.groups import CommittedOffset
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.pipelines.cluster import Cluster, Unreachable
 from ottla.pipelines.source.offsets import Progress
@@ -97,8 +97,10 @@ class GroupCommits:
             self._look_for_others(cluster, offsets)
             cluster.commit(self._group, offsets)
             self._committed = True
-        except Unreachable:
-            return True
+        except Unreachable as error:
+            # A topic that was deleted, and that the query was told to leave, stays in its progress:
+            # what there is of the others has been committed.
+            return error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         except KafkaError as error:
             if self._told != str(error):
                 self._told = str(error)

@@ -4,7 +4,9 @@ Spark makes this reader twice, in a process that it keeps for the query and in o
 the tasks, and calls one method at a time. An exception in any of them ends the query, so only
 what a person has to act upon is raised. A cluster that cannot be reached is none of that: `start`
 is returned, which says "nothing new", and progress events carry the reason under `unreachable`.
-With Trigger.AvailableNow and Trigger.Once "nothing new" would mean "finished", so these wait.
+With Trigger.AvailableNow and Trigger.Once "nothing new" would mean "finished", so these wait, in
+`latestOffset` and nowhere else: a query that is stopped there has its process ended by Spark, one
+that is stopped while it is prepared has not.
 
 While a batch runs Spark asks nothing. A thread looks meanwhile, and says in the log what its tasks
 wait for; the next progress event has it under `lastOutage`.
@@ -20,7 +22,8 @@ at all: the next run commits it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -80,6 +83,9 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges = Progress.ranges(_progress(start) or Progress({}), _progress(end) or Progress({}))
+        if ranges:
+            # Here and not where the batch is planned: one that is replayed is not planned again.
+            self._on_driver().look_after(each.topic_partition for each in ranges)
         return [InputPartition(each) for each in ranges]
 
     def stop(self) -> None:
@@ -118,14 +124,14 @@ class _Driver:
         self._commits = GroupCommits(
             lambda: connect(options), options.group_id, shared=not options.kafka.given("group.id")
         )
+        self._spark = os.getppid()
         self._start: dict[str, Any] | None = None
         self._base: Progress | None = None
         self._planned: Progress | None = None
 
     def fix_the_end(self) -> None:
         """Where the logs end now is where the query ends, whatever comes meanwhile."""
-        while not self.plan.cap():
-            self._watch.wait()
+        self.plan.cap()
 
     def latest(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
         self._sentry.rest()
@@ -138,7 +144,7 @@ class _Driver:
         while (everything or self.plan.capped) and (
             planned is None or (planned is base and self.plan.undecided)
         ):
-            self._watch.wait()
+            self._wait()
             planned = self.plan.next(base, everything=everything)
         self._planned = base if planned is None else planned
         if planned is None or planned is base:
@@ -146,8 +152,11 @@ class _Driver:
                 # Spark ends the query, and this process with it, as soon as it is told.
                 self._commits.flush(_LAST_COMMIT)
             return start
-        self._sentry.look_after(planned.ends())
         return planned.to_json()
+
+    def look_after(self, partitions: Iterable[TopicPartition]) -> None:
+        """A batch of these begins."""
+        self._sentry.look_after(partitions)
 
     def report(self) -> dict[str, Any]:
         """Where the logs end, and how much of that the batch just planned leaves unread."""
@@ -176,6 +185,12 @@ class _Driver:
         self._sentry.close()
         self._commits.close()
         self._watch.cluster.close()
+
+    def _wait(self) -> None:
+        """Sleep until the next attempt is due; for nobody when Spark is gone, killed perhaps."""
+        if os.getppid() != self._spark:
+            raise SystemExit("Spark has ended.")
+        self._watch.wait()
 
     def _standing(self, start: dict[str, Any]) -> Progress | None:
         """The progress of `start`; a new one is what a finished batch has come to."""

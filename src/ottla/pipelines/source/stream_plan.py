@@ -65,6 +65,7 @@ class StreamPlan:
         self._view: View | None = None
         self._capped = False
         self._cap: dict[TopicPartition, int] | None = None
+        self._owed: dict[TopicPartition, int] | None = None
         self._last_trigger: float | None = None
         self._checked: Progress | None = None
         self._known_ends: dict[tuple[TopicPartition, bytes], int] = {}
@@ -87,7 +88,7 @@ class StreamPlan:
     def cap(self) -> bool:
         """Read no further than to where the logs end now (Trigger.AvailableNow).
 
-        False while the cluster cannot be reached: then it is to be asked for again.
+        False while the cluster cannot be reached: then `next` fixes the end as soon as it can be.
         """
         self._capped = True
         view = self._watch.confirm()
@@ -107,6 +108,8 @@ class StreamPlan:
         None while the cluster cannot be reached. A `base` of None is a query that has not begun.
         Of `everything` there is only one batch, to which the limits do not apply (Trigger.Once).
         """
+        if self._capped and self._cap is None and not self.cap():
+            return None
         view = self._watch.look() if base is not None else self._watch.confirm()
         if view is None:
             return None
@@ -116,6 +119,9 @@ class StreamPlan:
             return None
         if begun is not self._checked:
             self._check(begun)
+        if self._cap is not None and self._owed is None:
+            self._owed = dict.fromkeys(begun.ends(), 0) if base is None else begun.ends()
+        self._complete_cap(view)
         if not self._moved(begun, view):
             self._odd_since.clear()
             return begun
@@ -124,6 +130,7 @@ class StreamPlan:
         if confirmed is None or starts is None:
             return None
         self._see(confirmed)
+        self._complete_cap(confirmed)
         step = self._watch.ask(lambda _: self._step(begun, confirmed, starts))
         return None if step is None else self._advance(begun, step, everything)
 
@@ -166,6 +173,17 @@ class StreamPlan:
             for name, topic in base.topics.items()
             if name in view.topics
         )
+
+    def _complete_cap(self, view: View) -> None:
+        """Add what the stream stands in and was not to be seen, or not as far as that, when the end
+        was fixed: a leader that changes or a broker that starts may not know it for a moment, and
+        that is no reason to pass over what there is to read."""
+        if self._cap is None or self._owed is None:
+            return
+        for tp, place in self._owed.items():
+            end = view.ends[tp].offset if tp in view.ends else -1
+            if end >= 0 and (tp not in self._cap or self._cap[tp] < place <= end):
+                self._cap[tp] = end
 
     def _capped_end(self, tp: TopicPartition, end: int) -> int:
         return end if self._cap is None else min(end, self._cap.get(tp, 0))

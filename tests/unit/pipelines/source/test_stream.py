@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from ottla.model.ids import TopicPartition
-from ottla.pipelines.source import stream as module
+from ottla.pipelines.cluster import Cluster
 from ottla.pipelines.source.offsets import Mark, Progress
 from ottla.pipelines.source.options import ReadOptions
 from ottla.pipelines.source.stream import PENDING, OttlaStreamReader
@@ -17,13 +18,14 @@ FIRST_ID = bytes([1] * 16)
 
 
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> OttlaStreamReader:
-    def refuse(_: ReadOptions) -> Any:
-        raise AssertionError("nobody is to be asked")
-
-    monkeypatch.setattr(module, "connect", refuse)
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[OttlaStreamReader]:
+    asked: list[Any] = []
+    monkeypatch.setattr(Cluster, "_asked", lambda _, question: asked.append(question))
     given = {"kafka.bootstrap.servers": "h:1", "subscribe": "orders"}
-    return OttlaStreamReader(ReadOptions.of(given, streaming=True))
+    reader = OttlaStreamReader(ReadOptions.of(given, streaming=True))
+    yield reader
+    reader.stop()
+    assert not asked
 
 
 def test_a_query_begins_without_asking_anybody(reader: OttlaStreamReader) -> None:
@@ -44,6 +46,7 @@ def test_the_tasks_follow_from_the_two_offsets_alone(reader: OttlaStreamReader) 
 def test_tasks_are_given_settings_and_no_connections(reader: OttlaStreamReader) -> None:
     reader._driver = lambda: None  # type: ignore[assignment]
     copy = pickle.loads(pickle.dumps(reader))
+    reader._driver = None
     assert copy._driver is None
     assert copy._settings == reader._settings
     assert copy._settings.patience is None

@@ -205,6 +205,44 @@ def test_available_now_ends_where_the_logs_ended_when_it_began() -> None:
     assert stage.next() == []
 
 
+def test_available_now_reads_a_topic_that_was_not_known_for_a_moment_at_its_start(
+    begun: Stage,
+) -> None:
+    begun.cluster.logs = {ORDERS[0]: (0, 30), ORDERS[1]: (5, 40)}
+    begun.cluster.ids = {}
+    begun.plan.cap()
+    assert begun.next() == []
+    assert begun.plan.undecided
+    begun.cluster.ids = {"orders": FIRST_ID}
+    begun.pass_time(TOPICS_AGE)
+    assert begun.next() == [(0, 10, 30), (1, 20, 40)]
+    begun.cluster.logs[ORDERS[0]] = (0, 99)
+    assert begun.next() == []
+
+
+def test_available_now_reads_a_log_that_was_too_short_for_a_moment_at_its_start(
+    begun: Stage,
+) -> None:
+    begun.cluster.logs = {ORDERS[0]: (0, 8), ORDERS[1]: (5, 40)}
+    begun.plan.cap()
+    begun.cluster.logs = {ORDERS[0]: (0, 30), ORDERS[1]: (5, 50)}
+    assert begun.next() == [(0, 10, 30), (1, 20, 40)]
+    begun.cluster.logs[ORDERS[0]] = (0, 99)
+    assert begun.next() == []
+
+
+def test_available_now_ends_in_a_topic_made_anew_that_goes_on_growing() -> None:
+    stage = Stage(failOnDataLoss="recreated=rewind")
+    stage.next()
+    stage.cluster.ids["orders"] = SECOND_ID
+    stage.cluster.logs = {ORDERS[0]: (0, 3), ORDERS[1]: (0, 4)}
+    stage.plan.cap()
+    stage.cluster.logs = {ORDERS[0]: (0, 5), ORDERS[1]: (0, 6)}
+    assert stage.next() == [(0, 0, 3), (1, 0, 4)]
+    stage.cluster.logs = {ORDERS[0]: (0, 7), ORDERS[1]: (0, 8)}
+    assert stage.next() == []
+
+
 def test_records_that_aged_out_end_the_query_or_are_left_out() -> None:
     for policy in ("true", "false"):
         stage = Stage(failOnDataLoss=policy)
