@@ -18,7 +18,7 @@ def example(name: str) -> dict[str, Any]:
 
 def prints_what_its_page_shows(name: str, printed: str) -> None:
     page = (EXAMPLES.parent / "README.md").read_text()
-    found = re.search(rf"## \[spark/{name}\.py\].*?```text\n(.*?)```", page, re.DOTALL)
+    found = re.search(rf"\n\[spark/{name}\.py\].*?```text\n(.*?)```", page, re.DOTALL)
     assert found is not None, f"examples/README.md does not show what {name}.py prints"
     day = re.compile(r"\d{4}-\d\d-\d\d \d\d")
     assert day.sub("DAY", printed) == day.sub("DAY", found[1])
