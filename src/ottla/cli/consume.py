@@ -11,7 +11,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -256,17 +256,34 @@ def beginnings(
 ) -> Mapping[TopicPartition, Position]:
     """Where each partition begins; says where an offset is not there (any more, or yet).
 
-    librdkafka would go on at the other end, over all the records that are there."""
-    found: dict[TopicPartition, Position] = {}
-    first = consumer.offsets(partitions, "earliest")
-    end = consumer.offsets(partitions, "latest")
-    for tp in partitions:
-        found[tp] = at = min(max(start, first[tp]), end[tp])
+    librdkafka would go on at the other end, over all the records that are there. A partition that
+    is offline is begun as it is asked for, so that the others are read."""
+    found: dict[TopicPartition, Position] = dict.fromkeys(partitions, start)
+    for tp, (first, end) in _extents(consumer, partitions).items():
+        found[tp] = at = min(max(start, first), end)
         if at > start:
             say(f"{tp} begins at offset {grouped(at)}: {grouped(start)} is deleted")
         elif at < start:
             say(f"{tp} ends at offset {grouped(at)}: there is no {grouped(start)} yet")
     return found
+
+
+def _extents(
+    consumer: Consumer[bytes, bytes], partitions: list[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Start and end of the partitions; without those that nobody leads, unless it is the only."""
+    try:
+        first = consumer.offsets(partitions, "earliest")
+        end = consumer.offsets(partitions, "latest")
+    except KafkaError as error:
+        if error.code is not ErrorCode.LEADER_NOT_AVAILABLE or len(partitions) == 1:
+            raise
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for tp in partitions:
+            with suppress(KafkaError):
+                found |= _extents(consumer, [tp])
+        return found
+    return {tp: (first[tp], end[tp]) for tp in partitions}
 
 
 def check_group_options(
