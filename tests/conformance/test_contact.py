@@ -135,11 +135,29 @@ def test_a_question_to_nobody_fails_with_what_is_there(
 ) -> None:
     with server(saying(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as address:
         consumer = ottla.Consumer(address, group="g", timeout=2)
-        with caplog.at_level(logging.WARNING), pytest.raises(KafkaError) as raised:
+        with caplog.at_level(logging.WARNING, "ottla.client"), pytest.raises(KafkaError) as raised:
             question(consumer)
         assert raised.value.message == f"no broker answers: {address} is an HTTP server"
         assert f"no broker answers: {address} is an HTTP server. Trying again" in caplog.messages
         consumer.close()
+
+
+@pytest.mark.parametrize(
+    "question",
+    [lambda admin: admin.list_topics(), lambda admin: admin.create_topic("orders")],
+    ids=["list_topics", "create_topic"],
+)
+def test_an_admin_says_who_is_there(
+    question: Callable[[Any], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    with server(saying(b"SSH-2.0-OpenSSH_9.2\r\n")) as address:
+        with (
+            caplog.at_level(logging.WARNING, "ottla.client"),
+            ottla.Admin(address, timeout=4) as admin,
+            pytest.raises(KafkaError),
+        ):
+            question(admin)
+        assert f"no broker answers: {address} is an SSH server. Trying again" in caplog.messages
 
 
 WAITING = """

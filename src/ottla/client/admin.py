@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -20,6 +21,7 @@ import confluent_kafka as rd
 import confluent_kafka.admin
 
 from ottla.client.admin_groups import GroupAdmin
+from ottla.client.contact import PATIENCE, Contact
 from ottla.client.descriptions import (
     ClusterDescription,
     ConfigEntry,
@@ -92,6 +94,7 @@ class Admin(GroupAdmin):
             "log_level": 2,
         }
         merged: dict[str, Any] = librdkafka_config(own, config, _RESERVED)
+        self._contact = Contact(merged)
         try:
             self._client = rd_admin.AdminClient(merged)
         except rd.KafkaException as exception:
@@ -134,8 +137,12 @@ class Admin(GroupAdmin):
 
     def list_topics(self, *, internal: bool = False) -> tuple[TopicListing, ...]:
         """All topics by name, without those that Kafka keeps for itself unless asked for."""
-        with translated():
-            topics = self._client.list_topics(timeout=self._timeout).topics
+
+        def look(timeout: float) -> Any:
+            with translated():
+                return self._client.list_topics(timeout=timeout).topics
+
+        topics = self._contact.ask(look, self._timeout)
         return tuple(
             TopicListing(
                 name,
@@ -317,8 +324,7 @@ class Admin(GroupAdmin):
         failures: dict[str, KafkaError] = {}
         for about, future in answers.items():
             try:
-                # librdkafka keeps the deadline; the little extra is for the way back from it.
-                results[about] = future.result(self._timeout + 5)
+                results[about] = self._answer(future)
             except rd.KafkaException as exception:
                 failures[_name_of(about)] = _explain(about, translate_exception(exception))
             except TimeoutError:
@@ -328,6 +334,14 @@ class Admin(GroupAdmin):
         if failures:
             raise PartialFailureError(failures)
         return results
+
+    def _answer(self, future: Future[Any]) -> Any:
+        """What comes of a request; if nothing does for a while, it is said who is there."""
+        with suppress(TimeoutError):
+            return future.result(PATIENCE)
+        self._contact.lost()
+        # librdkafka keeps the deadline; the little extra is for the way back from it.
+        return future.result(self._timeout + 5)
 
 
 def _explain(about: object, error: ClientError) -> ClientError:
