@@ -1,6 +1,6 @@
 """A mixed workload for the checks: every codec, headers, nulls, odd timestamps, rolls, deletions.
 
-Everything is drawn from seeded dice, so two runs write the same records.
+Everything is drawn from seeded rng, so two runs write the same records.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ class Topic:
 
 def samples(seed: int, count: int, *, step_ms: int = 50) -> Iterator[Sample]:
     """Records of mixed shape; time goes forward on the whole but not from record to record."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(count):
-        shape = dice.random()
-        key = None if shape < 0.2 else f"key-{dice.randrange(500)}".encode()
+        shape = rng.random()
+        key = None if shape < 0.2 else f"key-{rng.randrange(500)}".encode()
         value: bytes | None
         if shape > 0.98 and key is not None:
             value = None
         elif shape > 0.6:
-            value = dice.randbytes(dice.randrange(10, 400))
+            value = rng.randbytes(rng.randrange(10, 400))
         else:
-            value = " ".join(dice.choices(_WORDS, k=dice.randrange(5, 60))).encode()
+            value = " ".join(rng.choices(_WORDS, k=rng.randrange(5, 60))).encode()
         headers: list[tuple[str, bytes | None]] = [
-            (f"h{index}", None if dice.random() < 0.1 else dice.randbytes(dice.randrange(12)))
-            for index in range(dice.choice((0, 0, 0, 1, 3)))
+            (f"h{index}", None if rng.random() < 0.1 else rng.randbytes(rng.randrange(12)))
+            for index in range(rng.choice((0, 0, 0, 1, 3)))
         ]
-        jitter = dice.randrange(-20 * step_ms, 20 * step_ms)
+        jitter = rng.randrange(-20 * step_ms, 20 * step_ms)
         yield Sample(key, value, headers, _FIRST_TIMESTAMP + number * step_ms + jitter)
 
 
@@ -164,15 +164,15 @@ def fill(bootstrap: str, seed: int, *, full_indexes: bool = True) -> None:
     at a restart how far the last index entry lies back; recovery after a later kill then finds
     one entry more than the index holds, and the broker refuses to start.
     """
-    dice = list(samples(seed, _RECORDS))
+    rng = list(samples(seed, _RECORDS))
     for partition, codec in enumerate(CODECS):
-        send(bootstrap, "codecs", partition, dice, compression_type=codec)
+        send(bootstrap, "codecs", partition, rng, compression_type=codec)
     for partition, codec in enumerate(("none", "lz4")):
-        send(bootstrap, "append-time", partition, dice[:6000], compression_type=codec)
-    send(bootstrap, "to-zstd", 0, dice[:6000], compression_type="gzip")
-    send(bootstrap, "to-plain", 0, dice[:6000], compression_type="snappy")
+        send(bootstrap, "append-time", partition, rng[:6000], compression_type=codec)
+    send(bootstrap, "to-zstd", 0, rng[:6000], compression_type="gzip")
+    send(bootstrap, "to-plain", 0, rng[:6000], compression_type="snappy")
     if full_indexes:
-        send(bootstrap, "index-full", 0, dice[:3000], batch_num_messages=3)
+        send(bootstrap, "index-full", 0, rng[:3000], batch_num_messages=3)
     hourly = list(samples(seed, 400, step_ms=60_000))
     send(bootstrap, "time-rolls", 0, hourly, batch_num_messages=5)
     for producer in range(3):
@@ -185,10 +185,10 @@ def fill(bootstrap: str, seed: int, *, full_indexes: bool = True) -> None:
                 enable_idempotence="true",
                 compression_type=CODECS[producer],
             )
-    send(bootstrap, "shortened", 0, dice)
+    send(bootstrap, "shortened", 0, rng)
     delete_records(bootstrap, "shortened", 0, 7_777)
     big = [
         Sample(b"big", random.Random(seed + index).randbytes(900_000), [], sample.timestamp)
-        for index, sample in enumerate(dice[:12])
+        for index, sample in enumerate(rng[:12])
     ]
     send(bootstrap, "large", 0, big)

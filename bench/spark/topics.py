@@ -24,9 +24,9 @@ def create(bootstrap: str, name: str, partitions: int) -> None:
 def fill(bootstrap: str, name: str, partitions: int, size: int, codec: str, count: int) -> None:
     """`count` records of `size` bytes with keys, as even over the partitions as can be."""
     create(bootstrap, name, partitions)
-    dice = random.Random(size)
+    rng = random.Random(size)
     chunk = [
-        {"key": b"key-%d" % dice.randrange(100_000), "value": _value(dice, size)}
+        {"key": b"key-%d" % rng.randrange(100_000), "value": _value(rng, size)}
         for _ in range(_CHUNK)
     ]
     producer = Producer(settings.producer(bootstrap, compression_type=codec))
@@ -58,9 +58,9 @@ def consume(bootstrap: str, name: str, count: int) -> float:
     return count / seconds
 
 
-def _value(dice: random.Random, size: int) -> bytes:
+def _value(rng: random.Random, size: int) -> bytes:
     """Half words, half digits: shrinks about as much as a line of JSON does."""
     text = ""
     while len(text) < size:
-        text += f"{dice.choice(_WORDS)}={dice.randrange(10**9)} "
+        text += f"{rng.choice(_WORDS)}={rng.randrange(10**9)} "
     return text[:size].encode()

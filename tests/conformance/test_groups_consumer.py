@@ -43,11 +43,11 @@ def heartbeat(connection: Any, group: str, member: str, epoch: int, **fields: An
 class Member:
     """One member with a connection of its own, which does as it is told when it is told to."""
 
-    def __init__(self, connection: Any, group: str, **wishes: Any) -> None:
+    def __init__(self, connection: Any, group: str, **subscription: Any) -> None:
         self.connection = connection
         self.group = group
-        self.instance = wishes.pop("instance_id", None)
-        self.wishes = wishes
+        self.instance = subscription.pop("instance_id", None)
+        self.subscription = subscription
         self.id = str(uuid.uuid4())
         self.epoch = 0
         self.owned: Owned = {}
@@ -55,7 +55,7 @@ class Member:
     def join(self, **fields: Any) -> Any:
         self.owned = {}
         asked = {"rebalance_timeout": 30_000, "topic_partitions": []}
-        return self.take(self.send(0, **(asked | self.wishes | fields)))
+        return self.take(self.send(0, **(asked | self.subscription | fields)))
 
     def beat(self, **fields: Any) -> Any:
         owned = [{"topic_id": t, "partitions": sorted(p)} for t, p in self.owned.items()]
@@ -84,10 +84,10 @@ def assignment(answer: Any) -> Owned:
 
 @pytest.fixture
 def member(wire, group):
-    def make(*topics: Any, **wishes: Any) -> Member:
+    def make(*topics: Any, **subscription: Any) -> Member:
         if topics:
-            wishes["subscribed_topic_names"] = [it.name for it in topics]
-        return Member(wire(), group, **wishes)
+            subscription["subscribed_topic_names"] = [it.name for it in topics]
+        return Member(wire(), group, **subscription)
 
     return make
 

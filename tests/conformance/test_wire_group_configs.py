@@ -283,7 +283,7 @@ def test_a_shorter_session_ends_sooner_while_the_group_lives(start_broker, wire,
     made = {"name": "t", "num_partitions": 1, "replication_factor": 1, "configs": []}
     connection.ask("create_topics", 7, topics=[made], timeout=10_000)
     silent, lively = Member(connection, group), Member(connection, group)
-    wishes = {
+    session = {
         "rebalance_timeout": 30_000,
         "topic_partitions": [],
         "subscribed_topic_names": ["t"],
@@ -291,13 +291,13 @@ def test_a_shorter_session_ends_sooner_while_the_group_lives(start_broker, wire,
 
     def joined():
         connection.ask("find_coordinator", 4, key_type=0, coordinator_keys=[group])
-        return silent.beat(**wishes)[0] == NONE
+        return silent.beat(**session)[0] == NONE
 
     eventually(joined)
     changes = ((SESSION, SET, "1500"), (INTERVAL, SET, "100"))
     assert configs.change(group, *changes) == (NONE, None)
     assert silent.beat() == (NONE, 100)
-    assert lively.beat(**wishes)[0] == NONE
+    assert lively.beat(**session)[0] == NONE
 
     def members():
         assert lively.beat()[0] == NONE

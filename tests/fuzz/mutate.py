@@ -57,41 +57,41 @@ class Mutator:
 
     def frames(self, chunk: int, count: int, topic_id: bytes) -> list[bytes]:
         """`count` frames with their length prefix. `topic_id` is that of the topic that exists."""
-        dice = random.Random(self.seed * 1_000_003 + chunk)
+        rng = random.Random(self.seed * 1_000_003 + chunk)
         made = []
-        for seed in dice.choices(self._corpus, cum_weights=self._weights, k=count):
+        for seed in rng.choices(self._corpus, cum_weights=self._weights, k=count):
             body = bytearray(seed.frame.replace(TOPIC_ID, topic_id))
-            for _ in range(dice.choice((1, 1, 1, 2, 3, 8))):
-                self._mutate(dice, body)
+            for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+                self._mutate(rng, body)
             size = len(body)
-            if dice.random() < 0.02:
-                size = dice.choice(NUMBERS)
+            if rng.random() < 0.02:
+                size = rng.choice(NUMBERS)
             made.append(struct.pack(">i", (size + 2**31) % 2**32 - 2**31) + body)
         return made
 
-    def _mutate(self, dice: random.Random, body: bytearray) -> None:
+    def _mutate(self, rng: random.Random, body: bytearray) -> None:
         # The header decides which decoder runs: usually leave it, or little else is reached.
-        low = 0 if dice.random() < 0.1 else min(HEADER, len(body))
+        low = 0 if rng.random() < 0.1 else min(HEADER, len(body))
         if low >= len(body):
-            body += dice.randbytes(dice.randrange(1, 20))
+            body += rng.randbytes(rng.randrange(1, 20))
             return
-        at = dice.randrange(low, len(body))
-        kind = dice.randrange(10)
+        at = rng.randrange(low, len(body))
+        kind = rng.randrange(10)
         if kind <= 2:
-            body[at] ^= 1 << dice.randrange(8)
+            body[at] ^= 1 << rng.randrange(8)
         elif kind == 3:
-            body[at] = dice.choice((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF))
+            body[at] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF))
         elif kind <= 5:
-            width = dice.choice((1, 2, 4, 8))
-            number = dice.choice(NUMBERS) % (1 << (8 * width))
+            width = rng.choice((1, 2, 4, 8))
+            number = rng.choice(NUMBERS) % (1 << (8 * width))
             body[at : at + width] = number.to_bytes(width, "big")
         elif kind == 6:
-            body[at : at + 1] = dice.choice(VARINTS)
+            body[at : at + 1] = rng.choice(VARINTS)
         elif kind == 7:
-            del body[at : at + dice.choice((1, 2, 4, 8, 16, 10_000))]
+            del body[at : at + rng.choice((1, 2, 4, 8, 16, 10_000))]
         elif kind == 8:
-            body[at:at] = dice.randbytes(dice.choice((1, 2, 4, 8, 64)))
+            body[at:at] = rng.randbytes(rng.choice((1, 2, 4, 8, 64)))
         else:
-            other = dice.choice(self._corpus).frame
-            start = dice.randrange(len(other))
-            body[at:at] = other[start : start + dice.randrange(1, 64)]
+            other = rng.choice(self._corpus).frame
+            start = rng.randrange(len(other))
+            body[at:at] = other[start : start + rng.randrange(1, 64)]

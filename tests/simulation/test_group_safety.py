@@ -141,7 +141,7 @@ class Consumer:
 
     name: str
     instance: str | None
-    dice: random.Random
+    rng: random.Random
     world: World
     id: str = ""
     generation: int = -1
@@ -162,7 +162,7 @@ class Consumer:
                 self.owned, self.positions = frozenset(), {}
             joined = yield self._join()
             if not isinstance(joined, Joined):
-                yield self.dice.randrange(50, 500)
+                yield self.rng.randrange(50, 500)
                 continue
             if joined.error is not ErrorCode.NONE:
                 if joined.error is ErrorCode.MEMBER_ID_REQUIRED:
@@ -173,7 +173,7 @@ class Consumer:
                     self.alive = False
                     return
                 else:
-                    yield self.dice.randrange(50, 500)
+                    yield self.rng.randrange(50, 500)
                 continue
             self.id, self.generation = joined.member_id, joined.generation
             synced = yield self._sync(joined)
@@ -232,7 +232,7 @@ class Consumer:
 
     def _eager(self, joined: Joined) -> dict[str, list[int]]:
         members = [it.member_id for it in joined.members]
-        self.dice.shuffle(members)
+        self.rng.shuffle(members)
         return {it: list(range(n, PARTITIONS, len(members))) for n, it in enumerate(members)}
 
     def _cooperative(self, joined: Joined) -> dict[str, list[int]]:
@@ -263,20 +263,20 @@ class Consumer:
             for it in partitions:
                 self.positions[it.partition] = it.committed.offset if it.committed else 0
         while True:
-            yield self.dice.randrange(HEARTBEAT_MS // 2, HEARTBEAT_MS)
+            yield self.rng.randrange(HEARTBEAT_MS // 2, HEARTBEAT_MS)
             for partition in self.positions:
-                self.positions[partition] += self.dice.randrange(3)
-            if self.positions and self.dice.random() < 0.6:
+                self.positions[partition] += self.rng.randrange(3)
+            if self.positions and self.rng.random() < 0.6:
                 outcome = yield self._commit()
                 if isinstance(outcome, KafkaError) and self._is_over(outcome):
                     return
             beat = yield Heartbeat(GROUP, self.id, self.instance, self.generation)
             if isinstance(beat, KafkaError) and self._is_over(beat):
                 return
-            if self.dice.random() < self.world.leave_chance and self.instance is None:
+            if self.rng.random() < self.world.leave_chance and self.instance is None:
                 yield Leave(GROUP, (Leaver(self.id),))
                 self._lost()
-                yield self.dice.randrange(100, 10_000)
+                yield self.rng.randrange(100, 10_000)
                 return
 
     def _is_over(self, error: KafkaError) -> bool:
@@ -308,9 +308,9 @@ class World:
     """The coordinator, the consumers, the network between them, and all the trouble."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         numbers = itertools.count(1)
-        config = BrokerConfig(group_initial_rebalance_delay_ms=self.dice.choice([0, 500, 3_000]))
+        config = BrokerConfig(group_initial_rebalance_delay_ms=self.rng.choice([0, 500, 3_000]))
 
         def make() -> GroupShard:
             return GroupShard(ShardState(config=lambda: config, new_id=lambda: str(next(numbers))))
@@ -325,21 +325,21 @@ class World:
         self.one_owner = OneOwner()
         self.one_assignment = OneAssignment()
         self.commits = CommitsStand(self.one_owner)
-        self.cooperative = self.dice.random() < 0.5
-        self.session_ms = self.dice.choice([6_000, 12_000, 30_000])
-        self.rebalance_ms = self.dice.choice([4_000, 8_000, 20_000])
-        self.loss = self.dice.choice([0.0, 0.02, 0.1])
-        self.leave_chance = self.dice.choice([0.0, 0.01, 0.05])
+        self.cooperative = self.rng.random() < 0.5
+        self.session_ms = self.rng.choice([6_000, 12_000, 30_000])
+        self.rebalance_ms = self.rng.choice([4_000, 8_000, 20_000])
+        self.loss = self.rng.choice([0.0, 0.02, 0.1])
+        self.leave_chance = self.rng.choice([0.0, 0.01, 0.05])
         self.consumers: list[Consumer] = []
-        for number in range(self.dice.randrange(1, 6)):
-            static = self.dice.random() < 0.3 and not self.cooperative
+        for number in range(self.rng.randrange(1, 6)):
+            static = self.rng.random() < 0.3 and not self.cooperative
             instance = f"i{number}" if static else None
             self.spawn(f"c{number}", instance)
 
     def spawn(self, name: str, instance: str | None) -> None:
-        it = Consumer(name, instance, random.Random(self.dice.random()), self)
+        it = Consumer(name, instance, random.Random(self.rng.random()), self)
         self.consumers.append(it)
-        self.at(self.dice.randrange(5_000), it.start)
+        self.at(self.rng.randrange(5_000), it.start)
 
     # -- time
 
@@ -371,16 +371,16 @@ class World:
             it.inbox.append(value)
             return
         try:
-            wish = next(it.process) if value is None else it.process.send(value)
+            step = next(it.process) if value is None else it.process.send(value)
         except StopIteration:
             return
         it.turn += 1
         turn = it.turn
-        if isinstance(wish, int):
-            self.at(wish, lambda: self.resume(it, turn, ErrorCode.NONE))
+        if isinstance(step, int):
+            self.at(step, lambda: self.resume(it, turn, ErrorCode.NONE))
             return
-        if self.dice.random() >= self.loss:
-            self.at(self.dice.randrange(1, 40), lambda: self.arrive(it, turn, wish))
+        if self.rng.random() >= self.loss:
+            self.at(self.rng.randrange(1, 40), lambda: self.arrive(it, turn, step))
         timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
         self.at(REQUEST_MS, lambda: self.resume(it, turn, timed_out))
 
@@ -422,33 +422,33 @@ class World:
             self.answer(it, turn, reply)
 
     def answer(self, it: Consumer, turn: int, reply: Any) -> None:
-        if self.dice.random() < self.loss:
+        if self.rng.random() < self.loss:
             return
         value = ErrorCode.NONE if reply is None else reply
-        self.at(self.dice.randrange(1, 40), lambda: self.resume(it, turn, value))
+        self.at(self.rng.randrange(1, 40), lambda: self.resume(it, turn, value))
 
     # -- trouble
 
     def trouble(self) -> None:
-        kind = self.dice.choice(["crash", "pause", "spawn", "restart", "disk", "nothing"])
+        kind = self.rng.choice(["crash", "pause", "spawn", "restart", "disk", "nothing"])
         living = [it for it in self.consumers if it.alive and not it.paused]
         if kind == "crash" and living:
-            it = self.dice.choice(living)
+            it = self.rng.choice(living)
             it.alive, it.owned = False, frozenset()
-            if self.dice.random() < 0.7:
+            if self.rng.random() < 0.7:
                 self.spawn(it.name, it.instance)  # its successor
         elif kind == "pause" and living:
-            it = self.dice.choice(living)
+            it = self.rng.choice(living)
             it.paused = True
-            self.at(self.dice.randrange(500, 40_000), lambda: self.wake(it))
+            self.at(self.rng.randrange(500, 40_000), lambda: self.wake(it))
         elif kind == "spawn" and len(living) < 6:
             self.spawn(f"n{self.now}", None)
         elif kind == "restart":
             self.restart()
         elif kind == "disk":
-            self.runner.failures = self.dice.randrange(1, 3)
+            self.runner.failures = self.rng.randrange(1, 3)
         if self.now < TROUBLE_MS:
-            self.at(self.dice.randrange(1_000, 8_000), self.trouble)
+            self.at(self.rng.randrange(1_000, 8_000), self.trouble)
 
     def wake(self, it: Consumer) -> None:
         it.paused = False
@@ -459,7 +459,7 @@ class World:
     def restart(self) -> None:
         """The coordinator dies; what waited there is not answered, connections break."""
         waiting, self._parked = self._parked, {}
-        self.runner.reload(compact=self.dice.random() < 0.5)
+        self.runner.reload(compact=self.rng.random() < 0.5)
         broken = KafkaError(ErrorCode.NOT_COORDINATOR)
         for it, turn in waiting.values():
             self.answer(it, turn, broken)

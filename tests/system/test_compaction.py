@@ -31,7 +31,7 @@ class Writer:
         self.sent = 0
         self.acknowledged = 0
         self.latest: dict[bytes, bytes | None] = {}
-        self._dice = random.Random(7)
+        self._rng = random.Random(7)
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -54,9 +54,9 @@ class Writer:
 
     def write(self, count: int) -> None:
         for _ in range(count):
-            number = self._dice.randrange(KEYS)
+            number = self._rng.randrange(KEYS)
             key = b"key-%d" % number
-            value = None if self._dice.random() < 0.05 else b"%d" % self.sent
+            value = None if self._rng.random() < 0.05 else b"%d" % self.sent
             self.latest[key] = value
             self._producer.produce(
                 TOPIC, value, key, partition=number % PARTITIONS, on_delivery=self._report
@@ -176,12 +176,12 @@ def test_kill_while_the_cleaner_works(start_broker, wire, raw, eventually) -> No
     broker = start_broker(settings=SETTINGS)
     raw.create_topic(wire(broker.bootstrap), TOPIC, PARTITIONS, **TABLE)
     writer = Writer(broker.bootstrap)
-    dice = random.Random(3)
+    rng = random.Random(3)
     for _ in range(8):
         before = broker.log().count("compacted ")
         writer.write(3_000)
         eventually(lambda n=before: broker.log().count("compacted ") > n, timeout=60)
-        time.sleep(dice.uniform(0, 0.05))
+        time.sleep(rng.uniform(0, 0.05))
         broker.kill()
         broker.start()
         writer.wait()

@@ -129,7 +129,7 @@ def broker(start_broker, wire, raw) -> BrokerProcess:
 
 @pytest.mark.timeout(180)
 def test_a_committed_offset_survives_any_moment(broker, committers, wire, eventually):
-    dice = random.Random(5)
+    rng = random.Random(5)
     running = committers(broker, 6)
     for _ in range(12):
         goals = [it.acknowledged + 5 for it in running]
@@ -140,7 +140,7 @@ def test_a_committed_offset_survives_any_moment(broker, committers, wire, eventu
             ),
             timeout=30,
         )
-        time.sleep(dice.uniform(0, 0.05))
+        time.sleep(rng.uniform(0, 0.05))
         broker.kill()
         known = {it.group: it.acknowledged for it in running}
         broker.start()

@@ -120,10 +120,10 @@ def stored(bootstrap: str) -> list[list[int]]:
 
 
 def kill_and_restart(broker: BrokerProcess, load: Load, times: int, seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(times):
         load.wait_acknowledged(200)
-        time.sleep(dice.uniform(0, 0.1))
+        time.sleep(rng.uniform(0, 0.1))
         broker.kill()
         broker.start()
 

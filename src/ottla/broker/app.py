@@ -84,7 +84,7 @@ class Broker:
         *,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
-        dice: random.Random | None = None,
+        rng: random.Random | None = None,
         handlers: Iterable[Callable[..., Any]] = HANDLERS,
     ) -> None:
         # handed in
@@ -92,7 +92,7 @@ class Broker:
         self._handlers = handlers
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
-        self._dice = dice or random.Random()
+        self._rng = rng or random.Random()
         self._descriptors = divide_descriptors(file_limit(), MAX_OPEN_FILES)
         # known after start
         self.node_id = config.node_id
@@ -176,7 +176,7 @@ class Broker:
             clock=self._clock,
             workers=workers,
             settings=_storage_settings(config, self._descriptors),
-            dice=self._dice,
+            rng=self._rng,
             on_offline=self._folder_offline,
             tasks=self._tasks,
         )
@@ -250,7 +250,7 @@ class Broker:
             producer_ids=ProducerIds(registry),
             fetch_sessions=FetchSessions(
                 config.max_incremental_fetch_session_cache_slots,
-                lambda: self._dice.randrange(1, 2**31),
+                lambda: self._rng.randrange(1, 2**31),
             ),
             workers=workers,
             metrics=self.metrics,
@@ -265,7 +265,7 @@ class Broker:
         dispatcher = Dispatcher(table, services)
         stack.push_async_callback(dispatcher.close)
 
-        # Part of the cluster, in office, open.
+        # Part of the cluster, elected, open.
         await self._join(stack, services, bound)
         logs.start_schedule()
         self._watch_loop(stack)
@@ -281,7 +281,7 @@ class Broker:
         await logs.close(clean=self._epochs_raised)
 
     async def _join(self, stack: AsyncExitStack, services: Services, bound: list[Bound]) -> None:
-        """Stand for the controller's office and register; both end with the broker."""
+        """Stand for the role of controller and register; both end with the broker."""
         self.listening = tuple(bound)
         ports = {it.name: it.port for it in bound}
         advertised = self._static.listener_plan.advertise(ports)
@@ -361,11 +361,11 @@ class Broker:
                 self.services.config.default_replication_factor,
             ),
             check_topic_config=lambda overrides: _check(overrides, self.services.config),
-            dice=self._dice,
+            rng=self._rng,
         )
 
     def _new_id(self) -> str:
-        return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
+        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
     def _watch_loop(self, stack: AsyncExitStack) -> None:
         stalls = StallMonitor(

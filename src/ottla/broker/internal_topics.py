@@ -50,14 +50,14 @@ class InternalTopics:
         async with self._busy:
             if name in self._image().topics:
                 return
-            wish = self._wish(name)
-            (outcome,) = await self._controller.create_topics([wish])
+            new_topic = self._new_topic(name)
+            (outcome,) = await self._controller.create_topics([new_topic])
             if outcome.error is not None and (
                 outcome.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS
             ):
                 raise outcome.error
 
-    def _wish(self, name: str) -> NewTopic:
+    def _new_topic(self, name: str) -> NewTopic:
         config = self._config()
         if name != OFFSETS_TOPIC:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is no topic of the broker")

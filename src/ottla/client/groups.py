@@ -263,13 +263,15 @@ class Groups:
         """Commit offsets for a group that has no members, as one request."""
         topics: dict[str, list[wire_offsets.OffsetCommitRequestPartition]] = defaultdict(list)
         for tp, given in offsets.items():
-            wish = given if isinstance(given, CommittedOffset) else CommittedOffset(given)
+            committed = given if isinstance(given, CommittedOffset) else CommittedOffset(given)
             topics[tp.topic].append(
                 wire_offsets.OffsetCommitRequestPartition(
                     partition_index=tp.partition,
-                    committed_offset=wish.offset,
-                    committed_leader_epoch=-1 if wish.leader_epoch is None else wish.leader_epoch,
-                    committed_metadata=wish.metadata,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=-1
+                    if committed.leader_epoch is None
+                    else committed.leader_epoch,
+                    committed_metadata=committed.metadata,
                 )
             )
         if not topics:

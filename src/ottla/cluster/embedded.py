@@ -6,8 +6,8 @@ All changes pass through one queue. `_drain` takes everything that waits, judges
 order against the state as the ones before it left it, writes the changes of the survivors as one
 journal frame, syncs it in a thread, and only then makes them visible and answers. So commits that
 arrive during a sync share the next one; nothing is visible that is not durable; and a `Conflict`
-is reported only when the state that caused it can be read. Presence and offices go through the
-same queue, which is why an office changes hands atomically with its epoch. Ephemeral keys are
+is reported only when the state that caused it can be read. Presence and roles go through the
+same queue, which is why a role changes hands atomically with its epoch. Ephemeral keys are
 never written to disk.
 
 When the disk does not confirm a write, the store fails for good: every waiter gets `Unavailable`,
@@ -69,29 +69,29 @@ class EmbeddedSession:
 
 
 class EmbeddedTerm(EmbeddedSession):
-    """An office held: the session of its holder key, with the epoch that was won."""
+    """A role held: the session of its holder key, with the epoch that was won."""
 
     __slots__ = ("epoch", "fence")
 
-    def __init__(self, store: EmbeddedStore, office: str) -> None:
-        super().__init__(store, holder_key(office))
-        self.begin(office, 0)
+    def __init__(self, store: EmbeddedStore, role: str) -> None:
+        super().__init__(store, holder_key(role))
+        self.begin(role, 0)
 
-    def begin(self, office: str, version: int) -> None:
+    def begin(self, role: str, version: int) -> None:
         """The term whose epoch key is at `version`."""
         self.epoch = version + 1
-        self.fence = Check(epoch_key(office), version)
+        self.fence = Check(epoch_key(role), version)
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """One waiting change: a commit, or somebody joining, leaving or standing for an office."""
+    """One waiting change: a commit, or somebody joining, leaving or standing for a role."""
 
     done: asyncio.Future[Revision]
     ops: tuple[Op, ...] = ()
     joining: EmbeddedSession | None = None
     leaving: EmbeddedSession | None = None
-    office: str | None = None
+    role: str | None = None
     value: bytes = b""
 
 
@@ -125,7 +125,7 @@ class EmbeddedStore:
         self._everything: Snapshot | None = None
         # Under way.
         self._queue: list[_Request] = []
-        self._lines: dict[str, deque[_Request]] = {}  # who waits for which office
+        self._lines: dict[str, deque[_Request]] = {}  # who waits for which role
         self._drainer: asyncio.Task[None] | None = None
         self._watches: weakref.WeakSet[_Watch] = weakref.WeakSet()
         # How it ended.
@@ -198,10 +198,10 @@ class EmbeddedStore:
         await self._submit(_Request(_future(), (Create(key, value),), joining=session))
         return session
 
-    async def campaign(self, office: str, value: bytes) -> EmbeddedTerm:
-        check_ops((Create(holder_key(office), value), Create(epoch_key(office), value)))
-        term = EmbeddedTerm(self, office)
-        await self._submit(_Request(_future(), joining=term, office=office, value=value))
+    async def campaign(self, role: str, value: bytes) -> EmbeddedTerm:
+        check_ops((Create(holder_key(role), value), Create(epoch_key(role), value)))
+        term = EmbeddedTerm(self, role)
+        await self._submit(_Request(_future(), joining=term, role=role, value=value))
         return term
 
     async def close(self) -> None:
@@ -293,14 +293,14 @@ class EmbeddedStore:
             entry = self._entry(key, batch)
             if entry is not None and self._owner(key, batch) is request.leaving:
                 ops = (Delete(key, entry.version),)
-        elif request.office is not None:
-            line = self._line(request.office)
+        elif request.role is not None:
+            line = self._line(request.role)
             if request not in line:
                 line.append(request)
-            if line[0] is not request or self._entry(holder_key(request.office), batch) is not None:
+            if line[0] is not request or self._entry(holder_key(request.role), batch) is not None:
                 return
             line.popleft()
-            ops = self._inauguration(request, request.office, batch)
+            ops = self._inauguration(request, request.role, batch)
         for op in ops:
             problem = _problem(op, self._entry(op.key, batch))
             if problem:
@@ -323,18 +323,18 @@ class EmbeddedStore:
         batch.revision += changed
         batch.accepted.append((request, batch.revision))
 
-    def _inauguration(self, request: _Request, office: str, batch: _Batch) -> tuple[Op, ...]:
-        """The commit that takes a vacant office and begins its next epoch."""
+    def _inauguration(self, request: _Request, role: str, batch: _Batch) -> tuple[Op, ...]:
+        """The commit that takes a vacant role and begins its next epoch."""
         assert isinstance(request.joining, EmbeddedTerm)
-        last = self._entry(epoch_key(office), batch)
+        last = self._entry(epoch_key(role), batch)
         begin: Op
         if last is None:
-            begin = Create(epoch_key(office), request.value)
-            request.joining.begin(office, 0)
+            begin = Create(epoch_key(role), request.value)
+            request.joining.begin(role, 0)
         else:
-            begin = Set(epoch_key(office), request.value, last.version)
-            request.joining.begin(office, last.version + 1)
-        return Create(holder_key(office), request.value), begin
+            begin = Set(epoch_key(role), request.value, last.version)
+            request.joining.begin(role, last.version + 1)
+        return Create(holder_key(role), request.value), begin
 
     def _entry(self, key: str, batch: _Batch) -> Entry | None:
         return batch.entries[key] if key in batch.entries else self._entries.get(key)
@@ -390,17 +390,17 @@ class EmbeddedStore:
             if not request.done.done():
                 request.done.set_exception(conflict)
 
-    def _line(self, office: str) -> deque[_Request]:
-        """Who waits for an office, without those who gave up."""
-        line = self._lines.setdefault(office, deque())
+    def _line(self, role: str) -> deque[_Request]:
+        """Who waits for a role, without those who gave up."""
+        line = self._lines.setdefault(role, deque())
         while line and line[0].done.done():
             line.popleft()
         return line
 
     def _call_next_in_line(self) -> None:
-        for office in self._lines:
-            line = self._line(office)
-            if line and holder_key(office) not in self._entries and line[0] not in self._queue:
+        for role in self._lines:
+            line = self._line(role)
+            if line and holder_key(role) not in self._entries and line[0] not in self._queue:
                 self._enqueue(line[0])
 
     async def _rotate_if_due(self) -> None:

@@ -2,7 +2,7 @@
 
     cluster                         the cluster id
     features                        finalized feature levels
-    controller/epoch, …/holder      the controller's office
+    controller/epoch, …/holder      the role of controller
     brokers/epoch                   counts registrations; never goes back
     brokers/ids/<broker>            ephemeral: a broker that is there, and where it listens
     configs/brokers/<broker>        dynamic settings of one broker
@@ -98,7 +98,7 @@ def decode_counter(key: str, value: bytes) -> int:
 
 
 def encode_holder(broker_id: int) -> bytes:
-    """Who stands for, or holds, the controller's office."""
+    """Who stands for, or holds, the role of controller."""
     return _encode({"broker": broker_id})
 
 

@@ -19,8 +19,8 @@ Watches   Level-triggered: "something under here changed by now". The first valu
 Presence  `join` makes an ephemeral key: an ordinary key in every respect, except that it is gone
           when its session ends. Anybody may delete it, and the session is lost by that: this is
           how a dead broker is fenced before its time is up.
-Office    `campaign` waits for its turn. Holding an office is two keys, `<office>/epoch` and
-          `<office>/holder`. The first is durable and moves with each term; the second is ephemeral.
+Role      `campaign` waits for its turn. Holding a role is two keys, `<role>/epoch` and
+          `<role>/holder`. The first is durable and moves with each term; the second is ephemeral.
           Commits that include `term.fence` fail once a later term has begun.
 """
 
@@ -151,16 +151,16 @@ class Session(Protocol):
 
 
 class Term(Protocol):
-    """One holding of an office."""
+    """One holding of a role."""
 
     @property
     def epoch(self) -> int:
-        """Greater than that of every earlier term of this office, restarts included. From 1."""
+        """Greater than that of every earlier term of this role, restarts included. From 1."""
         ...
 
     @property
     def fence(self) -> Check:
-        """Include it in every commit made in the name of the office."""
+        """Include it in every commit made in the name of the role."""
         ...
 
     @property
@@ -197,10 +197,10 @@ class MetadataStore(Protocol):
         """Create an ephemeral key; Conflict when it is there already."""
         ...
 
-    async def campaign(self, office: str, value: bytes) -> Term:
+    async def campaign(self, role: str, value: bytes) -> Term:
         """Wait to be elected, first come first served; `value` is what others read of the holder.
 
-        Cancelling leaves the line, and the office if it was just won.
+        Cancelling leaves the line, and the role if it was just won.
         """
         ...
 
@@ -209,14 +209,14 @@ class MetadataStore(Protocol):
         ...
 
 
-def holder_key(office: str) -> str:
-    """Ephemeral: the value given by whoever holds the office now."""
-    return f"{office}/holder"
+def holder_key(role: str) -> str:
+    """Ephemeral: the value given by whoever holds the role now."""
+    return f"{role}/holder"
 
 
-def epoch_key(office: str) -> str:
+def epoch_key(role: str) -> str:
     """Durable: its version is the epoch of the newest term, less one."""
-    return f"{office}/epoch"
+    return f"{role}/epoch"
 
 
 def covers(prefix: str, key: str) -> bool:

@@ -2,7 +2,7 @@
 
 Kafka's striped placement. Racks take turns, and within a rack its brokers do, so that the replicas
 of a partition lie in as many racks as possible, leaders are spread over all brokers, and so are the
-followers of each broker's partitions. With racks A, B, C of three brokers and all dice at 0:
+followers of each broker's partitions. With racks A, B, C of three brokers and all rng at 0:
 
     partition 0:  A0 B0 C0
     partition 1:  B1 C1 A1
@@ -25,7 +25,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker
 
 
-class Dice(Protocol):
+class Random(Protocol):
     """What of `random.Random` placement needs."""
 
     def randrange(self, start: int, /) -> int: ...
@@ -34,13 +34,13 @@ class Dice(Protocol):
 
 
 def place(
-    brokers: Iterable[Broker], partitions: int, replication_factor: int, dice: Dice
+    brokers: Iterable[Broker], partitions: int, replication_factor: int, rng: Random
 ) -> list[tuple[int, ...]]:
     """The replicas of each new partition, the preferred leader first.
 
     INVALID_REPLICATION_FACTOR when there are not enough brokers.
     """
-    stripes = _Stripes(brokers, dice)
+    stripes = _Stripes(brokers, rng)
     if replication_factor <= 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -63,9 +63,9 @@ class _Rack:
 
     __slots__ = ("brokers", "partition", "start", "taken")
 
-    def __init__(self, brokers: list[int], dice: Dice) -> None:
+    def __init__(self, brokers: list[int], rng: Random) -> None:
         self.brokers = sorted(brokers)
-        self.start = dice.randrange(len(brokers))
+        self.start = rng.randrange(len(brokers))
         self.partition = 0
         self.taken = 0
 
@@ -85,24 +85,24 @@ class _Rack:
 class _Stripes:
     """All racks, and how far the rotation has come."""
 
-    __slots__ = ("_dice", "_partition", "_racks", "_start", "_until_shuffle", "brokers")
+    __slots__ = ("_partition", "_racks", "_rng", "_start", "_until_shuffle", "brokers")
 
-    def __init__(self, brokers: Iterable[Broker], dice: Dice) -> None:
+    def __init__(self, brokers: Iterable[Broker], rng: Random) -> None:
         racks: dict[str, list[int]] = {}
         for broker in brokers:
             racks.setdefault(broker.rack or "", []).append(broker.id)
-        self._dice = dice
-        self._racks = [_Rack(racks[name], dice) for name in sorted(racks)]
-        self._start = dice.randrange(len(self._racks)) if racks else 0
+        self._rng = rng
+        self._racks = [_Rack(racks[name], rng) for name in sorted(racks)]
+        self._start = rng.randrange(len(self._racks)) if racks else 0
         self._partition = 0
         self.brokers = sum(map(len, racks.values()))
         self._until_shuffle = self.brokers
 
     def next(self, replication_factor: int) -> tuple[int, ...]:
         if self._until_shuffle == 0 and self.brokers > 1:
-            self._dice.shuffle(self._racks)
+            self._rng.shuffle(self._racks)
             for rack in self._racks:
-                self._dice.shuffle(rack.brokers)
+                self._rng.shuffle(rack.brokers)
             self._until_shuffle = self.brokers
         replicas: list[int] = []
         turn = self._start

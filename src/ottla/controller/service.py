@@ -1,4 +1,4 @@
-"""The controller's office: who holds it, and what it commits.
+"""The controller: which broker it is, and what it commits.
 
 Every broker has a `Controller` and runs it; the store elects one of them. Only that one accepts
 changes, one request at a time: it plans on the newest image (`topics.py`, no I/O), then commits the
@@ -6,7 +6,7 @@ plan together with the fence of its term, so that a controller which was deposed
 changes nothing. A request that loses a race is planned again on the new state.
 
 Outcomes per topic or resource are data. A `KafkaError` is raised when there is none to give:
-NOT_CONTROLLER when this broker does not hold the office (any more), KAFKA_STORAGE_ERROR when the
+NOT_CONTROLLER when this broker does not hold the role (any more), KAFKA_STORAGE_ERROR when the
 store failed and it is not known what was done.
 """
 
@@ -22,7 +22,7 @@ from enum import Enum
 from ottla.cluster.registry import Fenced, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.config.setting import ConfigError
-from ottla.controller.placement import Dice
+from ottla.controller.placement import Random
 from ottla.controller.topics import (
     ConfigCheck,
     DeleteTopic,
@@ -73,7 +73,7 @@ class ConfigOutcome:
 
 
 class Controller:
-    """One broker's candidacy for the office, and the office when it holds it."""
+    """One broker's candidacy for the role, and the role when it holds it."""
 
     def __init__(
         self,
@@ -82,19 +82,19 @@ class Controller:
         *,
         defaults: Callable[[], TopicDefaults],
         check_topic_config: ConfigCheck,
-        dice: Dice,
+        rng: Random,
     ) -> None:
         self._registry = registry
         self._broker_id = broker_id
         self._defaults = defaults
         self._check_topic_config = check_topic_config
-        self._dice = dice
-        # While in office.
+        self._rng = rng
+        # While this broker is the controller.
         self._term: Term | None = None
         self._elected = asyncio.Event()
         self._busy = asyncio.Lock()
 
-    # --- the office -------------------------------------------------------------------------------
+    # --- the election -----------------------------------------------------------------------------
 
     @property
     def active(self) -> bool:
@@ -107,11 +107,11 @@ class Controller:
         return self._term.epoch if self._term is not None and self.active else -1
 
     async def wait_elected(self) -> None:
-        """Returns when this broker holds the office."""
+        """Returns when this broker holds the role."""
         await self._elected.wait()
 
     async def run(self) -> None:
-        """Stand for the office, hold it, stand again; until cancelled or the store is closed."""
+        """Stand for the role, hold it, stand again; until cancelled or the store is closed."""
         while True:
             try:
                 term = await self._registry.campaign(self._broker_id)
@@ -132,11 +132,11 @@ class Controller:
         try:
             await term.release()
         except StoreError as error:
-            logger.warning("the controller's office could not be given back: %s", error)
+            logger.warning("the role of controller could not be given back: %s", error)
 
     @asynccontextmanager
     async def _in_office(self) -> AsyncIterator[Check]:
-        """Exclusive use of the office; yields the fence for commits."""
+        """Exclusive use of the role; yields the fence for commits."""
         async with self._busy:
             term = self._term
             if term is None or not self.active:
@@ -159,11 +159,11 @@ class Controller:
     # --- topics -----------------------------------------------------------------------------------
 
     async def create_topics(
-        self, wishes: Sequence[NewTopic], *, validate_only: bool = False
+        self, requests: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicCreation]:
         """Create what can be created; the topics are in the image when this returns."""
         async with self._in_office() as fence:
-            outcomes = self._plan_creation(wishes)
+            outcomes = self._plan_creation(requests)
             if validate_only:
                 return outcomes
             topics = [outcome.topic for outcome in outcomes if outcome.topic is not None]
@@ -171,7 +171,9 @@ class Controller:
                 topic.name for topic in await self._registry.create_topics(topics, fence=fence)
             }
             if refused:
-                late = self._plan_creation([wish for wish in wishes if wish.name in refused])
+                late = self._plan_creation(
+                    [request for request in requests if request.name in refused]
+                )
                 verdicts = {outcome.name: outcome for outcome in late}
                 outcomes = [verdicts.get(outcome.name, outcome) for outcome in outcomes]
         for outcome in outcomes:
@@ -183,21 +185,21 @@ class Controller:
                 )
         return outcomes
 
-    def _plan_creation(self, wishes: Sequence[NewTopic]) -> list[TopicCreation]:
+    def _plan_creation(self, requests: Sequence[NewTopic]) -> list[TopicCreation]:
         return plan_creation(
-            wishes,
+            requests,
             self._registry.image,
             defaults=self._defaults(),
-            dice=self._dice,
+            rng=self._rng,
             new_id=self._registry.new_id,
             check_config=self._check_topic_config,
         )
 
-    async def delete_topics(self, wishes: Sequence[DeleteTopic]) -> list[TopicDeletion]:
+    async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[TopicDeletion]:
         """Delete what can be deleted; the topics are gone from the image when this returns."""
         outcomes = []
         async with self._in_office() as fence:
-            for outcome in plan_deletion(wishes, self._registry.image):
+            for outcome in plan_deletion(requests, self._registry.image):
                 if outcome.error is None:
                     try:
                         await self._registry.delete_topic(outcome.id, fence=fence)
@@ -209,12 +211,12 @@ class Controller:
         return outcomes
 
     async def create_partitions(
-        self, wishes: Sequence[GrowTopic], *, validate_only: bool = False
+        self, requests: Sequence[GrowTopic], *, validate_only: bool = False
     ) -> list[TopicGrowth]:
         """Add the partitions that can be added; they are in the image when this returns."""
         outcomes = []
         async with self._in_office() as fence:
-            for outcome in plan_growth(wishes, self._registry.image, dice=self._dice):
+            for outcome in plan_growth(requests, self._registry.image, rng=self._rng):
                 if outcome.error is None and not validate_only:
                     try:
                         await self._registry.grow_topic(

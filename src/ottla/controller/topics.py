@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla.config.setting import ConfigError
-from ottla.controller.placement import Dice, place
+from ottla.controller.placement import Random, place
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId
@@ -61,7 +61,7 @@ class TopicDefaults:
 
 @dataclass(frozen=True, slots=True)
 class TopicCreation:
-    """What became of a wish: the topic, or what is wrong with it."""
+    """What became of a request: the topic, or what is wrong with it."""
 
     name: str
     topic: Topic | None = None
@@ -109,40 +109,42 @@ class TopicGrowth:
 
 
 def plan_creation(
-    wishes: Sequence[NewTopic],
+    requests: Sequence[NewTopic],
     image: ClusterImage,
     *,
     defaults: TopicDefaults,
-    dice: Dice,
+    rng: Random,
     new_id: Callable[[], TopicId],
     check_config: ConfigCheck,
 ) -> list[TopicCreation]:
     """One outcome per name: in the order asked, then the doubles, then the forbidden one."""
-    times = Counter(wish.name for wish in wishes)
+    times = Counter(request.name for request in requests)
     forbidden = CLUSTER_METADATA_TOPIC
-    single = [wish for wish in wishes if times[wish.name] == 1 and wish.name != forbidden]
+    single = [
+        request for request in requests if times[request.name] == 1 and request.name != forbidden
+    ]
     asked = sum(
-        len(wish.assignments)
-        or (defaults.partitions if wish.partitions == DEFAULT else max(0, wish.partitions))
-        for wish in single
+        len(request.assignments)
+        or (defaults.partitions if request.partitions == DEFAULT else max(0, request.partitions))
+        for request in single
     )
     if asked > MAX_CHANGES:
-        return _refuse(wishes, "Excessively large number of partitions per request.")
+        return _refuse(requests, "Excessively large number of partitions per request.")
     outcomes = []
     changes = 0
-    for wish in single:
+    for request in single:
         try:
-            _check_name(wish.name, image)
-            config = _check_config(wish, check_config)
-            partitions = _partitions(wish, image, defaults, dice)
+            _check_name(request.name, image)
+            config = _check_config(request, check_config)
+            partitions = _partitions(request, image, defaults, rng)
         except KafkaError as error:
-            outcomes.append(TopicCreation(wish.name, error=error))
+            outcomes.append(TopicCreation(request.name, error=error))
             continue
-        topic = Topic(wish.name, new_id(), partitions, config)
+        topic = Topic(request.name, new_id(), partitions, config)
         changes += 1 + len(config) + len(partitions)
-        outcomes.append(TopicCreation(wish.name, topic))
+        outcomes.append(TopicCreation(request.name, topic))
     if changes > MAX_CHANGES:
-        return _refuse(wishes, "Unable to perform excessively large batch operation.")
+        return _refuse(requests, "Unable to perform excessively large batch operation.")
     for name, count in times.items():
         if count > 1:
             outcomes.append(TopicCreation(name, error=_invalid("Duplicate topic name.")))
@@ -152,9 +154,9 @@ def plan_creation(
     return outcomes
 
 
-def _refuse(wishes: Sequence[NewTopic], message: str) -> list[TopicCreation]:
+def _refuse(requests: Sequence[NewTopic], message: str) -> list[TopicCreation]:
     error = KafkaError(ErrorCode.POLICY_VIOLATION, message)
-    return [TopicCreation(wish.name, error=error) for wish in wishes]
+    return [TopicCreation(request.name, error=error) for request in requests]
 
 
 def _check_name(name: str, image: ClusterImage) -> None:
@@ -171,10 +173,10 @@ def _check_name(name: str, image: ClusterImage) -> None:
                 )
 
 
-def _check_config(wish: NewTopic, check_config: ConfigCheck) -> dict[str, str]:
+def _check_config(request: NewTopic, check_config: ConfigCheck) -> dict[str, str]:
     config = {}
     nulls = []
-    for name, value in wish.config.items():
+    for name, value in request.config.items():
         if value is None:
             nulls.append(name)
         else:
@@ -193,26 +195,26 @@ def _check_config(wish: NewTopic, check_config: ConfigCheck) -> dict[str, str]:
 
 
 def _partitions(
-    wish: NewTopic, image: ClusterImage, defaults: TopicDefaults, dice: Dice
+    request: NewTopic, image: ClusterImage, defaults: TopicDefaults, rng: Random
 ) -> tuple[PartitionState, ...]:
-    if wish.assignments:
-        return _assigned(wish, image)
-    if wish.replication_factor < DEFAULT or wish.replication_factor == 0:
+    if request.assignments:
+        return _assigned(request, image)
+    if request.replication_factor < DEFAULT or request.replication_factor == 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
-    if wish.partitions < DEFAULT or wish.partitions == 0:
+    if request.partitions < DEFAULT or request.partitions == 0:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
             "Number of partitions was set to an invalid non-positive value.",
         )
-    count = defaults.partitions if wish.partitions == DEFAULT else wish.partitions
-    factor = wish.replication_factor
+    count = defaults.partitions if request.partitions == DEFAULT else request.partitions
+    factor = request.replication_factor
     if factor == DEFAULT:
         factor = defaults.replication_factor
     try:
-        placed = place(image.brokers.values(), count, factor, dice)
+        placed = place(image.brokers.values(), count, factor, rng)
     except KafkaError as error:
         raise KafkaError(
             error.code, f"Unable to replicate the partition {factor} time(s): {error.message}"
@@ -220,10 +222,10 @@ def _partitions(
     return tuple(map(_new_partition, placed))
 
 
-def _assigned(wish: NewTopic, image: ClusterImage) -> tuple[PartitionState, ...]:
+def _assigned(request: NewTopic, image: ClusterImage) -> tuple[PartitionState, ...]:
     for given, what in (
-        (wish.replication_factor, "replication factor"),
-        (wish.partitions, "numPartitions"),
+        (request.replication_factor, "replication factor"),
+        (request.partitions, "numPartitions"),
     ):
         if given != DEFAULT:
             raise _invalid(
@@ -231,7 +233,7 @@ def _assigned(wish: NewTopic, image: ClusterImage) -> tuple[PartitionState, ...]
             )
     partitions: dict[int, PartitionState] = {}
     factor: int | None = None
-    for number, replicas in wish.assignments:
+    for number, replicas in request.assignments:
         if number in partitions:
             raise _bad_assignment(
                 f"Found multiple manual partition assignments for partition {number}"
@@ -281,65 +283,65 @@ def _new_partition(replicas: Sequence[int]) -> PartitionState:
 
 
 def plan_growth(
-    wishes: Sequence[GrowTopic], image: ClusterImage, *, dice: Dice
+    requests: Sequence[GrowTopic], image: ClusterImage, *, rng: Random
 ) -> list[TopicGrowth]:
     """One outcome per name: doubles first, then the others in the order asked."""
-    times = Counter(wish.name for wish in wishes)
+    times = Counter(request.name for request in requests)
     outcomes = [
         TopicGrowth(name, error=_invalid("Duplicate topic name."))
         for name, count in times.items()
         if count > 1
     ]
     room = MAX_CHANGES
-    for wish in wishes:
-        if times[wish.name] > 1:
+    for request in requests:
+        if times[request.name] > 1:
             continue
         try:
-            growth = _grow(wish, image, dice, room)
+            growth = _grow(request, image, rng, room)
         except KafkaError as error:
-            outcomes.append(TopicGrowth(wish.name, error=error))
+            outcomes.append(TopicGrowth(request.name, error=error))
             continue
         room -= len(growth.partitions)
         outcomes.append(growth)
     return outcomes
 
 
-def _grow(wish: GrowTopic, image: ClusterImage, dice: Dice, room: int) -> TopicGrowth:
-    topic = image.topics.get(wish.name)
+def _grow(request: GrowTopic, image: ClusterImage, rng: Random, room: int) -> TopicGrowth:
+    topic = image.topics.get(request.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     first = len(topic.partitions)
-    if wish.count == first:
+    if request.count == first:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {first} partition(s).")
-    if wish.count < first:
+    if request.count < first:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {wish.name} currently has {first} partition(s); "
-            f"{wish.count} would not be an increase.",
+            f"The topic {request.name} currently has {first} partition(s); "
+            f"{request.count} would not be an increase.",
         )
-    additional = wish.count - first
-    if wish.assignments is not None and len(wish.assignments) != additional:
+    additional = request.count - first
+    if request.assignments is not None and len(request.assignments) != additional:
         raise _bad_assignment(
             f"Attempted to add {additional} additional partition(s), "
-            f"but only {len(wish.assignments)} assignment(s) were specified."
+            f"but only {len(request.assignments)} assignment(s) were specified."
         )
     if additional > room:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     factor = len(topic.partitions[0].replicas)
     placed: Iterable[Sequence[int]]
-    if wish.assignments is None:
-        placed = place(image.brokers.values(), additional, factor, dice)
+    if request.assignments is None:
+        placed = place(image.brokers.values(), additional, factor, rng)
     else:
-        placed = wish.assignments
-        for replicas in wish.assignments:
+        placed = request.assignments
+        for replicas in request.assignments:
             _check_assignment(replicas, image.brokers, factor)
-    return TopicGrowth(wish.name, topic.id, first, tuple(map(_new_partition, placed)))
+    return TopicGrowth(request.name, topic.id, first, tuple(map(_new_partition, placed)))
 
 
 # --- deletion -------------------------------------------------------------------------------------
 
 
-def plan_deletion(wishes: Sequence[DeleteTopic], image: ClusterImage) -> list[TopicDeletion]:
+def plan_deletion(requests: Sequence[DeleteTopic], image: ClusterImage) -> list[TopicDeletion]:
     """One outcome per topic meant: those without an error are to be deleted.
 
     Kafka shuffles its answer, so that positions do not tell which topics exist but are hidden from
@@ -348,17 +350,17 @@ def plan_deletion(wishes: Sequence[DeleteTopic], image: ClusterImage) -> list[To
     outcomes = []
     names: Counter[str] = Counter()
     ids: Counter[TopicId] = Counter()
-    for wish in wishes:
-        if wish.name is None and wish.id == ZERO_TOPIC_ID:
+    for request in requests:
+        if request.name is None and request.id == ZERO_TOPIC_ID:
             error = _invalid("Neither topic name nor id were specified.")
-            outcomes.append(TopicDeletion(None, wish.id, error))
-        elif wish.name is None:
-            ids[wish.id] += 1
-        elif wish.id == ZERO_TOPIC_ID:
-            names[wish.name] += 1
+            outcomes.append(TopicDeletion(None, request.id, error))
+        elif request.name is None:
+            ids[request.id] += 1
+        elif request.id == ZERO_TOPIC_ID:
+            names[request.name] += 1
         else:
             error = _invalid("You may not specify both topic name and topic id.")
-            outcomes.append(TopicDeletion(wish.name, wish.id, error))
+            outcomes.append(TopicDeletion(request.name, request.id, error))
     doomed: dict[TopicId, str] = {}
     for topic_id, count in ids.items():
         if count > 1:

@@ -117,8 +117,8 @@ async def _create_and_answer(
             await services.internal_topics.ensure(name)
         except KafkaError as error:
             failures[name] = error.code
-    wishes = [NewTopic(name) for name in sorted(missing - INTERNAL_TOPICS)]
-    for outcome in await services.controller.create_topics(wishes) if wishes else ():
+    new_topics = [NewTopic(name) for name in sorted(missing - INTERNAL_TOPICS)]
+    for outcome in await services.controller.create_topics(new_topics) if new_topics else ():
         if outcome.error is not None:
             failures[outcome.name] = outcome.error.code
     return _response(request, services, _answers(wanted, services, failures))

@@ -62,7 +62,7 @@ async def create_topics(
     request: Request[CreateTopicsRequest], services: Services
 ) -> CreateTopicsResponse:
     body = request.body
-    wishes = [
+    requests = [
         NewTopic(
             name=topic.name,
             partitions=topic.num_partitions,
@@ -72,7 +72,7 @@ async def create_topics(
         )
         for topic in body.topics
     ]
-    outcomes = await services.controller.create_topics(wishes, validate_only=body.validate_only)
+    outcomes = await services.controller.create_topics(requests, validate_only=body.validate_only)
     return CreateTopicsResponse(topics=[_created(outcome, services) for outcome in outcomes])
 
 
@@ -131,12 +131,12 @@ async def delete_topics(
                 ErrorCode.INVALID_REQUEST, "This version does not support topic deletion."
             )
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-    wishes = (
+    requests = (
         [DeleteTopic(topic.name, TopicId(topic.topic_id)) for topic in body.topics]
         if request.api_version >= DELETE_BY_STATE
         else [DeleteTopic(name) for name in body.topic_names]
     )
-    outcomes = await services.controller.delete_topics(wishes)
+    outcomes = await services.controller.delete_topics(requests)
     return DeleteTopicsResponse(
         responses=[
             DeletableTopicResult(
@@ -173,7 +173,7 @@ async def create_partitions(
     request: Request[CreatePartitionsRequest], services: Services
 ) -> CreatePartitionsResponse:
     body = request.body
-    wishes = [
+    requests = [
         GrowTopic(
             name=topic.name,
             count=topic.count,
@@ -185,7 +185,9 @@ async def create_partitions(
         )
         for topic in body.topics
     ]
-    outcomes = await services.controller.create_partitions(wishes, validate_only=body.validate_only)
+    outcomes = await services.controller.create_partitions(
+        requests, validate_only=body.validate_only
+    )
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(

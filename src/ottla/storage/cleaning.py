@@ -11,7 +11,7 @@ alone:
 - the last of each active producer: its sequence number tells duplicates after a restart,
 - the last control batch of a producer that has written nothing else: its epoch fences zombies,
 - the last of each new segment. So a segment's content says where it ends, also when its last
-  records are gone, and a start after a crash knows which segments it replaces (`load`).
+  records are gone, and a start after a crash knows which segments it replaces (`open_log`).
 
 Nothing here touches a file that is in use. The new files are called `.cleaned`, are complete and
 synced, with their names, when they are announced, and become part of the log in `Log`, on the event

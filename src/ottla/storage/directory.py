@@ -28,9 +28,9 @@ from ottla.storage.cleaner import Cleaner, CleanerSettings
 from ottla.storage.faults import describe, is_shortage, not_made, short_of_descriptors
 from ottla.storage.flush import GroupCommit
 from ottla.storage.folder import DataFolder, StorageUnavailable
-from ottla.storage.load import Surroundings, open_log
 from ottla.storage.loader import Loaded, Loader, Progress
 from ottla.storage.log import Log
+from ottla.storage.open_log import LogContext, open_log
 from ottla.storage.schedule import Schedule
 from ottla.storage.segment import OpenFiles
 from ottla.storage.topic_checkpoints import id_text
@@ -102,7 +102,7 @@ class LogDirectories:
         clock: Clock,
         workers: Workers,
         settings: StorageSettings | None = None,
-        dice: random.Random | None = None,
+        rng: random.Random | None = None,
         on_offline: OfflineListener | None = None,
         tasks: Tasks | None = None,
     ) -> None:
@@ -124,12 +124,12 @@ class LogDirectories:
         self._fs = fs
         self._clock = clock
         self._workers = workers
-        self._dice = dice or random.Random()
+        self._rng = rng or random.Random()
         self._on_offline = on_offline
         self._folders = {path: DataFolder(path) for path in _normal(folders)}
         self._files = OpenFiles(fs, self.settings.max_open_files)
-        self._around = Surroundings(
-            self._files, self, clock, self._dice, self.settings.producer_id_expiration_ms
+        self._context = LogContext(
+            self._files, self, clock, self._rng, self.settings.producer_id_expiration_ms
         )
         self._schedule = Schedule(self, fs, clock, workers, tasks)
         self._files.on_doubt = self._schedule.rebuild_indexes
@@ -162,7 +162,7 @@ class LogDirectories:
         another."""
         for folder in list(self._online()):
             try:
-                folder.claim(self._fs, node_id, cluster_id, self._dice)
+                folder.claim(self._fs, node_id, cluster_id, self._rng)
             except OSError as error:
                 reason = describe(error, "writing meta.properties", folder.path)
                 if is_shortage(error):
@@ -185,7 +185,7 @@ class LogDirectories:
         loads = [
             Loader(
                 self._fs,
-                self._around,
+                self._context,
                 self._workers,
                 config_for,
                 frozenset(ignore),
@@ -374,7 +374,7 @@ class LogDirectories:
         folder = min(online, key=lambda each: len(each.partitions))
         path = f"{folder.path}/{paths.partition_dir(partition)}"
         try:
-            log = open_log(self._around, path, partition, config, clean=True)
+            log = open_log(self._context, path, partition, config, clean=True)
         except OSError as error:
             if is_shortage(error):
                 raise short_of_descriptors(error, f"creating {partition}", path) from None
@@ -562,7 +562,7 @@ class LogDirectories:
             raise StorageUnavailable(f"no data folder can be used: {reasons}")
 
     def _unique(self) -> str:
-        return f"{self._dice.getrandbits(128):032x}"
+        return f"{self._rng.getrandbits(128):032x}"
 
 
 def _normal(folders: Sequence[str]) -> list[str]:

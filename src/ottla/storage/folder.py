@@ -66,7 +66,7 @@ class DataFolder:
             self.lock.release()
             self.lock = None
 
-    def claim(self, fs: FileSystem, node_id: int, cluster_id: str, dice: random.Random) -> None:
+    def claim(self, fs: FileSystem, node_id: int, cluster_id: str, rng: random.Random) -> None:
         """Write down that the folder is this node's. Raises StorageUnavailable when it is
         another's, and OSError."""
         meta = self.meta
@@ -85,7 +85,7 @@ class DataFolder:
             directory_id = meta.directory_id
             if directory_id and meta.cluster_id and meta.node_id is not None:
                 return
-        self.meta = MetaProperties(node_id, cluster_id, directory_id or _new_id(dice))
+        self.meta = MetaProperties(node_id, cluster_id, directory_id or _new_id(rng))
         write_meta_properties(fs, self.path, self.meta)
 
     def checkpoint(self, fs: FileSystem, name: str) -> TopicCheckpoint:
@@ -101,9 +101,9 @@ class DataFolder:
             entries.pop(partition, None)
 
 
-def _new_id(dice: random.Random) -> str:
+def _new_id(rng: random.Random) -> str:
     """A random UUID as Kafka writes it."""
-    raw = bytearray(dice.randbytes(16))
+    raw = bytearray(rng.randbytes(16))
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

@@ -22,8 +22,8 @@ from ottla.runtime.workers import ChildDied
 from ottla.storage import paths
 from ottla.storage.faults import concerns_one_file, describe
 from ottla.storage.folder import DataFolder
-from ottla.storage.load import Prepared, Remembered, Surroundings, assemble, prepare, run
 from ottla.storage.log import Log
+from ottla.storage.open_log import LogContext, Prepared, Remembered, assemble, prepare, run
 from ottla.storage.recovery import LogCorrupted, Recovered
 from ottla.storage.topic_checkpoints import Entry
 
@@ -68,7 +68,7 @@ class Loader:
     def __init__(
         self,
         fs: FileSystem,
-        around: Surroundings,
+        context: LogContext,
         workers: Workers,
         config_for: Callable[[str], TopicConfig],
         ignore: frozenset[str],
@@ -78,7 +78,7 @@ class Loader:
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self._fs = fs
-        self._around = around
+        self._context = context
         self._workers = workers
         self._config_for = config_for
         self._ignore = ignore
@@ -97,7 +97,7 @@ class Loader:
     async def load(self, data_folder: DataFolder) -> Loaded:
         """Every log in a data folder. OSError means that the folder cannot be used."""
         folder = data_folder.path
-        self._started = self._reported = self._around.clock.monotonic()
+        self._started = self._reported = self._context.clock.monotonic()
         self._done = self._scanned = self._to_scan = 0
         result = Loaded(self._take_mark(folder))
         for name in paths.CHECKPOINTS:
@@ -107,7 +107,7 @@ class Loader:
         partitions = self._partitions(folder, result)
         self._total = len(partitions)
         scans: list[asyncio.Task[None]] = []
-        turn = self._around.clock.monotonic()
+        turn = self._context.clock.monotonic()
         try:
             for name, partition in partitions:
                 config = self._config_for(partition.topic)
@@ -123,7 +123,7 @@ class Loader:
                     scans.append(asyncio.create_task(scan))
                 else:
                     self._scan_here(folder, prepared, config, result)
-                now = self._around.clock.monotonic()
+                now = self._context.clock.monotonic()
                 if now - turn > _SLICE:
                     turn = now
                     await asyncio.sleep(0)
@@ -189,8 +189,8 @@ class Loader:
                 config,
                 clean=result.clean,
                 remembered=remembered,
-                now_ms=self._around.clock.now_ms(),
-                producer_expiration_ms=self._around.producer_expiration_ms,
+                now_ms=self._context.clock.now_ms(),
+                producer_expiration_ms=self._context.producer_expiration_ms,
             )
         return None
 
@@ -213,7 +213,7 @@ class Loader:
     def _finish(
         self, prepared: Prepared, recovered: Recovered, config: TopicConfig, result: Loaded
     ) -> None:
-        log = assemble(self._around, prepared, recovered, config, clean=result.clean)
+        log = assemble(self._context, prepared, recovered, config, clean=result.clean)
         result.logs.append(log)
 
     @contextlib.contextmanager
@@ -247,7 +247,7 @@ class Loader:
         self._report(folder)
 
     def _report(self, folder: str) -> None:
-        now = self._around.clock.monotonic()
+        now = self._context.clock.monotonic()
         if self._progress is None or now - self._reported < _REPORT_EVERY:
             return
         self._reported = now

@@ -30,9 +30,9 @@ class Segments:
 
     __slots__ = (
         "_clock",
-        "_dice",
         "_files",
         "_list",
+        "_rng",
         "active",
         "bases",
         "config",
@@ -48,11 +48,11 @@ class Segments:
         segments: Sequence[Segment],
         config: TopicConfig,
         clock: Clock,
-        dice: random.Random,
+        rng: random.Random,
     ) -> None:
         self._files = files
         self._clock = clock
-        self._dice = dice
+        self._rng = rng
         self.folder = folder
         self.config = config
         self._list = list(segments)
@@ -132,7 +132,7 @@ class Segments:
         """Put one segment, whose files are ready under `.swap` names, in the place of others, none
         of them the active one; returns the renamed files of those.
 
-        First the old names go, then the new ones come: `load` finishes this from any step on."""
+        First the old names go, then the new ones come: `open_log` finishes it from any step."""
         fs = self._files.fs
         fs.size(f"{segment.path}{paths.SWAP_SUFFIX}")  # or nothing goes
         renamed = self.remove(first, stop)
@@ -193,5 +193,5 @@ class Segments:
         self.active.activate(
             index_interval=config.index_interval_bytes,
             max_index_bytes=config.segment_index_bytes,
-            jitter_ms=self._dice.randrange(spread) if spread > 0 else 0,
+            jitter_ms=self._rng.randrange(spread) if spread > 0 else 0,
         )

@@ -360,7 +360,7 @@ class Broker:
     def _create(self, wanted: list[NewTopic]) -> None:
         if not wanted:
             return
-        wishes = [
+        requests = [
             WantedTopic(
                 it.name,
                 DEFAULT if it.partitions is None else it.partitions,
@@ -369,7 +369,7 @@ class Broker:
             )
             for it in wanted
         ]
-        for outcome in self._call(self._services().controller.create_topics(wishes)):
+        for outcome in self._call(self._services().controller.create_topics(requests)):
             if outcome.error is not None:
                 raise outcome.error
 

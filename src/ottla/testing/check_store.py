@@ -366,7 +366,7 @@ async def a_cancelled_join_leaves_nothing_behind(connect: Connect) -> None:
     await store.close()
 
 
-# --- offices --------------------------------------------------------------------------------------
+# --- roles --------------------------------------------------------------------------------------
 
 
 async def terms_have_strictly_increasing_epochs(connect: Connect) -> None:
@@ -389,7 +389,7 @@ async def terms_have_strictly_increasing_epochs(connect: Connect) -> None:
         all(earlier < later for earlier, later in pairwise(epochs)),
         f"epochs grow, over restarts too: {epochs}",
     )
-    _true(other.epoch >= 1, "offices count for themselves")
+    _true(other.epoch >= 1, "each role counts its own epochs")
     await store.close()
 
 
@@ -403,7 +403,7 @@ async def an_office_has_one_holder_at_a_time(connect: Connect) -> None:
         for _ in range(3):
             term = await store.campaign("controller", b"")
             holding += 1
-            _same(holding, 1, "nobody else is in office")
+            _same(holding, 1, "nobody else holds the role")
             await store.commit(term.fence)
             served.append(term.epoch)
             holding -= 1
@@ -423,7 +423,7 @@ async def the_holder_of_an_office_can_be_read(connect: Connect) -> None:
     _same(entries[epoch_key("controller")].value, b"one", "who began the newest term")
     _same(term.fence, Check(epoch_key("controller"), entries[epoch_key("controller")].version), "")
     await term.release()
-    _same(sorted(await _entries(other)), [epoch_key("controller")], "a vacant office")
+    _same(sorted(await _entries(other)), [epoch_key("controller")], "a vacant role")
     await _close([one, other])
 
 

@@ -21,7 +21,7 @@ from ottla.coordinator.group.commands import (
     Sync,
     Synced,
 )
-from ottla.coordinator.group.subscription import (
+from ottla.coordinator.group.consumer_protocol import (
     read_assignment,
     read_subscription,
     write_assignment,

@@ -29,8 +29,8 @@ from ottla.runtime.workers import Workers
 from ottla.storage.cleaning import CleanSummary, clean
 from ottla.storage.compaction import Resources
 from ottla.storage.directory import LogDirectories
-from ottla.storage.load import Surroundings, open_log
 from ottla.storage.log import AppendInfo, Log
+from ottla.storage.open_log import LogContext, open_log
 from ottla.storage.producers import Origin
 from ottla.storage.segment import OpenFiles
 from ottla.testing.clock import ManualClock
@@ -72,15 +72,15 @@ class RecordingHost:
         self.retention_changes += 1
 
 
-def surroundings(
+def log_context(
     fs: FileSystem,
     *,
     clock: ManualClock | None = None,
     host: RecordingHost | None = None,
     open_files: int = 100,
-) -> Surroundings:
+) -> LogContext:
     """What a log needs around it, for tests."""
-    return Surroundings(
+    return LogContext(
         OpenFiles(fs, open_files),
         host or RecordingHost(),
         clock or ManualClock(),
@@ -249,13 +249,13 @@ class LogBench(Bench):
         self.clock = clock or ManualClock()
         self.fs.now_ms = self.clock.now_ms()
         self.host = RecordingHost()
-        self.around = surroundings(self.fs, clock=self.clock, host=self.host)
+        self.context = log_context(self.fs, clock=self.clock, host=self.host)
 
     def open(
         self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0
     ) -> Log:
         return open_log(
-            self.around,
+            self.context,
             FOLDER,
             PARTITION,
             self.config,
@@ -324,7 +324,7 @@ class FolderBench(Bench):
             [DATA_FOLDER],
             clock=self.clock,
             workers=InlineWorkers(),
-            dice=random.Random(1),
+            rng=random.Random(1),
         )
         self.directories.open_folders()
         self.directories.identify(1, "AAAAAAAAAAAAAAAAAAAAAQ")

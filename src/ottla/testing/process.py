@@ -52,9 +52,9 @@ class BrokerProcessError(Exception):
 
 def free_port(host: str = LOOPBACK) -> int:
     """A port that nothing listens on, chosen where no outgoing connection will take it."""
-    dice = random.SystemRandom()
+    rng = random.SystemRandom()
     for _ in range(1_000):
-        port = dice.choice(PORTS)
+        port = rng.choice(PORTS)
         with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -1,4 +1,4 @@
-"""What aiokafka's tests expect of their surroundings, for a broker that runs already.
+"""What aiokafka's tests expect of their log_context, for a broker that runs already.
 
 Takes the place of the conftest.py in a copy of their test folder: theirs starts containers,
 this one only says where the broker is (OTTLA_UPSTREAM_BOOTSTRAP).

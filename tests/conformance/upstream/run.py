@@ -172,7 +172,7 @@ def run(suite: Suite, folder: Path, environment: dict[str, str], arguments: list
     for part, reason in suite.left_out.items():
         print(f"  {part}: {reason}")
     sys.stdout.flush()
-    surroundings = {**os.environ, **environment}
+    variables = {**os.environ, **environment}
     pytest = [
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
         "-o", "asyncio_mode=strict", "-o", "junit_family=xunit1", "-W", "ignore",
@@ -180,7 +180,7 @@ def run(suite: Suite, folder: Path, environment: dict[str, str], arguments: list
     for part, reason in suite.left_out.items():
         listed = subprocess.run(
             [*pytest, "--collect-only", "-k", part, *suite.paths],
-            cwd=folder, env=surroundings, check=False, capture_output=True, text=True,
+            cwd=folder, env=variables, check=False, capture_output=True, text=True,
         ).stdout  # fmt: skip
         tests = [line for line in listed.splitlines() if "::" in line]
         outcome.left_out.setdefault(reason, []).extend(tests)
@@ -191,7 +191,7 @@ def run(suite: Suite, folder: Path, environment: dict[str, str], arguments: list
     def attempt(expression: str) -> None:
         results.unlink(missing_ok=True)
         given = [f"--junitxml={results}", "-k", expression, *arguments, *suite.paths]
-        subprocess.run([*pytest, *measured, *given], cwd=folder, env=surroundings, check=False)
+        subprocess.run([*pytest, *measured, *given], cwd=folder, env=variables, check=False)
 
     attempt(chosen)
     if not results.exists():

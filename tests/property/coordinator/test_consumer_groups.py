@@ -31,7 +31,7 @@ NAMES = ["a", "b", "c", "d"]
 MEMBERS = ["m0", "m1", "m2", "m3", "m4"]
 topics = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 5), max_size=4)
 names = st.lists(st.sampled_from(NAMES), unique=True, max_size=3).map(tuple)
-wishes = st.one_of(
+subscriptions = st.one_of(
     st.fixed_dictionaries({"topics": names}),
     st.fixed_dictionaries({"topics": names, "regex": st.sampled_from(["", "[ab]", ".*", "x"])}),
 )
@@ -93,13 +93,18 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(MEMBERS),
-        wish=wishes,
+        subscription=subscriptions,
         static=st.booleans(),
         assignor=st.sampled_from([None, "range", "uniform"]),
         lost=st.booleans(),
     )
     def join(
-        self, name: str, wish: dict[str, Any], static: bool, assignor: str | None, lost: bool
+        self,
+        name: str,
+        subscription: dict[str, Any],
+        static: bool,
+        assignor: str | None,
+        lost: bool,
     ) -> None:
         life = self.lives.get(name)
         if life is None or not life.is_member:
@@ -115,7 +120,7 @@ class ConsumerGroups(RuleBasedStateMachine):
             owned={},
             rebalance_timeout_ms=30_000,
             server_assignor=assignor,
-            **wish,
+            **subscription,
         )
 
     @precondition(lambda self: self.lives)
@@ -127,11 +132,11 @@ class ConsumerGroups(RuleBasedStateMachine):
             self.attempt(life, lost, life.consumer.epoch, owned=owned)
 
     @precondition(lambda self: self.lives)
-    @rule(data=st.data(), wish=wishes, lost=st.booleans())
-    def resubscribe(self, data: st.DataObject, wish: dict[str, Any], lost: bool) -> None:
+    @rule(data=st.data(), subscription=subscriptions, lost=st.booleans())
+    def resubscribe(self, data: st.DataObject, subscription: dict[str, Any], lost: bool) -> None:
         life = self.lives[data.draw(st.sampled_from(sorted(self.lives)))]
         if life.is_member:
-            self.attempt(life, lost, life.consumer.epoch, owned=life.consumer.owned, **wish)
+            self.attempt(life, lost, life.consumer.epoch, owned=life.consumer.owned, **subscription)
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data(), lost=st.booleans(), for_a_while=st.booleans())

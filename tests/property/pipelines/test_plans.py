@@ -73,10 +73,10 @@ def test_splits_cover_every_range_exactly_once(
 @unhurried
 @given(whole_ranges(), cuts, sizes, st.randoms())
 def test_splits_depend_on_nothing_but_the_ranges(
-    ranges: list[Range], min_partitions: int | None, max_records: int | None, dice: object
+    ranges: list[Range], min_partitions: int | None, max_records: int | None, rng: object
 ) -> None:
     shuffled = list(ranges)
-    dice.shuffle(shuffled)  # type: ignore[attr-defined]
+    rng.shuffle(shuffled)  # type: ignore[attr-defined]
     pieces = split(ranges, min_partitions, max_records)
     assert split(list(ranges), min_partitions, max_records) == pieces
     assert set(split(shuffled, min_partitions, max_records)) == set(pieces)

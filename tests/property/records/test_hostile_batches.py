@@ -61,13 +61,13 @@ def test_damaged_batches_do_no_harm(batch: bytes, damage: list[tuple[float, int]
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])
 def test_damaged_compressed_data_does_no_harm(codec: Compression) -> None:
-    dice = random.Random(codec)
+    rng = random.Random(codec)
     packed = WELL_FORMED[codec][61:]
     for _ in range(2000):
         data = bytearray(packed)
-        for _ in range(dice.randint(1, 4)):
-            data[dice.randrange(len(data))] = dice.randrange(256)
+        for _ in range(rng.randint(1, 4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
         try:
-            assert len(decompress(codec, data[: dice.randint(1, len(data))], SMALL)) <= SMALL
+            assert len(decompress(codec, data[: rng.randint(1, len(data))], SMALL)) <= SMALL
         except InvalidBatch:
             pass

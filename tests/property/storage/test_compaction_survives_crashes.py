@@ -228,13 +228,13 @@ def crashes(
     first = Run(LogBench(config, fs=prepared_disk()), always_flush)
     begin = first.bench.fs.operations
     first.perform(script)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     runs = []
     numbers = range(begin, first.bench.fs.operations)
-    for number in sorted(dice.sample(numbers, min(_RUNS, len(numbers)))):
+    for number in sorted(rng.sample(numbers, min(_RUNS, len(numbers)))):
         run = Run(LogBench(config, fs=prepared_disk()), always_flush)
         size = first.bench.fs.journal[number].size
-        run.bench.fs.crash_at(number, torn=dice.choice((0, 1, size // 2, max(0, size - 1), size)))
+        run.bench.fs.crash_at(number, torn=rng.choice((0, 1, size // 2, max(0, size - 1), size)))
         try:
             run.perform(script)
         except Crashed:
@@ -275,9 +275,9 @@ def test_producers_are_known_from_what_the_cleaner_left_of_their_records(
 def test_a_power_cut_at_every_write_keeps_the_last_value_of_every_key(
     script: list[Step], config: TopicConfig, seed: int, names: bool
 ) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     for run in crashes(script, config, seed, always_flush=True):
-        bench = run.bench.power_lost(survives=lambda _, extra: dice.randint(0, extra), names=names)
+        bench = run.bench.power_lost(survives=lambda _, extra: rng.randint(0, extra), names=names)
         goes_on(run, bench, check(run, bench))
 
 

@@ -105,39 +105,39 @@ def names(fs: MemoryFileSystem, folder: str) -> list[str]:
     return [f"{folder}/{name}" for name in fs.listdir(folder) if not fs.is_dir(f"{folder}/{name}")]
 
 
-def flip(data: bytearray, dice: random.Random) -> None:
-    for _ in range(dice.choice((1, 1, 1, 5))):
+def flip(data: bytearray, rng: random.Random) -> None:
+    for _ in range(rng.choice((1, 1, 1, 5))):
         if data:
-            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
 
 
-def cut(data: bytearray, dice: random.Random) -> None:
-    del data[dice.randint(0, len(data)) :]
+def cut(data: bytearray, rng: random.Random) -> None:
+    del data[rng.randint(0, len(data)) :]
 
 
-def append(data: bytearray, dice: random.Random) -> None:
-    data += dice.choice((bytes(dice.randint(1, 200)), dice.randbytes(dice.randint(1, 200))))
+def append(data: bytearray, rng: random.Random) -> None:
+    data += rng.choice((bytes(rng.randint(1, 200)), rng.randbytes(rng.randint(1, 200))))
 
 
-def overwrite(data: bytearray, dice: random.Random) -> None:
-    start = dice.randint(0, len(data))
-    data[start : start + 50] = dice.choice((bytes(50), b"\xff" * 50, dice.randbytes(50)))
+def overwrite(data: bytearray, rng: random.Random) -> None:
+    start = rng.randint(0, len(data))
+    data[start : start + 50] = rng.choice((bytes(50), b"\xff" * 50, rng.randbytes(50)))
 
 
-def repeat(data: bytearray, dice: random.Random) -> None:
-    start = dice.randint(0, len(data))
+def repeat(data: bytearray, rng: random.Random) -> None:
+    start = rng.randint(0, len(data))
     data += data[start:]
 
 
-def take_out(data: bytearray, dice: random.Random) -> None:
-    start = dice.randint(0, len(data))
-    del data[start : start + dice.randint(1, 100)]
+def take_out(data: bytearray, rng: random.Random) -> None:
+    start = rng.randint(0, len(data))
+    del data[start : start + rng.randint(1, 100)]
 
 
-def numbers(data: bytearray, dice: random.Random) -> None:
+def numbers(data: bytearray, rng: random.Random) -> None:
     """Text with another number in it, or none."""
-    text = dice.choice((b"99999999999999999999999", b"-1", b"x", b"\xff\xfe", b"\n", b" "))
-    start = dice.randint(0, len(data))
+    text = rng.choice((b"99999999999999999999999", b"-1", b"x", b"\xff\xfe", b"\n", b" "))
+    start = rng.randint(0, len(data))
     data[start : start + 1] = text
 
 
@@ -152,19 +152,19 @@ EDITS: list[Callable[[bytearray, random.Random], None]] = [
 ]
 
 
-def damage(fs: MemoryFileSystem, path: str, dice: random.Random) -> None:
+def damage(fs: MemoryFileSystem, path: str, rng: random.Random) -> None:
     """One of all the things that can become of a file."""
-    kind = dice.randrange(len(EDITS) * 2 + 3)
+    kind = rng.randrange(len(EDITS) * 2 + 3)
     if kind == 0:
         fs.remove(path)
     elif kind == 1:
         fs.remove(path)
         fs.makedirs(f"{path}/inside")
     elif kind == 2:
-        fs.rename(path, path + dice.choice((".swap", ".cleaned", ".deleted", ".tmp", "x")))
+        fs.rename(path, path + rng.choice((".swap", ".cleaned", ".deleted", ".tmp", "x")))
     else:
         data = bytearray(fs.read_bytes(path))
-        dice.choice(EDITS)(data, dice)
+        rng.choice(EDITS)(data, rng)
         fs.write_atomic(path, bytes(data))
 
 
@@ -180,19 +180,19 @@ async def neighbour_is_served(bench: FolderBench) -> None:
 def test_damage_in_one_partition_stops_neither_the_broker_nor_its_neighbour(
     seed: int, clean: bool, pieces: int
 ) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     fs = disk(clean).killed()
     for _ in range(pieces):
-        damage(fs, dice.choice(names(fs, "/data/t-0")), dice)
-    if dice.random() < 0.05:
-        strange = dice.choice(
+        damage(fs, rng.choice(names(fs, "/data/t-0")), rng)
+    if rng.random() < 0.05:
+        strange = rng.choice(
             (
                 "99999999999999999999.log",
                 "00000000000000000500.snapshot",
                 "00000000000000000003.log",
             )
         )
-        fs.write_atomic(f"/data/t-0/{strange}", dice.randbytes(dice.randint(0, 300)))
+        fs.write_atomic(f"/data/t-0/{strange}", rng.randbytes(rng.randint(0, 300)))
 
     async def start() -> None:
         bench = FolderBench(CONFIG, fs=fs)
@@ -218,16 +218,16 @@ def test_damage_in_one_partition_stops_neither_the_broker_nor_its_neighbour(
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), clean=st.booleans())
 def test_damaged_checkpoints_take_no_partition_offline(seed: int, clean: bool) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     fs = disk(clean).killed()
     files = [
         f"/data/{name}{suffix}"
         for name in paths.CHECKPOINTS
         for suffix in ("", paths.TOPIC_IDS_SUFFIX)
     ]
-    for path in dice.sample(files, dice.randint(1, 3)):
+    for path in rng.sample(files, rng.randint(1, 3)):
         data = bytearray(fs.read_bytes(path))
-        dice.choice((cut, append, numbers, take_out))(data, dice)
+        rng.choice((cut, append, numbers, take_out))(data, rng)
         fs.write_atomic(path, bytes(data))
 
     async def start() -> None:

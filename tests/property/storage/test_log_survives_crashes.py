@@ -220,13 +220,13 @@ def crashes(
     first = Run(FolderBench(config, fs=prepared_disk()), always_flush, idempotent)
     begin = first.bench.fs.operations
     asyncio.run(first.perform(script))
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     numbers = range(begin, first.bench.fs.operations)
     runs = []
-    for number in sorted(dice.sample(numbers, min(MOST_DEATHS, len(numbers)))):
+    for number in sorted(rng.sample(numbers, min(MOST_DEATHS, len(numbers)))):
         run = Run(FolderBench(config, fs=prepared_disk()), always_flush, idempotent)
         size = first.bench.fs.journal[number].size
-        run.bench.fs.crash_at(number, torn=dice.choice((0, 1, size // 2, max(0, size - 1), size)))
+        run.bench.fs.crash_at(number, torn=rng.choice((0, 1, size // 2, max(0, size - 1), size)))
         try:
             asyncio.run(run.perform(script))
         except Crashed:
@@ -262,11 +262,11 @@ def test_kill_at_every_write_loses_nothing_acknowledged(
 def test_a_power_cut_at_every_write_loses_nothing_flushed(
     script: list[tuple[str, int, int]], config: TopicConfig, seed: int, zeros: bool, names: bool
 ) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
 
     async def verify(run: Run) -> None:
         left = run.bench.fs.power_lost(
-            survives=lambda _, extra: dice.randint(0, extra), zeros=zeros, names=names
+            survives=lambda _, extra: rng.randint(0, extra), zeros=zeros, names=names
         )
         bench = FolderBench(config, fs=left)
         log = await run.check(bench, power_lost=True)

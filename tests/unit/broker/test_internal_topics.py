@@ -21,7 +21,7 @@ from ottla.model.topic import Topic
 OFFSETS = "__consumer_offsets"
 
 
-class Office:
+class FakeController:
     """A controller that notes what it is asked for."""
 
     def __init__(self, brokers: int = 1) -> None:
@@ -29,12 +29,12 @@ class Office:
         self.asked: list[NewTopic] = []
         self.error: KafkaError | None = None
 
-    async def create_topics(self, wishes: Sequence[NewTopic]) -> list[TopicCreation]:
-        self.asked += wishes
+    async def create_topics(self, requests: Sequence[NewTopic]) -> list[TopicCreation]:
+        self.asked += requests
         await asyncio.sleep(0)
         if self.error is not None:
-            return [TopicCreation(wish.name, error=self.error) for wish in wishes]
-        topic = Topic(wishes[0].name, TopicId(b"t" * 16), ())
+            return [TopicCreation(request.name, error=self.error) for request in requests]
+        topic = Topic(requests[0].name, TopicId(b"t" * 16), ())
         self.image = ClusterImage(brokers=self.image.brokers, topics={topic.name: topic})
         return [TopicCreation(topic.name, topic)]
 
@@ -44,11 +44,11 @@ class Office:
 
 
 async def test_the_offsets_topic_is_compacted_and_has_fifty_partitions() -> None:
-    office = Office(brokers=3)
-    await office.topics().ensure(OFFSETS)
-    (wish,) = office.asked
-    assert (wish.name, wish.partitions, wish.replication_factor) == (OFFSETS, 50, 3)
-    assert wish.config == {
+    controller = FakeController(brokers=3)
+    await controller.topics().ensure(OFFSETS)
+    (request,) = controller.asked
+    assert (request.name, request.partitions, request.replication_factor) == (OFFSETS, 50, 3)
+    assert request.config == {
         "cleanup.policy": "compact",
         "compression.type": "producer",
         "segment.bytes": "104857600",
@@ -58,13 +58,13 @@ async def test_the_offsets_topic_is_compacted_and_has_fifty_partitions() -> None
 async def test_one_broker_makes_it_with_one_replica_and_has_nothing_to_say(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    office = Office()
-    topics = office.topics(min_insync_replicas=2)
+    controller = FakeController()
+    topics = controller.topics(min_insync_replicas=2)
     await topics.ensure(OFFSETS)
     await topics.ensure(OFFSETS)
-    (wish,) = office.asked
-    assert wish.replication_factor == 1
-    assert wish.config["min.insync.replicas"] == "1"
+    (request,) = controller.asked
+    assert request.replication_factor == 1
+    assert request.config["min.insync.replicas"] == "1"
     assert caplog.text == ""
 
 
@@ -74,9 +74,11 @@ async def test_one_broker_makes_it_with_one_replica_and_has_nothing_to_say(
 async def test_fewer_replicas_than_somebody_can_expect_are_said_once(
     brokers: int, given: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    office = Office(brokers)
+    controller = FakeController(brokers)
     config = BrokerConfig.of(given)
-    topics = InternalTopics(cast("Controller", office), lambda: office.image, lambda: config)
+    topics = InternalTopics(
+        cast("Controller", controller), lambda: controller.image, lambda: config
+    )
     await topics.ensure(OFFSETS)
     await topics.ensure(OFFSETS)
     assert [it.levelname for it in caplog.records] == ["WARNING"]
@@ -84,22 +86,22 @@ async def test_fewer_replicas_than_somebody_can_expect_are_said_once(
 
 
 async def test_it_is_made_once_whoever_asks_at_the_same_time() -> None:
-    office = Office()
-    topics = office.topics()
+    controller = FakeController()
+    topics = controller.topics()
     await asyncio.gather(*(topics.ensure(OFFSETS) for _ in range(5)))
-    assert len(office.asked) == 1
+    assert len(controller.asked) == 1
 
 
 async def test_that_another_broker_made_it_is_no_failure_but_others_are() -> None:
-    office = Office()
-    office.error = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS)
-    await office.topics().ensure(OFFSETS)
-    office.error = KafkaError(ErrorCode.POLICY_VIOLATION)
+    controller = FakeController()
+    controller.error = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS)
+    await controller.topics().ensure(OFFSETS)
+    controller.error = KafkaError(ErrorCode.POLICY_VIOLATION)
     with pytest.raises(KafkaError) as caught:
-        await office.topics().ensure(OFFSETS)
+        await controller.topics().ensure(OFFSETS)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
 async def test_other_topics_are_not_its_business() -> None:
     with pytest.raises(KafkaError):
-        await Office().topics().ensure("orders")
+        await FakeController().topics().ensure("orders")

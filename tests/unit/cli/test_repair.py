@@ -16,10 +16,10 @@ from ottla.records.batch import batches
 from ottla.records.builder import build_batch
 from ottla.records.reader import iter_records
 from ottla.runtime.files import OsFileSystem
-from ottla.storage.load import open_log
 from ottla.storage.log import Log
+from ottla.storage.open_log import open_log
 from ottla.storage.recovery import LogCorrupted
-from ottla.testing.logs import surroundings
+from ottla.testing.logs import log_context
 
 Run = Callable[..., Result]
 
@@ -62,8 +62,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def open_partition(folder: Path) -> Log:
-    around = surroundings(OsFileSystem())
-    return open_log(around, str(folder), TopicPartition("t", 0), TopicConfig())
+    context = log_context(OsFileSystem())
+    return open_log(context, str(folder), TopicPartition("t", 0), TopicConfig())
 
 
 def offsets(folder: Path) -> list[int]:

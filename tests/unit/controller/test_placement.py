@@ -14,7 +14,7 @@ from ottla.model.broker import Broker
 
 
 class Loaded:
-    """Dice that always show 0 and never shuffle."""
+    """Random that always show 0 and never shuffle."""
 
     def randrange(self, start: int, /) -> int:
         return 0
@@ -74,8 +74,8 @@ def test_replicas_are_distinct_and_in_as_many_racks_as_there_can_be(
     racks: list[str | None], partitions: int, data: st.DataObject
 ) -> None:
     factor = data.draw(st.integers(1, len(racks)))
-    dice = Random(data.draw(st.integers(0, 1000)))
-    placed = place(brokers(*racks), partitions, factor, dice)
+    rng = Random(data.draw(st.integers(0, 1000)))
+    placed = place(brokers(*racks), partitions, factor, rng)
     assert len(placed) == partitions
     for replicas in placed:
         assert len(set(replicas)) == factor

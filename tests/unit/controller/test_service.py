@@ -38,7 +38,7 @@ class Node:
             broker_id,
             defaults=lambda: TopicDefaults(2, 1),
             check_topic_config=nothing_wrong,
-            dice=Random(broker_id),
+            rng=Random(broker_id),
         )
         self.id = broker_id
         self.running: asyncio.Task[None] | None = None

@@ -55,14 +55,14 @@ def check_config(config: Mapping[str, str]) -> None:
 
 
 def create(
-    *wishes: NewTopic, cluster: ClusterImage = IMAGE, defaults: TopicDefaults | None = None
+    *new_topics: NewTopic, cluster: ClusterImage = IMAGE, defaults: TopicDefaults | None = None
 ) -> list[TopicCreation]:
     ids = iter(range(100, 100_000))
     return plan_creation(
-        wishes,
+        new_topics,
         cluster,
         defaults=defaults or TopicDefaults(),
-        dice=Random(0),
+        rng=Random(0),
         new_id=lambda: topic_id(next(ids)),
         check_config=check_config,
     )
@@ -107,7 +107,7 @@ WITH_COUNT = invalid(
 
 
 @pytest.mark.parametrize(
-    ("wish", "expected"),
+    ("new_topic", "expected"),
     [
         (NewTopic("new"), None),
         (NewTopic("a-b"), None),
@@ -178,9 +178,9 @@ WITH_COUNT = invalid(
         ),
     ],
 )
-def test_a_wish_is_judged_as_kafka_judges_it(wish: NewTopic, expected: Verdict) -> None:
-    (outcome,) = create(wish)
-    assert outcome.name == wish.name
+def test_a_request_is_judged_as_kafka_judges_it(new_topic: NewTopic, expected: Verdict) -> None:
+    (outcome,) = create(new_topic)
+    assert outcome.name == new_topic.name
     assert verdict(outcome.error) == expected
     assert (outcome.topic is None) == (expected is not None)
 
@@ -202,8 +202,8 @@ def test_a_cluster_without_brokers_creates_nothing() -> None:
 
 
 def test_a_new_topic_has_what_was_asked_for() -> None:
-    wish = NewTopic("t", 4, 2, config={"retention.ms": "5"})
-    (outcome,) = create(wish, cluster=image(brokers=(1, 2, 3)))
+    new_topic = NewTopic("t", 4, 2, config={"retention.ms": "5"})
+    (outcome,) = create(new_topic, cluster=image(brokers=(1, 2, 3)))
     topic = outcome.topic
     assert topic is not None
     assert (topic.name, topic.id, topic.config) == ("t", topic_id(100), {"retention.ms": "5"})
@@ -225,15 +225,15 @@ def test_defaults_stand_in_for_minus_one() -> None:
 
 
 def test_assignments_are_taken_by_their_number() -> None:
-    wish = manual((1, [8, 7]), (0, [7, 8]))
-    (outcome,) = create(wish, cluster=image(brokers=(7, 8)))
+    new_topic = manual((1, [8, 7]), (0, [7, 8]))
+    (outcome,) = create(new_topic, cluster=image(brokers=(7, 8)))
     assert outcome.topic is not None
     assert [state.replicas for state in outcome.topic.partitions] == [(7, 8), (8, 7)]
 
 
 def test_one_bad_topic_does_not_harm_its_neighbours_and_order_is_kept() -> None:
-    wishes = [NewTopic("x"), NewTopic("three"), NewTopic("y", partitions=0), NewTopic("z")]
-    outcomes = create(*wishes)
+    new_topics = [NewTopic("x"), NewTopic("three"), NewTopic("y", partitions=0), NewTopic("z")]
+    outcomes = create(*new_topics)
     assert [outcome.name for outcome in outcomes] == ["x", "three", "y", "z"]
     assert [outcome.error is None for outcome in outcomes] == [True, False, False, True]
 
@@ -260,7 +260,7 @@ TOO_LARGE = (ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large ba
 
 
 @pytest.mark.parametrize(
-    ("wishes", "expected"),
+    ("new_topics", "expected"),
     [
         ([NewTopic("t", partitions=9_999)], None),
         ([NewTopic("t", partitions=10_000)], TOO_LARGE),
@@ -270,9 +270,11 @@ TOO_LARGE = (ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large ba
         ([NewTopic("t", partitions=6_000), NewTopic("u", partitions=-5_000)], None),
     ],
 )
-def test_too_large_a_request_fails_as_a_whole(wishes: list[NewTopic], expected: Verdict) -> None:
-    outcomes = create(*wishes)
-    assert [outcome.name for outcome in outcomes] == [wish.name for wish in wishes]
+def test_a_request_that_is_too_large_fails_whole(
+    new_topics: list[NewTopic], expected: Verdict
+) -> None:
+    outcomes = create(*new_topics)
+    assert [outcome.name for outcome in outcomes] == [new_topic.name for new_topic in new_topics]
     if expected is None:
         assert outcomes[0].topic is not None
     else:
@@ -283,7 +285,7 @@ def test_too_large_a_request_fails_as_a_whole(wishes: list[NewTopic], expected: 
 
 
 @pytest.mark.parametrize(
-    ("wish", "expected"),
+    ("growth", "expected"),
     [
         (GrowTopic("three", 4), None),
         (GrowTopic("three", 5, [[7], [7]]), None),
@@ -334,27 +336,27 @@ def test_too_large_a_request_fails_as_a_whole(wishes: list[NewTopic], expected: 
         (GrowTopic("three", 10_004), (ErrorCode.UNKNOWN_SERVER_ERROR, None)),
     ],
 )
-def test_growing_is_judged_as_kafka_judges_it(wish: GrowTopic, expected: Verdict) -> None:
-    (outcome,) = plan_growth([wish], IMAGE, dice=Random(0))
+def test_growing_is_judged_as_kafka_judges_it(growth: GrowTopic, expected: Verdict) -> None:
+    (outcome,) = plan_growth([growth], IMAGE, rng=Random(0))
     assert verdict(outcome.error) == expected
     if expected is None:
         assert (outcome.id, outcome.first) == (THREE.id, 3)
-        assert outcome.partitions == (STATE,) * (wish.count - 3)
+        assert outcome.partitions == (STATE,) * (growth.count - 3)
 
 
 def test_new_partitions_have_as_many_replicas_as_the_old() -> None:
     pair = PartitionState(1, 4, 9, (1, 2), (1, 2))
     cluster = image(Topic("t", topic_id(9), (pair,)), brokers=(1, 2, 3))
-    (outcome,) = plan_growth([GrowTopic("t", 4)], cluster, dice=Random(0))
+    (outcome,) = plan_growth([GrowTopic("t", 4)], cluster, rng=Random(0))
     assert [len(set(state.replicas)) for state in outcome.partitions] == [2, 2, 2]
     assert {state.leader_epoch for state in outcome.partitions} == {0}
-    (outcome,) = plan_growth([GrowTopic("t", 2, [[3]])], cluster, dice=Random(0))
+    (outcome,) = plan_growth([GrowTopic("t", 2, [[3]])], cluster, rng=Random(0))
     assert verdict(outcome.error) == misassigned(
         "The manual partition assignment includes a partition with 1 replica(s), but this is not "
         "consistent with previous partitions, which have 2 replica(s)."
     )
     alone = image(Topic("t", topic_id(9), (pair,)), brokers=(1,))
-    (outcome,) = plan_growth([GrowTopic("t", 2)], alone, dice=Random(0))
+    (outcome,) = plan_growth([GrowTopic("t", 2)], alone, rng=Random(0))
     assert verdict(outcome.error) == (
         ErrorCode.INVALID_REPLICATION_FACTOR,
         "The target replication factor of 2 cannot be reached because only 1 broker(s) are "
@@ -363,8 +365,8 @@ def test_new_partitions_have_as_many_replicas_as_the_old() -> None:
 
 
 def test_the_limit_is_one_for_all_topics_of_a_request() -> None:
-    wishes = [GrowTopic("three", 9_003), GrowTopic("a.b", 1_002)]
-    outcomes = plan_growth(wishes, IMAGE, dice=Random(0))
+    changes = [GrowTopic("three", 9_003), GrowTopic("a.b", 1_002)]
+    outcomes = plan_growth(changes, IMAGE, rng=Random(0))
     assert [verdict(outcome.error) for outcome in outcomes] == [
         None,
         (ErrorCode.UNKNOWN_SERVER_ERROR, None),
@@ -372,8 +374,8 @@ def test_the_limit_is_one_for_all_topics_of_a_request() -> None:
 
 
 def test_a_topic_named_twice_does_not_grow_and_others_do() -> None:
-    wishes = [GrowTopic("three", 4), GrowTopic("a.b", 3), GrowTopic("three", 5)]
-    outcomes = plan_growth(wishes, IMAGE, dice=Random(0))
+    changes = [GrowTopic("three", 4), GrowTopic("a.b", 3), GrowTopic("three", 5)]
+    outcomes = plan_growth(changes, IMAGE, rng=Random(0))
     assert [(outcome.name, verdict(outcome.error)) for outcome in outcomes] == [
         ("three", invalid("Duplicate topic name.")),
         ("a.b", None),
@@ -383,8 +385,8 @@ def test_a_topic_named_twice_does_not_grow_and_others_do() -> None:
 # --- deletion -------------------------------------------------------------------------------------
 
 
-def deletions(*wishes: DeleteTopic) -> set[tuple[str | None, TopicId, Verdict]]:
-    outcomes = plan_deletion(wishes, IMAGE)
+def deletions(*changes: DeleteTopic) -> set[tuple[str | None, TopicId, Verdict]]:
+    outcomes = plan_deletion(changes, IMAGE)
     judged = {(outcome.name, outcome.id, verdict(outcome.error)) for outcome in outcomes}
     assert len(judged) == len(outcomes)
     return judged
@@ -398,7 +400,7 @@ def test_topics_are_deleted_by_name_or_by_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "expected"),
+    ("changes", "expected"),
     [
         (
             [DeleteTopic("nope")],
@@ -446,15 +448,15 @@ def test_topics_are_deleted_by_name_or_by_id() -> None:
     ],
 )
 def test_unclear_deletions_delete_nothing(
-    wishes: list[DeleteTopic], expected: tuple[str | None, TopicId, Verdict]
+    changes: list[DeleteTopic], expected: tuple[str | None, TopicId, Verdict]
 ) -> None:
     # A good one beside it is not harmed.
-    assert deletions(*wishes, DeleteTopic("a.b")) == {expected, ("a.b", DOTTED.id, None)}
+    assert deletions(*changes, DeleteTopic("a.b")) == {expected, ("a.b", DOTTED.id, None)}
 
 
 def test_a_name_whose_id_was_given_twice_is_refused_too() -> None:
-    wishes = [DeleteTopic(id=THREE.id), DeleteTopic(id=THREE.id), DeleteTopic("three")]
-    assert deletions(*wishes) == {
+    changes = [DeleteTopic(id=THREE.id), DeleteTopic(id=THREE.id), DeleteTopic("three")]
+    assert deletions(*changes) == {
         (None, THREE.id, invalid("Duplicate topic id.")),
         (
             "three",
@@ -468,7 +470,7 @@ def test_planning_changes_nothing_by_itself() -> None:
     before = image(THREE, DOTTED)
     plans: list[Callable[[], object]] = [
         lambda: create(NewTopic("n")),
-        lambda: plan_growth([GrowTopic("three", 9)], IMAGE, dice=Random(0)),
+        lambda: plan_growth([GrowTopic("three", 9)], IMAGE, rng=Random(0)),
         lambda: plan_deletion([DeleteTopic("three")], IMAGE),
     ]
     for plan in plans:

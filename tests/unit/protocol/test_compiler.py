@@ -430,15 +430,15 @@ def test_a_message_cut_anywhere_is_a_decode_error(
 def test_mutated_messages_raise_nothing_but_decode_errors(
     every_version: list[tuple[type[Any], int]], fill: Fill
 ) -> None:
-    dice = random.Random(3)
+    rng = random.Random(3)
     refused = accepted = 0
     for cls, version in every_version:
         encoded = encode(fill(cls, version), version)
         read = codec(cls, version).decode
         for _ in range(60 if encoded else 0):
             mutated = bytearray(encoded)
-            for _ in range(dice.randrange(1, 4)):
-                mutated[dice.randrange(len(mutated))] = dice.choice((0, 1, 127, 128, 255))
+            for _ in range(rng.randrange(1, 4)):
+                mutated[rng.randrange(len(mutated))] = rng.choice((0, 1, 127, 128, 255))
             try:
                 _, end = read(memoryview(mutated), 0)
                 accepted += 1

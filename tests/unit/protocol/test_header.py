@@ -109,11 +109,11 @@ def test_what_is_no_request_is_a_decode_error(frame: str) -> None:
 
 
 def test_random_bytes_never_raise_anything_else() -> None:
-    dice = random.Random(20)
+    rng = random.Random(20)
     refused = 0
     for _ in range(20_000):
-        prefix = struct.pack(">hh", dice.randrange(-1, 95), dice.randrange(-2, 20))
-        frame = memoryview((prefix + dice.randbytes(dice.randrange(20)))[dice.choice((0, 0, 1)) :])
+        prefix = struct.pack(">hh", rng.randrange(-1, 95), rng.randrange(-2, 20))
+        frame = memoryview((prefix + rng.randbytes(rng.randrange(20)))[rng.choice((0, 0, 1)) :])
         try:
             header = parse_request_header(frame)
         except DecodeError:

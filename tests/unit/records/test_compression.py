@@ -17,8 +17,8 @@ MEGABYTE = 1024 * 1024
 
 
 def sample(size: int) -> bytes:
-    dice = random.Random(size)
-    return b"".join(dice.randbytes(8) + b"-" * 24 for _ in range(size // 32 + 1))[:size]
+    rng = random.Random(size)
+    return b"".join(rng.randbytes(8) + b"-" * 24 for _ in range(size // 32 + 1))[:size]
 
 
 @pytest.mark.parametrize("codec", Compression)

@@ -345,11 +345,11 @@ def test_looking_at_quiet_segments_keeps_no_file_open() -> None:
     bench.close(log)
     again = bench.killed()
     log = again.open(clean=True)
-    assert len(again.around.files) == 0
+    assert len(again.context.files) == 0
     assert not log.roll_old(bench.clock.now_ms())
-    assert len(again.around.files) == 0
+    assert len(again.context.files) == 0
     again.append(log, b"next")
-    assert len(again.around.files) == 1
+    assert len(again.context.files) == 1
 
 
 def test_records_without_timestamps_roll_by_the_segments_own_age() -> None:

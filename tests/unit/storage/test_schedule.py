@@ -37,7 +37,7 @@ class Folder:
         self.clock = ManualClock()
         self.fs = MemoryFileSystem()
         self.logs = LogDirectories(
-            self.fs, ["/data"], clock=self.clock, workers=workers, dice=random.Random(1)
+            self.fs, ["/data"], clock=self.clock, workers=workers, rng=random.Random(1)
         )
         self.logs.open_folders()
 

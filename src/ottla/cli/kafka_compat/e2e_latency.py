@@ -127,10 +127,10 @@ def measure(options: Options, bootstrap: str, topic: str, config: dict[str, obje
     """Send, wait, and print what Kafka prints."""
     from ottla.client.load import latency_load, percentiles
 
-    dice = random.Random(0)
+    rng = random.Random(0)
 
     def filled(size: int) -> bytes:
-        return bytes([dice.randrange(65, 91)]) * size
+        return bytes([rng.randrange(65, 91)]) * size
 
     size, key_size = number(options, "record-size"), number(options, "record-key-size")
     name_size = number(options, "record-header-key-size")

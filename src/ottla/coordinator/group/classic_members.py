@@ -17,12 +17,12 @@ from ottla.coordinator.group.classic import ClassicMachine
 from ottla.coordinator.group.clocks import Clocks
 from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync, Synced
 from ottla.coordinator.group.consumer_group import ConsumerGroup, ConsumerMember, MemberState
+from ottla.coordinator.group.consumer_protocol import Subscription, read_subscription
 from ottla.coordinator.group.journal import ClassicFacet
 from ottla.coordinator.group.members import CONSUMER_PROTOCOL, ShardState
 from ottla.coordinator.group.migration import Downgrade, assignment_of, downgrade
 from ottla.coordinator.group.revision import Revision, check_room
-from ottla.coordinator.group.subscription import Subscription, read_subscription
-from ottla.coordinator.group.subscriptions import SubscribableTopics
+from ottla.coordinator.group.subscribable_topics import SubscribableTopics
 from ottla.coordinator.shard import Now, Result
 from ottla.errors import ErrorCode, KafkaError
 
@@ -65,7 +65,7 @@ class ClassicMembers:
         wants = _subscription(command)
         revision = Revision(group, self._topics(), self._state.config())
         self._admit(group, command, member_id, revision)
-        wishes: dict[str, object] = {
+        changes: dict[str, object] = {
             "topics": frozenset(wants.topics),
             "regex": "",
             "rebalance_timeout_ms": command.rebalance_timeout_ms,
@@ -74,10 +74,10 @@ class ClassicMembers:
             "classic": ClassicFacet(command.session_timeout_ms, command.protocols),
         }
         if command.instance_id is not None:
-            wishes["instance_id"] = command.instance_id
+            changes["instance_id"] = command.instance_id
         if wants.rack_id:
-            wishes["rack_id"] = wants.rack_id
-        revision.update(now, wishes)
+            changes["rack_id"] = wants.rack_id
+        revision.update(now, changes)
         converted = self._converted(group, revision, now)
         if converted is not None:
             return self._join_converted(group, command, revision, converted)

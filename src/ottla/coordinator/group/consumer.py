@@ -58,7 +58,7 @@ from ottla.coordinator.group.revision import (
     dismiss,
     preferred,
 )
-from ottla.coordinator.group.subscriptions import SubscribableTopics
+from ottla.coordinator.group.subscribable_topics import SubscribableTopics
 from ottla.coordinator.shard import Answer, Now, Record, Result
 from ottla.errors import ErrorCode, KafkaError
 
@@ -458,9 +458,9 @@ def _wishes(it: ConsumerHeartbeat) -> dict[str, object]:
         "client_id": it.client.id,
         "client_host": it.client.host,
     }
-    wishes = {name: value for name, value in said.items() if value is not None}
-    wishes["classic"] = None
-    return wishes
+    changes = {name: value for name, value in said.items() if value is not None}
+    changes["classic"] = None
+    return changes
 
 
 def _deletes(entry: ConsumerEntry) -> bool:

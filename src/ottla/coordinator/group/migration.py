@@ -27,6 +27,13 @@ from ottla.coordinator.group.consumer_group import (
     ConsumerMember,
     encode,
 )
+from ottla.coordinator.group.consumer_protocol import (
+    read_assignment,
+    read_assignment_user_data,
+    read_subscription,
+    read_version,
+    write_assignment,
+)
 from ottla.coordinator.group.journal import (
     ClassicFacet,
     ConsumerGroupEntry,
@@ -36,14 +43,7 @@ from ottla.coordinator.group.journal import (
     TargetEpochEntry,
 )
 from ottla.coordinator.group.members import CONSUMER_PROTOCOL, Group, ShardState
-from ottla.coordinator.group.subscription import (
-    read_assignment,
-    read_assignment_user_data,
-    read_subscription,
-    read_version,
-    write_assignment,
-)
-from ottla.coordinator.group.subscriptions import SubscribableTopics
+from ottla.coordinator.group.subscribable_topics import SubscribableTopics
 from ottla.coordinator.shard import Answer, Now, Record, Result
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId

@@ -38,7 +38,7 @@ from ottla.coordinator.group.journal import (
     TargetAssignmentEntry,
     TargetEpochEntry,
 )
-from ottla.coordinator.group.subscriptions import SubscribableTopics
+from ottla.coordinator.group.subscribable_topics import SubscribableTopics
 from ottla.coordinator.shard import Now, Record, Work
 from ottla.errors import ErrorCode, KafkaError
 
@@ -103,12 +103,12 @@ class Revision:
 
     # ------------------------------------------------------------------ what it wants
 
-    def update(self, now: Now, wishes: Mapping[str, Any]) -> None:
+    def update(self, now: Now, changes: Mapping[str, Any]) -> None:
         """Take over what the member has said about itself."""
         before = self.before
-        if not wishes and not self._group.regexes and before.id in self._group.members:
+        if not changes and not self._group.regexes and before.id in self._group.members:
             return  # nothing, as most do
-        news = {name: wish for name, wish in wishes.items() if wish != getattr(before, name)}
+        news = {name: value for name, value in changes.items() if value != getattr(before, name)}
         self.member = member = before._replace(**news) if news else before
         if news or (member.id not in self._group.members and self.replaced is None):
             self._add(ConsumerMemberEntry(self._group.id, member.id, member.about()))

@@ -10,7 +10,7 @@ from ottla.coordinator.group.consumer_commands import (
     ConsumerAlive,
     DescribeConsumerGroup,
 )
-from ottla.coordinator.group.subscriptions import ROOM, SubscribableTopics
+from ottla.coordinator.group.subscribable_topics import ROOM, SubscribableTopics
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
 from ottla.testing.groups import GROUP, GroupWorld, count, some, topic_id

@@ -11,7 +11,7 @@ from ottla.coordinator.group.classic_group import ClassicGroup, State
 from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync
 from ottla.coordinator.group.consumer_commands import ConsumerAlive, DescribeConsumerGroup
 from ottla.coordinator.group.consumer_group import ConsumerGroup, MemberState
-from ottla.coordinator.group.subscription import write_assignment
+from ottla.coordinator.group.consumer_protocol import write_assignment
 from ottla.coordinator.shard import Parked
 from ottla.errors import ErrorCode, KafkaError
 from ottla.testing.classic_consumers import ClassicConsumer, subscription

@@ -11,7 +11,7 @@ from kio.index import load_entity_schema
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from ottla.coordinator.group.subscription import (
+from ottla.coordinator.group.consumer_protocol import (
     read_assignment,
     read_assignment_user_data,
     read_subscription,

@@ -61,13 +61,13 @@ _LAST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class LogContext:
     """What every log of a broker shares."""
 
     files: OpenFiles
     host: LogHost
     clock: Clock
-    dice: random.Random
+    rng: random.Random
     producer_expiration_ms: int
 
 
@@ -388,7 +388,7 @@ def run(fs: FileSystem, task: RecoveryTask) -> Recovered:
 
 
 def assemble(
-    around: Surroundings,
+    context: LogContext,
     prepared: Prepared,
     recovered: Recovered,
     config: TopicConfig,
@@ -396,11 +396,11 @@ def assemble(
     clean: bool,
 ) -> Log:
     """The log over recovered files."""
-    fs = around.files.fs
+    fs = context.files.fs
     task = prepared.task
     start = task.log_start_offset
     end = recovered.end_offset
-    now_ms = around.clock.now_ms()
+    now_ms = context.clock.now_ms()
     for line in (*prepared.said, *recovered.said):
         logger.warning("%s", line)
     facts = recovered.segments
@@ -426,7 +426,7 @@ def assemble(
         )
     opened = [
         Segment(
-            around.files,
+            context.files,
             task.folder,
             fact.base_offset,
             size=fact.size,
@@ -440,7 +440,7 @@ def assemble(
     if created:
         end = start
         first = Segment(
-            around.files,
+            context.files,
             task.folder,
             start,
             size=0,
@@ -451,7 +451,7 @@ def assemble(
         first.create_file()
         opened.append(first)
         recovered.producers.reset(start)
-    segments = Segments(around.files, task.folder, opened, config, around.clock, around.dice)
+    segments = Segments(context.files, task.folder, opened, config, context.clock, context.rng)
     epochs = prepared.epochs
     start = max(start, segments.bases[0])
     for epoch, offset in recovered.epochs:
@@ -471,9 +471,9 @@ def assemble(
         log_start_offset=start,
         log_end_offset=end,
         recovery_point=end if clean else min(prepared.recovery_point, end),
-        producer_expiration_ms=around.producer_expiration_ms,
-        host=around.host,
-        clock=around.clock,
+        producer_expiration_ms=context.producer_expiration_ms,
+        host=context.host,
+        clock=context.clock,
     )
     if created or not clean:
         # Whoever made these files may have died before he could sync their names.
@@ -486,7 +486,7 @@ def assemble(
 
 
 def open_log(
-    around: Surroundings,
+    context: LogContext,
     folder: str,
     partition: TopicPartition,
     config: TopicConfig,
@@ -496,7 +496,7 @@ def open_log(
     log_start_offset: int = 0,
 ) -> Log:
     """Open the log in `folder`, or make one; recovery is done in place."""
-    fs = around.files.fs
+    fs = context.files.fs
     fs.makedirs(folder)
     prepared = prepare(
         fs,
@@ -505,7 +505,7 @@ def open_log(
         config,
         clean=clean,
         remembered=Remembered(Entry(recovery_point), Entry(log_start_offset)),
-        now_ms=around.clock.now_ms(),
-        producer_expiration_ms=around.producer_expiration_ms,
+        now_ms=context.clock.now_ms(),
+        producer_expiration_ms=context.producer_expiration_ms,
     )
-    return assemble(around, prepared, run(fs, prepared.task), config, clean=clean)
+    return assemble(context, prepared, run(fs, prepared.task), config, clean=clean)
