@@ -26,6 +26,7 @@ from ottla.broker.metadata_home import (
 )
 from ottla.broker.metering import measure
 from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.membership import Host, Membership
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import MetadataStore, StoreError
@@ -34,6 +35,7 @@ from ottla.config.checks import parse_ip_limits
 from ottla.config.dynamic import validate_topic_overrides
 from ottla.config.setting import ConfigError
 from ottla.config.topic import TopicConfig
+from ottla.controller.election import Rules
 from ottla.controller.service import Controller
 from ottla.controller.topics import TopicDefaults
 from ottla.coordinator.group.consumer import ConsumerMachine
@@ -288,8 +290,8 @@ class Broker:
         self.endpoints = tuple(
             Endpoint(it.name, it.host, it.port, it.security_protocol) for it in advertised
         )
-        registration = await services.registry.register_broker(
-            self.node_id, self.endpoints, self._static.broker_rack
+        registration = await Membership(services.registry).register(
+            self.node_id, Host(self.endpoints, self._static.broker_rack)
         )
         stack.push_async_callback(registration.session.release)
         for what, work in (
@@ -297,7 +299,23 @@ class Broker:
             ("following the metadata", services.registry.follow()),
         ):
             stack.push_async_callback(_ended, self._tasks.start(what, work, endless=True))
-        await self._unless_failed(services.controller.wait_elected())
+        await self._unless_failed(self._admitted(services.registry, registration.broker.epoch))
+
+    async def _admitted(self, registry: Registry, epoch: int) -> None:
+        """Wait until the controller counts on this broker."""
+        admitted = asyncio.Event()
+
+        def look(image: ClusterImage) -> None:
+            broker = image.brokers.get(self.node_id)
+            if broker is not None and broker.epoch == epoch:
+                admitted.set()
+
+        unsubscribe = registry.subscribe(lambda change: look(change.new))
+        try:
+            look(registry.image)
+            await admitted.wait()
+        finally:
+            unsubscribe()
 
     async def _unless_failed(self, condition: Coroutine[None, None, None]) -> None:
         """Wait for a condition of the start, which cannot come any more once the broker failed."""
@@ -362,6 +380,7 @@ class Broker:
             ),
             check_topic_config=lambda overrides: _check(overrides, self.services.config),
             rng=self._rng,
+            rules_of=lambda topic: _rules(TopicConfig.resolve(topic.config, self.services.config)),
         )
 
     def _new_id(self) -> str:
@@ -531,6 +550,10 @@ def _needing_new_epochs(
 
 def _cluster_id_of(logs: LogDirectories) -> str | None:
     return next((it.cluster_id for it in logs.meta.values() if it and it.cluster_id), None)
+
+
+def _rules(config: TopicConfig) -> Rules:
+    return Rules(config.min_insync_replicas, config.unclean_leader_election_enable)
 
 
 def _check(overrides: object, config: BrokerConfig) -> None:

@@ -192,10 +192,11 @@ class EmbeddedStore:
         self._watches.add(watch)
         return watch
 
-    async def join(self, key: str, value: bytes) -> EmbeddedSession:
-        check_ops((Create(key, value),))
+    async def join(self, key: str, value: bytes, *ops: Op) -> EmbeddedSession:
+        commit = (Create(key, value), *ops)
+        check_ops(commit)
         session = EmbeddedSession(self, key)
-        await self._submit(_Request(_future(), (Create(key, value),), joining=session))
+        await self._submit(_Request(_future(), commit, joining=session))
         return session
 
     async def campaign(self, role: str, value: bytes) -> EmbeddedTerm:

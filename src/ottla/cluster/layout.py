@@ -5,6 +5,7 @@
     controller/epoch, …/holder      the role of controller
     brokers/epoch                   counts registrations; never goes back
     brokers/ids/<broker>            ephemeral: a broker that is there, and where it listens
+    brokers/states/<broker>         what is remembered of a broker: see `model.broker.BrokerState`
     configs/brokers/<broker>        dynamic settings of one broker
     configs/brokers/default         dynamic settings of all brokers
     configs/groups/<group>          settings of one group, whether it exists or not
@@ -32,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from ottla.model.broker import Broker, Endpoint
+from ottla.model.broker import Broker, BrokerState, Endpoint
 from ottla.model.ids import TopicId, parse_topic_id, topic_id_text
 from ottla.model.topic import PartitionState
 
@@ -47,6 +48,7 @@ PRODUCER_IDS = "producer_ids"
 BROKER_EPOCH = "brokers/epoch"
 
 _BROKERS = "brokers/ids/"
+_BROKER_STATES = "brokers/states/"
 _BROKER_CONFIGS = "configs/brokers/"
 _GROUP_CONFIGS = "configs/groups/"
 _TOPICS = "topics/"
@@ -122,6 +124,7 @@ def encode_broker(broker: Broker) -> bytes:
         {
             "epoch": broker.epoch,
             "rack": broker.rack,
+            "host": broker.host,
             "endpoints": [
                 [endpoint.listener, endpoint.host, endpoint.port, endpoint.security_protocol]
                 for endpoint in broker.endpoints.values()
@@ -139,7 +142,43 @@ def decode_broker(key: str, value: bytes) -> Broker:
         id=broker_id,
         epoch=fields["epoch"],
         rack=fields["rack"],
+        host=fields.get("host", ""),
         endpoints={endpoint[0]: Endpoint(*endpoint[:4]) for endpoint in fields["endpoints"]},
+    )
+
+
+def broker_state_key(broker_id: int) -> str:
+    return f"{_BROKER_STATES}{broker_id}"
+
+
+def parse_broker_state_key(key: str) -> int | None:
+    return int(key[len(_BROKER_STATES) :]) if key.startswith(_BROKER_STATES) else None
+
+
+def encode_broker_state(state: BrokerState) -> bytes:
+    return _encode(
+        {
+            "epoch": state.epoch,
+            "directories": state.directories,
+            "boot": state.boot_id,
+            "clean": state.clean,
+            "lost": state.lost,
+            "fenced": state.fenced,
+            "stopping": state.stopping,
+        }
+    )
+
+
+def decode_broker_state(key: str, value: bytes) -> BrokerState:
+    fields = _decode(key, value)
+    return BrokerState(
+        epoch=int(fields["epoch"]),
+        directories=tuple(fields["directories"]),
+        boot_id=fields["boot"],
+        clean=fields["clean"],
+        lost=fields["lost"],
+        fenced=fields["fenced"],
+        stopping=fields["stopping"],
     )
 
 
@@ -216,8 +255,10 @@ def encode_partitions(partitions: Sequence[PartitionState]) -> bytes:
     for state in partitions:
         fields: list[object] = [state.leader, state.leader_epoch, state.partition_epoch]
         fields += (state.replicas, state.isr)
-        if state.elr:
+        if state.elr or state.last_known_elr:
             fields.append(state.elr)
+        if state.last_known_elr:
+            fields.append(state.last_known_elr)
         states.append(fields)
     return _encode({"p": states})
 
@@ -231,6 +272,7 @@ def decode_partitions(key: str, value: bytes) -> tuple[PartitionState, ...]:
             replicas=tuple(fields[3]),
             isr=tuple(fields[4]),
             elr=tuple(fields[5]) if len(fields) > 5 else (),
+            last_known_elr=tuple(fields[6]) if len(fields) > 6 else (),
         )
         for fields in _decode(key, value)["p"]
     )

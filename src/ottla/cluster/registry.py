@@ -20,7 +20,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -43,10 +43,10 @@ from ottla.cluster.store import (
     holder_key,
 )
 from ottla.errors import ErrorCode, KafkaError
-from ottla.model.broker import Broker, Endpoint
+from ottla.model.broker import Broker, BrokerState
 from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.image import ClusterImage
-from ottla.model.topic import PartitionState, Topic
+from ottla.model.topic import PartitionChange, PartitionState, Topic
 
 logger = logging.getLogger(__name__)
 
@@ -62,29 +62,22 @@ class Fenced(StoreError):
 
 
 class ImageChange(NamedTuple):
-    """One step of the image; `topics` names those created, deleted or changed by it."""
+    """One step of the image; `topics` and `brokers` name those that it made, changed or removed."""
 
     old: ClusterImage
     new: ClusterImage
     topics: frozenset[str]
+    brokers: frozenset[int] = frozenset()
 
 
 Listener = Callable[[ImageChange], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """A broker that is there: as others see it, and the session that keeps it there."""
-
-    broker: Broker
-    session: Session
 
 
 class Registry:
     """What one broker knows of the cluster, and its way to change it."""
 
     def __init__(self, store: MetadataStore, *, entropy: Entropy = os.urandom) -> None:
-        self._store = store
+        self.store = store
         self._entropy = entropy
         # The newest state, as read and as decoded.
         self.image = ClusterImage(revision=-1)
@@ -101,14 +94,14 @@ class Registry:
     async def load(self) -> ClusterImage:
         """Read the store if it is newer than the image; returns the newest image."""
         async with self._refreshing:
-            snapshot = await self._store.read("")
+            snapshot = await self.store.read("")
             if snapshot.revision > self.image.revision:
                 self._advance(snapshot)
             return self.image
 
     async def follow(self) -> None:
         """Keep the image current with the changes of others, until the store is closed."""
-        async for _ in self._store.watch(""):
+        async for _ in self.store.watch(""):
             await self.load()
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -118,20 +111,23 @@ class Registry:
 
     def _advance(self, snapshot: Snapshot) -> None:
         old = self.image
-        dirty, image = self._apply(snapshot)
+        topics, brokers, image = self._apply(snapshot)
         self._entries = snapshot.entries
         self.image = image
-        change = ImageChange(old, image, frozenset(dirty))
+        change = ImageChange(old, image, frozenset(topics), frozenset(brokers))
         for listener in tuple(self._listeners):
             try:
                 listener(change)
             except Exception:
                 logger.exception("a listener failed on metadata revision %d", image.revision)
 
-    def _apply(self, snapshot: Snapshot) -> tuple[set[str], ClusterImage]:
-        """Decode what differs from the last snapshot; returns changed topics and the new image."""
+    def _apply(self, snapshot: Snapshot) -> tuple[set[str], set[int], ClusterImage]:
+        """Decode what differs from the last snapshot; returns the topics and brokers that changed,
+        and the new image."""
         image = replace(self.image, revision=snapshot.revision)
-        brokers = dict(image.brokers)
+        registrations = dict(image.registrations)
+        broker_states = dict(image.broker_states)
+        met: set[int] = set()  # brokers of which something changed
         broker_configs = dict(image.broker_configs)
         group_configs = dict(image.group_configs)
         touched: set[str] = set()  # topics
@@ -153,10 +149,17 @@ class Registry:
                 else:
                     self._topics[name] = layout.decode_topic(key, value)
             elif (broker_id := layout.parse_broker_key(key)) is not None:
+                met.add(broker_id)
                 if value is None:
-                    brokers.pop(broker_id, None)
+                    registrations.pop(broker_id, None)
                 else:
-                    brokers[broker_id] = layout.decode_broker(key, value)
+                    registrations[broker_id] = layout.decode_broker(key, value)
+            elif (broker_id := layout.parse_broker_state_key(key)) is not None:
+                met.add(broker_id)
+                if value is None:
+                    broker_states.pop(broker_id, None)
+                else:
+                    broker_states[broker_id] = layout.decode_broker_state(key, value)
             elif (resource := layout.parse_broker_config_key(key)) is not None:
                 if value is None:
                     broker_configs.pop(resource, None)
@@ -178,9 +181,15 @@ class Registry:
                 image = replace(image, controller_epoch=entry.version + 1)
         if touched or moved:
             image = self._with_topics(image, touched, moved)
-        return touched, replace(
-            image, brokers=brokers, broker_configs=broker_configs, group_configs=group_configs
-        )
+        if met:
+            image = replace(
+                image,
+                brokers=_live(registrations, broker_states),
+                registrations=registrations,
+                broker_states=broker_states,
+            )
+        image = replace(image, broker_configs=broker_configs, group_configs=group_configs)
+        return touched, met, image
 
     def _with_topics(
         self, image: ClusterImage, touched: set[str], moved: set[TopicId]
@@ -227,7 +236,7 @@ class Registry:
         """
         proposal = wanted or topic_id_text(self.new_id())
         while not (await self.load()).cluster_id:
-            await self._try(Create(layout.CLUSTER, layout.encode_cluster(proposal)))
+            await self.attempt(Create(layout.CLUSTER, layout.encode_cluster(proposal)))
         found = self.image.cluster_id
         if wanted not in (None, found):
             raise KafkaError(
@@ -236,34 +245,13 @@ class Registry:
             )
         return found
 
-    async def register_broker(
-        self, broker_id: int, endpoints: Iterable[Endpoint], rack: str | None = None
-    ) -> Registration:
-        """Announce a broker under an epoch that no registration had before.
-
-        DUPLICATE_BROKER_REGISTRATION while another one with this id is there.
-        """
-        epoch = (await self._take(layout.BROKER_EPOCH, 1, first=1)).start
-        broker = Broker(broker_id, epoch, {it.listener: it for it in endpoints}, rack)
-        try:
-            session = await self._store.join(
-                layout.broker_key(broker_id), layout.encode_broker(broker)
-            )
-        except Conflict:
-            raise KafkaError(
-                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"Another broker is registered with broker id {broker_id}.",
-            ) from None
-        await self._load_or_release(session)
-        return Registration(broker, session)
-
     async def campaign(self, broker_id: int) -> Term:
         """Wait to become the controller."""
-        term = await self._store.campaign(layout.CONTROLLER, layout.encode_holder(broker_id))
-        await self._load_or_release(term)
+        term = await self.store.campaign(layout.CONTROLLER, layout.encode_holder(broker_id))
+        await self.load_or_release(term)
         return term
 
-    async def _load_or_release(self, presence: Session | Term) -> None:
+    async def load_or_release(self, presence: Session | Term) -> None:
         """Bring the image up to date; a caller cancelled meanwhile must not keep what it won."""
         try:
             await self.load()
@@ -294,12 +282,12 @@ class Registry:
                 return [Create(key, value) if entry is None else Set(key, value, entry.version)]
             return [] if entry is None else [Delete(key, entry.version)]
 
-        await self._change(ops, fence)
+        await self.change(ops, fence)
 
     async def set_features(self, levels: Mapping[str, int], *, fence: Check | None = None) -> None:
         """Replace the finalized feature levels."""
         value = layout.encode_features(levels)
-        await self._change(lambda: [self._put(layout.FEATURES, value)], fence)
+        await self.change(lambda: [self.put(layout.FEATURES, value)], fence)
 
     async def allocate_producer_ids(self, count: int = PRODUCER_ID_BLOCK) -> range:
         """A block of producer ids that nobody was or will be given; durable before it returns."""
@@ -310,13 +298,18 @@ class Registry:
 
         def ops() -> list[Op]:
             nonlocal block
-            entry = self._entries.get(counter)
-            start = first if entry is None else layout.decode_counter(counter, entry.value)
+            start, change = self.next_of(counter, count, first=first)
             block = range(start, start + count)
-            return [self._put(counter, layout.encode_counter(block.stop))]
+            return [change]
 
-        await self._change(ops, None)
+        await self.change(ops, None)
         return block
+
+    def next_of(self, counter: str, count: int = 1, *, first: int) -> tuple[int, Op]:
+        """The next number of a counter, and the change that takes `count` of them."""
+        entry = self._entries.get(counter)
+        start = first if entry is None else layout.decode_counter(counter, entry.value)
+        return start, self.put(counter, layout.encode_counter(start + count))
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -330,10 +323,10 @@ class Registry:
         """
         refused: list[Topic] = []
         for group in _groups(topics):
-            if await self._try(*(op for ops in group.values() for op in ops), fence=fence):
+            if await self.attempt(*(op for ops in group.values() for op in ops), fence=fence):
                 continue
             for name, ops in group.items():
-                if len(group) == 1 or not await self._try(*ops, fence=fence):
+                if len(group) == 1 or not await self.attempt(*ops, fence=fence):
                     refused += (topic for topic in topics if topic.name == name)
         await self.load()
         return refused
@@ -348,7 +341,7 @@ class Registry:
                 for key in (layout.topic_key(topic.name), *self._partition_keys(topic_id))
             ]
 
-        await self._change(ops, fence)
+        await self.change(ops, fence)
 
     async def grow_topic(
         self,
@@ -375,10 +368,10 @@ class Registry:
             together = topic.partitions[full * layout.CHUNK :] + tuple(partitions)
             for number, states in enumerate(layout.chunks(together), full):
                 key = layout.partitions_key(topic_id, number)
-                changes.append(self._put(key, layout.encode_partitions(states)))
+                changes.append(self.put(key, layout.encode_partitions(states)))
             return changes
 
-        await self._change(ops, fence)
+        await self.change(ops, fence)
 
     async def set_topic_config(
         self, topic_id: TopicId, config: Mapping[str, str], *, fence: Check | None = None
@@ -388,42 +381,83 @@ class Registry:
         def ops() -> list[Op]:
             topic = self._topic(topic_id)
             key = layout.topic_key(topic.name)
-            return [self._put(key, layout.encode_topic(topic_id, config))]
+            return [self.put(key, layout.encode_topic(topic_id, config))]
 
-        await self._change(ops, fence)
+        await self.change(ops, fence)
+
+    async def change_partitions(
+        self,
+        changes: Iterable[PartitionChange],
+        *,
+        fence: Check | None = None,
+        demands: Callable[[], Iterable[Check]] = tuple,
+    ) -> list[PartitionChange]:
+        """Give partitions their next states, in as few commits as their size allows.
+
+        Returns those that were refused, because the partition is gone or has changed meanwhile.
+        Every commit includes what `demands` makes of the newest state; it raises KafkaError when
+        that state does not allow the changes any more.
+        """
+        by_key: dict[str, list[PartitionChange]] = {}
+        for change in changes:
+            key = layout.partitions_key(change.topic_id, change.partition // layout.CHUNK)
+            by_key.setdefault(key, []).append(change)
+        refused: dict[PartitionChange, None] = {}
+
+        def ops(keys: Iterable[str]) -> list[Op]:
+            commit: list[Op] = []
+            for key in keys:
+                written = self._with_changes(by_key[key], refused)
+                if written is not None:
+                    commit.append(self.put(key, layout.encode_partitions(written)))
+            return [*commit, *demands()] if commit else []
+
+        sizes = {
+            key: len(key) + 2 * len(self._entries[key].value)
+            for key in by_key
+            if key in self._entries
+        }
+        for change in (each for key in by_key if key not in sizes for each in by_key[key]):
+            refused[change] = None
+        for group in _commits(sizes):
+            await self.change(partial(ops, group), fence)
+        return list(refused)
+
+    def _with_changes(
+        self, changes: Iterable[PartitionChange], refused: dict[PartitionChange, None]
+    ) -> list[PartitionState] | None:
+        """The states of one key after these changes; None if none of them applies."""
+        states: list[PartitionState] = []
+        applied = False
+        for change in changes:
+            number, slot = divmod(change.partition, layout.CHUNK)
+            if not states:
+                states = list(self._chunks.get(change.topic_id, {}).get(number, ()))
+            if slot < len(states) and states[slot] == change.before:
+                states[slot] = change.after
+                refused.pop(change, None)
+                applied = True
+            else:
+                refused[change] = None
+        return states if applied else None
 
     async def raise_leader_epochs(self, above: Mapping[TopicPartition, int]) -> None:
         """Give partitions a leader epoch that is new: above their present one and above the given.
 
-        In as few commits as their size allows, since all partitions of a broker may be concerned;
-        those whose topic is gone are passed over.
+        Those whose topic is gone are passed over.
         """
-        touched: dict[tuple[TopicId, int], dict[int, int]] = {}
-        for (name, index), epoch in above.items():
-            topic = self.image.topics.get(name)
-            if topic is not None:
-                number, slot = divmod(index, layout.CHUNK)
-                touched.setdefault((topic.id, number), {})[slot] = epoch
-
-        def ops(chunks: Iterable[tuple[TopicId, int]]) -> list[Op]:
-            changes = []
-            for topic_id, number in chunks:
-                states = list(self._chunks.get(topic_id, {}).get(number, ()))
-                for slot, epoch in touched[topic_id, number].items():
-                    if slot < len(states):
-                        states[slot] = states[slot].next_epoch(epoch)
-                if states:
-                    key = layout.partitions_key(topic_id, number)
-                    changes.append(self._put(key, layout.encode_partitions(states)))
-            return changes
-
-        sizes = {}
-        for chunk in touched:
-            key = layout.partitions_key(*chunk)
-            # Epochs have grown a little by the time they are written.
-            sizes[chunk] = len(key) + 2 * len(self._entries[key].value)
-        for group in _commits(sizes):
-            await self._change(partial(ops, group), None)
+        waiting = dict(above)
+        while waiting:
+            changes = {}
+            for (name, index), epoch in waiting.items():
+                topic = self.image.topics.get(name)
+                if topic is not None and index < len(topic.partitions):
+                    before = topic.partitions[index]
+                    after = before.next_epoch(epoch)
+                    change = PartitionChange(topic.id, index, before, after)
+                    changes[change] = TopicPartition(name, index)
+            refused = await self.change_partitions(changes)
+            waiting = {changes[change]: above[changes[change]] for change in refused}
 
     # --- compare and set --------------------------------------------------------------------------
 
@@ -438,11 +472,17 @@ class Registry:
     def _partition_keys(self, topic_id: TopicId) -> list[str]:
         return [layout.partitions_key(topic_id, chunk) for chunk in self._chunks.get(topic_id, ())]
 
-    def _put(self, key: str, value: bytes) -> Op:
+    def version(self, key: str) -> int | None:
+        """The version of a key in the newest state; None if it is not there."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.version
+
+    def put(self, key: str, value: bytes) -> Op:
+        """Create the key, or replace what the newest state has there."""
         entry = self._entries.get(key)
         return Create(key, value) if entry is None else Set(key, value, entry.version)
 
-    async def _change(self, ops: Callable[[], Sequence[Op]], fence: Check | None) -> None:
+    async def change(self, ops: Callable[[], Sequence[Op]], fence: Check | None) -> None:
         """Commit what `ops` makes of the newest state; if that has moved, make it anew."""
         while True:
             seen = self.image.revision
@@ -454,7 +494,7 @@ class Registry:
             except KafkaError as error:
                 impossible = error
             if changes:
-                if await self._try(*changes, fence=fence):
+                if await self.attempt(*changes, fence=fence):
                     return
             elif (await self.load()).revision == seen:
                 # Impossible, or nothing to do, in what is certainly the newest state.
@@ -462,10 +502,10 @@ class Registry:
                     raise impossible
                 return
 
-    async def _try(self, *ops: Op, fence: Check | None = None) -> bool:
+    async def attempt(self, *ops: Op, fence: Check | None = None) -> bool:
         """Commit, and bring the image up to date either way; False after a conflict."""
         try:
-            revision = await self._store.commit(*ops, *([fence] if fence else []))
+            revision = await self.store.commit(*ops, *([fence] if fence else []))
         except Conflict as conflict:
             if fence is not None and conflict.key == fence.key:
                 raise Fenced(f"a later controller than that of {fence} has begun") from None
@@ -474,6 +514,17 @@ class Registry:
         if self.image.revision < revision:
             await self.load()
         return True
+
+
+def _live(
+    registrations: Mapping[int, Broker], states: Mapping[int, BrokerState]
+) -> dict[int, Broker]:
+    """The brokers that are there and were admitted."""
+    return {
+        broker_id: broker
+        for broker_id, broker in registrations.items()
+        if (state := states.get(broker_id)) and state.epoch == broker.epoch and not state.fenced
+    }
 
 
 def _differences(

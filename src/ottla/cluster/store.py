@@ -17,8 +17,9 @@ Watches   Level-triggered: "something under here changed by now". The first valu
           `async for` with a read in its body misses nothing; changes in quick succession may be
           reported as one.
 Presence  `join` makes an ephemeral key: an ordinary key in every respect, except that it is gone
-          when its session ends. Anybody may delete it, and the session is lost by that: this is
-          how a dead broker is fenced before its time is up.
+          when its session ends. Other changes can go with it in the same commit. Anybody may
+          delete it, and the session is lost by that: this is how a dead broker is fenced before
+          its time is up.
 Role      `campaign` waits for its turn. Holding a role is two keys, `<role>/epoch` and
           `<role>/holder`. The first is durable and moves with each term; the second is ephemeral.
           Commits that include `term.fence` fail once a later term has begun.
@@ -193,8 +194,8 @@ class MetadataStore(Protocol):
         """
         ...
 
-    async def join(self, key: str, value: bytes) -> Session:
-        """Create an ephemeral key; Conflict when it is there already."""
+    async def join(self, key: str, value: bytes, *ops: Op) -> Session:
+        """Create an ephemeral key, together with `ops` or not at all; Conflict as for `commit`."""
         ...
 
     async def campaign(self, role: str, value: bytes) -> Term:

@@ -22,6 +22,8 @@ from enum import Enum
 from ottla.cluster.registry import Fenced, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.config.setting import ConfigError
+from ottla.controller.election import Rules
+from ottla.controller.keeper import ClusterKeeper
 from ottla.controller.placement import Random
 from ottla.controller.topics import (
     ConfigCheck,
@@ -38,6 +40,7 @@ from ottla.controller.topics import (
 )
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
+from ottla.model.topic import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +86,10 @@ class Controller:
         defaults: Callable[[], TopicDefaults],
         check_topic_config: ConfigCheck,
         rng: Random,
+        rules_of: Callable[[Topic], Rules],
     ) -> None:
         self._registry = registry
+        self._cluster = ClusterKeeper(registry, rules_of)
         self._broker_id = broker_id
         self._defaults = defaults
         self._check_topic_config = check_topic_config
@@ -92,7 +97,7 @@ class Controller:
         # While this broker is the controller.
         self._term: Term | None = None
         self._elected = asyncio.Event()
-        self._busy = asyncio.Lock()
+        self._busy = asyncio.Lock()  # one change at a time, whoever asks for it
 
     # --- the election -----------------------------------------------------------------------------
 
@@ -121,7 +126,7 @@ class Controller:
             self._elected.set()
             logger.info("broker %d is the controller, epoch %d", self._broker_id, term.epoch)
             try:
-                await term.lost
+                await self._cluster.keep(term, self._busy)
             finally:
                 self._term = None
                 self._elected.clear()
@@ -135,7 +140,7 @@ class Controller:
             logger.warning("the role of controller could not be given back: %s", error)
 
     @asynccontextmanager
-    async def _in_office(self) -> AsyncIterator[Check]:
+    async def _as_controller(self) -> AsyncIterator[Check]:
         """Exclusive use of the role; yields the fence for commits."""
         async with self._busy:
             term = self._term
@@ -162,7 +167,7 @@ class Controller:
         self, requests: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicCreation]:
         """Create what can be created; the topics are in the image when this returns."""
-        async with self._in_office() as fence:
+        async with self._as_controller() as fence:
             outcomes = self._plan_creation(requests)
             if validate_only:
                 return outcomes
@@ -198,7 +203,7 @@ class Controller:
     async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[TopicDeletion]:
         """Delete what can be deleted; the topics are gone from the image when this returns."""
         outcomes = []
-        async with self._in_office() as fence:
+        async with self._as_controller() as fence:
             for outcome in plan_deletion(requests, self._registry.image):
                 if outcome.error is None:
                     try:
@@ -215,7 +220,7 @@ class Controller:
     ) -> list[TopicGrowth]:
         """Add the partitions that can be added; they are in the image when this returns."""
         outcomes = []
-        async with self._in_office() as fence:
+        async with self._as_controller() as fence:
             for outcome in plan_growth(requests, self._registry.image, rng=self._rng):
                 if outcome.error is None and not validate_only:
                     try:
@@ -237,7 +242,7 @@ class Controller:
     ) -> list[ConfigOutcome]:
         """Apply each change that is valid; they are in the image when this returns."""
         outcomes = []
-        async with self._in_office() as fence:
+        async with self._as_controller() as fence:
             for change in changes:
                 error = None
                 try:

@@ -32,3 +32,22 @@ class Broker:
     epoch: int
     endpoints: Mapping[str, Endpoint]  # by listener name
     rack: str | None = None
+    host: str = ""  # the machine it runs on, where several brokers may share one
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """What the cluster remembers of a broker, whether it is there or not.
+
+    A broker writes it together with its registration, fenced; the controller's commit makes it
+    live. So whoever demands, in a commit, that it has not changed knows that the broker is still
+    the one that was admitted.
+    """
+
+    epoch: int  # of its newest registration
+    directories: tuple[str, ...] = ()  # the ids of its data folders
+    boot_id: str = ""  # of its machine
+    clean: bool = False  # whether it was stopped cleanly before this registration
+    lost: bool = False  # it may have lost records: nothing is to count on what it had
+    fenced: bool = True
+    stopping: bool = False  # it has asked to be relieved of its leaderships

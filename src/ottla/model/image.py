@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ottla.model.broker import Broker
+from ottla.model.broker import Broker, BrokerState
 from ottla.model.ids import TopicId
 from ottla.model.topic import Topic
 
@@ -22,7 +22,11 @@ class ClusterImage:
     cluster_id: str = ""
     controller_id: int = -1
     controller_epoch: int = 0
+    # Brokers that are there and were admitted by the controller; those that are there; what is
+    # remembered of all that ever were.
     brokers: Mapping[int, Broker] = field(default_factory=dict)
+    registrations: Mapping[int, Broker] = field(default_factory=dict)
+    broker_states: Mapping[int, BrokerState] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
     # Dynamic broker settings: by broker id, with "" for the cluster-wide default.

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ottla.model.ids import TopicId
 
+NO_LEADER = -1
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who holds a partition, who leads it, and since when."""
+    """Who holds a partition, who leads it, and since when.
+
+    The sets are explained in `controller/election.py`.
+    """
 
     leader: int
     leader_epoch: int
@@ -20,6 +25,7 @@ class PartitionState:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
     def next_epoch(self, above: int = -1) -> PartitionState:
         """The same leader, under an epoch of its own that is also above the given one."""
@@ -28,6 +34,15 @@ class PartitionState:
             leader_epoch=max(self.leader_epoch, above) + 1,
             partition_epoch=self.partition_epoch + 1,
         )
+
+
+class PartitionChange(NamedTuple):
+    """A partition's next state; refused when it is not in the one before any more."""
+
+    topic_id: TopicId
+    partition: int
+    before: PartitionState
+    after: PartitionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -320,6 +320,20 @@ async def presence_is_exclusive_until_released(connect: Connect) -> None:
     await _close([one, other])
 
 
+async def a_presence_comes_with_other_changes_or_not_at_all(connect: Connect) -> None:
+    one, other = await connect(), await connect()
+    await one.commit(Create("state", b"0"))
+    await _raises(Conflict, one.join("brokers/1", b"", Set("state", b"1", 7)))
+    _same(await _entries(other), {"state": Entry(b"0", 0)}, "neither was done")
+    session = await one.join("brokers/1", b"", Set("state", b"1", 0), Create("more", b""))
+    _same(sorted(await _entries(other)), ["brokers/1", "more", "state"], "all of it was done")
+    await _raises(Conflict, other.join("brokers/1", b"", Set("state", b"2", 1)))
+    _same((await _entries(other))["state"], Entry(b"1", 1), "a refused presence changes nothing")
+    await session.release()
+    _same(sorted(await _entries(other)), ["more", "state"], "only the presence was ephemeral")
+    await _close([one, other])
+
+
 async def deleting_a_presence_loses_its_session(connect: Connect) -> None:
     one, other = await connect(), await connect()
     session = await one.join("brokers/1", b"one")
@@ -504,6 +518,7 @@ CHECKS: tuple[StoreCheck, ...] = (
     a_watch_sees_presence_come_and_go,
     a_watch_ends_when_the_store_is_closed,
     presence_is_exclusive_until_released,
+    a_presence_comes_with_other_changes_or_not_at_all,
     deleting_a_presence_loses_its_session,
     a_presence_is_an_ordinary_key_otherwise,
     a_cancelled_join_leaves_nothing_behind,

@@ -112,11 +112,11 @@ def test_values_are_ascii() -> None:
 
 
 def test_fields_of_a_later_minor_change_are_ignored() -> None:
-    value = json.loads(layout.encode_partitions([PartitionState(1, 2, 3, (1,), (1,), (4,))]))
+    value = json.loads(layout.encode_partitions([PartitionState(1, 2, 3, (1,), (1,), (4,), (5,))]))
     value["p"][0].append("later")
     value["later"] = True
     (state,) = layout.decode_partitions("k", json.dumps(value).encode())
-    assert state == PartitionState(1, 2, 3, (1,), (1,), (4,))
+    assert state == PartitionState(1, 2, 3, (1,), (1,), (4,), (5,))
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b'{"v":2,"id":"x"}', b"{"])

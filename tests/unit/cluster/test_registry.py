@@ -9,10 +9,10 @@ import pytest
 
 from ottla.cluster import layout
 from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.membership import Host, Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
 from ottla.cluster.store import Create, Set, Snapshot
 from ottla.errors import ErrorCode, KafkaError
-from ottla.model.broker import Broker, Endpoint
 from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
@@ -254,25 +254,6 @@ async def test_a_fenced_controller_changes_nothing(
     assert registry.image.controller_id == -1
 
 
-async def test_brokers_come_and_go_with_ever_higher_epochs(
-    registry: Registry, store: EmbeddedStore
-) -> None:
-    endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092)
-    one = await registry.register_broker(1, [endpoint], rack="r1")
-    assert one.broker == Broker(1, one.broker.epoch, {"PLAINTEXT": endpoint}, "r1")
-    assert registry.image.brokers == {1: one.broker}
-    two = await registry.register_broker(2, [])
-    assert two.broker.epoch > one.broker.epoch
-    with pytest.raises(KafkaError) as caught:
-        await registry.register_broker(1, [endpoint])
-    assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    await one.session.release()
-    await registry.load()
-    assert registry.image.brokers == {2: two.broker}
-    again = await registry.register_broker(1, [endpoint])
-    assert again.broker.epoch > two.broker.epoch
-
-
 async def test_the_cluster_id_is_made_once(registry: Registry, store: EmbeddedStore) -> None:
     cluster_id = await registry.ensure_cluster_id()
     assert len(cluster_id) == 22
@@ -317,11 +298,12 @@ async def test_changes_of_others_arrive_through_follow(store: EmbeddedStore) -> 
     assert change.topics == {"b"}
     assert change.old.topics == {"a": a}
     assert change.new == here.image
-    await here.register_broker(1, [])
+    await Membership(here).register(1, Host())
     change = await asyncio.wait_for(arrived.get(), 10)
-    while not change.new.brokers:
+    while not change.new.registrations:
         change = await asyncio.wait_for(arrived.get(), 10)
     assert change.topics == set()
+    assert change.brokers == {1}
     assert change.new.topics is change.old.topics, "what did not change is shared"
     await store.close()
     await asyncio.wait_for(following, 10)
@@ -393,7 +375,7 @@ class StallingStore:
 @pytest.mark.parametrize(
     ("key", "attempt"),
     [
-        ("brokers/ids/1", lambda registry: registry.register_broker(1, [])),
+        ("brokers/ids/1", lambda registry: Membership(registry).register(1, Host())),
         ("controller/holder", lambda registry: registry.campaign(1)),
     ],
 )

@@ -9,9 +9,11 @@ from random import Random
 import pytest
 
 from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.membership import Host, Membership
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, Delete, Loss, Term, holder_key
 from ottla.config.setting import ConfigError
+from ottla.controller.election import Rules
 from ottla.controller.service import (
     ConfigChange,
     Controller,
@@ -39,14 +41,21 @@ class Node:
             defaults=lambda: TopicDefaults(2, 1),
             check_topic_config=nothing_wrong,
             rng=Random(broker_id),
+            rules_of=lambda topic: Rules(min_insync=1),
         )
         self.id = broker_id
         self.running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self.registry.load()
-        await self.registry.register_broker(self.id, [])
+        await Membership(self.registry).register(self.id, Host())
         self.running = asyncio.ensure_future(self.controller.run())
+
+    async def admitted(self, broker_id: int) -> None:
+        """Wait until this node knows the broker as a live one."""
+        while broker_id not in self.registry.image.brokers:
+            await self.registry.load()
+            await asyncio.sleep(0)
 
     async def stop(self) -> None:
         if self.running is not None:
@@ -70,7 +79,7 @@ async def store(files: MemoryFileSystem) -> AsyncIterator[EmbeddedStore]:
 async def node(store: EmbeddedStore) -> AsyncIterator[Node]:
     node = Node(store, 1)
     await node.start()
-    await asyncio.wait_for(node.controller.wait_elected(), 10)
+    await asyncio.wait_for(node.admitted(node.id), 10)
     yield node
     await node.stop()
 
@@ -104,7 +113,8 @@ async def test_good_and_bad_topics_of_a_request_go_their_own_ways(node: Node) ->
 
 async def test_plans_are_made_on_the_newest_state(store: EmbeddedStore, node: Node) -> None:
     # Nobody follows the store for this node; it must look for itself.
-    await Registry(store).register_broker(2, [])
+    await Membership(Registry(store)).register(2, Host())
+    await asyncio.wait_for(node.admitted(2), 10)
     (outcome,) = await node.controller.create_topics([NewTopic("t", 1, replication_factor=2)])
     assert outcome.error is None
     assert {*node.registry.image.topics["t"].partitions[0].replicas} == {1, 2}

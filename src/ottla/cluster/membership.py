@@ -1,0 +1,213 @@
+"""Brokers in the metadata store: how one registers, is admitted, is fenced.
+
+Two keys say of a broker that it is there. Its registration is ephemeral and ends with its session;
+its state is durable and tells whether the controller counts on it. A broker writes both in one
+commit, its state as fenced; the controller's commit admits it. Fencing is one commit too. So for
+every commit that relies on a broker it is enough to demand that its state has not changed.
+
+    register        fenced, under a new epoch            by the broker
+    admit           live                                 by the controller
+    fence           fenced, and the registration gone    by whoever has seen it dead
+    note_departure  fenced                               by the controller, when the session ended
+    announce_stop   stopping                             by the broker
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from ottla.cluster import layout
+from ottla.cluster.registry import Registry
+from ottla.cluster.store import Check, Conflict, Delete, Op, Session
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.broker import Broker, BrokerState, Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A broker that is there: as others see it, and the session that keeps it there."""
+
+    broker: Broker
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a broker says of itself when it registers."""
+
+    endpoints: tuple[Endpoint, ...] = ()
+    rack: str | None = None
+    host: str = ""
+    directories: tuple[str, ...] = ()
+    boot_id: str = ""
+    clean: bool = False
+    lost: bool = False  # it knows that records are gone: a log was cut, a write had failed
+
+
+class Membership:
+    """The operations, over one broker's registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def register(self, broker_id: int, about: Host) -> Registration:
+        """Announce a broker under an epoch that no registration had before.
+
+        DUPLICATE_BROKER_REGISTRATION while another one with this id is there. One that has the
+        same data folders cannot be there, since this broker holds their locks: it is removed.
+        """
+        registry = self._registry
+        await registry.load()
+        while True:
+            image = registry.image
+            before = image.broker_states.get(broker_id)
+            key = layout.broker_key(broker_id)
+            if broker_id in image.registrations:
+                same = before is not None and set(before.directories) & set(about.directories)
+                if not same:
+                    raise _duplicate(broker_id)
+                stale = registry.version(key)
+                assert stale is not None
+                await registry.attempt(self._unchanged(broker_id), Delete(key, stale))
+                continue
+            epoch, counter = registry.next_of(layout.BROKER_EPOCH, first=1)
+            broker = Broker(
+                broker_id,
+                epoch,
+                {each.listener: each for each in about.endpoints},
+                about.rack,
+                about.host,
+            )
+            state = BrokerState(
+                epoch,
+                about.directories,
+                about.boot_id,
+                clean=about.clean,
+                lost=_may_have_lost(before, about),
+            )
+            ops = (
+                counter,
+                registry.put(layout.broker_state_key(broker_id), layout.encode_broker_state(state)),
+            )
+            try:
+                session = await registry.store.join(key, layout.encode_broker(broker), *ops)
+            except Conflict:
+                await registry.load()
+                continue
+            await registry.load_or_release(session)
+            return Registration(broker, session)
+
+    async def admit(self, broker_id: int, epoch: int, *, fence: Check | None = None) -> bool:
+        """Make a registered broker live; False when that registration is not there any more."""
+
+        def ops(state: BrokerState) -> list[Op]:
+            key = layout.broker_key(broker_id)
+            version = self._registry.version(key)
+            registration = self._registry.image.registrations.get(broker_id)
+            if version is None or registration is None or registration.epoch != epoch:
+                return []
+            return [Check(key, version), self._set(broker_id, _admitted(state))]
+
+        return await self._change(broker_id, epoch, ops, fence, done=lambda state: not state.fenced)
+
+    async def note_departure(
+        self, broker_id: int, epoch: int, *, fence: Check | None = None
+    ) -> bool:
+        """The session has ended: the broker is fenced. False when it has registered again."""
+
+        def ops(state: BrokerState) -> list[Op]:
+            registration = self._registry.image.registrations.get(broker_id)
+            if registration is not None and registration.epoch == epoch:
+                return []
+            return [self._set(broker_id, replace(state, fenced=True))]
+
+        return await self._change(broker_id, epoch, ops, fence, done=lambda state: state.fenced)
+
+    async def fence(self, broker_id: int, epoch: int) -> bool:
+        """Remove exactly this registration; False when it is not there any more."""
+
+        def ops(state: BrokerState) -> list[Op]:
+            key = layout.broker_key(broker_id)
+            version = self._registry.version(key)
+            registration = self._registry.image.registrations.get(broker_id)
+            if version is None or registration is None or registration.epoch != epoch:
+                return []
+            return [Delete(key, version), self._set(broker_id, replace(state, fenced=True))]
+
+        return await self._change(broker_id, epoch, ops, None, done=lambda state: state.fenced)
+
+    async def announce_stop(self, broker_id: int, epoch: int) -> bool:
+        """Ask to be relieved of every leadership; False when the registration is gone."""
+
+        def ops(state: BrokerState) -> list[Op]:
+            return [self._set(broker_id, replace(state, stopping=True))]
+
+        return await self._change(broker_id, epoch, ops, None, done=lambda state: state.stopping)
+
+    # ------------------------------------------------------------------ inside
+
+    async def _change(
+        self,
+        broker_id: int,
+        epoch: int,
+        ops: Callable[[BrokerState], list[Op]],
+        fence: Check | None,
+        *,
+        done: Callable[[BrokerState], bool],
+    ) -> bool:
+        """Change the state that belongs to one registration."""
+
+        def current() -> BrokerState | None:
+            state = self._registry.image.broker_states.get(broker_id)
+            return state if state is not None and state.epoch == epoch else None
+
+        def changes() -> list[Op]:
+            state = current()
+            return [] if state is None or done(state) else ops(state)
+
+        await self._registry.change(changes, fence)
+        state = current()
+        return state is not None and done(state)
+
+    def _set(self, broker_id: int, state: BrokerState) -> Op:
+        return self._registry.put(
+            layout.broker_state_key(broker_id), layout.encode_broker_state(state)
+        )
+
+    def _unchanged(self, broker_id: int) -> Check:
+        key = layout.broker_state_key(broker_id)
+        version = self._registry.version(key)
+        assert version is not None
+        return Check(key, version)
+
+    def unchanged(self, brokers: Iterable[int]) -> list[Check]:
+        """For a commit that relies on these brokers: demand that they are what they are now."""
+        return [self._unchanged(each) for each in brokers]
+
+
+def _admitted(state: BrokerState) -> BrokerState:
+    return replace(state, fenced=False, lost=False)
+
+
+def _may_have_lost(before: BrokerState | None, about: Host) -> bool:
+    """Whether a broker can be trusted with what it had.
+
+    After kill -9 the page cache still holds every finished write, unless the machine itself was
+    started anew; a data folder that is new or missing has lost what was in it. What was found once
+    stands until the controller has drawn its conclusions.
+    """
+    if before is None:
+        return about.lost
+    if before.fenced and before.lost:
+        return True
+    if before.directories and set(before.directories) != set(about.directories):
+        return True
+    return about.lost or (not about.clean and before.boot_id != about.boot_id)
+
+
+def _duplicate(broker_id: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        f"Another broker is registered with broker id {broker_id}.",
+    )

@@ -1,0 +1,144 @@
+"""Keeping the cluster as it should be, for as long as this broker is the controller.
+
+Whenever the image has changed, the plan for it is made (`machine.py`) and carried out, until there
+is nothing left to do. What is refused because somebody else was faster is planned again on the new
+state. The store may be out of reach for a while: then it is tried again, with a growing pause.
+
+A broker that is not there is dead, with one exception: when this broker's own session began less
+than a session's time ago, the store itself may have been away, and with it every session. Then the
+others are waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ottla.cluster.membership import Membership
+from ottla.cluster.registry import Fenced, ImageChange, Registry
+from ottla.cluster.store import Check, StoreClosed, StoreError, Term
+from ottla.controller.election import Rules
+from ottla.controller.machine import Plan, plan
+from ottla.model.topic import NO_LEADER, PartitionChange, Topic
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 2.0
+
+
+class ClusterKeeper:
+    """The controller's standing work."""
+
+    def __init__(self, registry: Registry, rules_of: Callable[[Topic], Rules]) -> None:
+        self._registry = registry
+        self._members = Membership(registry)
+        self._rules_of = rules_of
+        # Until then brokers that are missing may come back: see above. By the loop's clock.
+        self.patient_until = float("-inf")
+        # What has changed since the last plan.
+        self._changed = asyncio.Event()
+        self._topics: set[str] = set()
+        self._everything = True
+
+    async def keep(self, term: Term, busy: asyncio.Lock) -> None:
+        """Carry out what is to be done, until the term is lost or the store closed."""
+        unsubscribe = self._registry.subscribe(self._on_image)
+        self._everything = True
+        self._changed.set()
+        lost = asyncio.ensure_future(_happened(term))
+        try:
+            while not term.lost.happened:
+                pause = await self._attempt(term, busy)
+                await self._wait(lost, pause)
+        except (Fenced, StoreClosed):
+            pass
+        finally:
+            unsubscribe()
+            lost.cancel()
+
+    def _on_image(self, change: ImageChange) -> None:
+        self._topics |= change.topics
+        if change.brokers:
+            self._everything = True
+        if change.topics or change.brokers:
+            self._changed.set()
+
+    async def _wait(self, lost: asyncio.Future[None], pause: float | None) -> None:
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((lost, changed), timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+
+    async def _attempt(self, term: Term, busy: asyncio.Lock) -> float | None:
+        """Do what is to be done; returns after how long to look again if nothing changes."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                async with busy:
+                    await self._registry.load()
+                    await self._reconcile(term.fence)
+                break
+            except (Fenced, StoreClosed):
+                raise
+            except StoreError as error:
+                logger.warning("the controller cannot reach the metadata store: %s", error)
+                self._everything = True
+                if term.lost.happened:
+                    return None
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        waiting = self.patient_until - asyncio.get_running_loop().time()
+        if waiting > 0:
+            self._everything = True
+            return waiting
+        return None
+
+    async def _reconcile(self, fence: Check) -> None:
+        while True:
+            patient = asyncio.get_running_loop().time() < self.patient_until
+            topics, self._topics = self._topics, set()
+            everything, self._everything = self._everything, False
+            self._changed.clear()
+            todo = plan(
+                self._registry.image,
+                self._rules_of,
+                patient=patient,
+                topics=None if everything else topics,
+            )
+            if not todo:
+                return
+            self._everything = True  # until all of it is done
+            await self._carry_out(todo, fence)
+
+    async def _carry_out(self, todo: Plan, fence: Check) -> None:
+        for departure in todo.departures:
+            if await self._members.note_departure(*departure, fence=fence):
+                logger.warning("broker %d is gone (epoch %d)", *departure)
+        refused = await self._registry.change_partitions(todo.partitions, fence=fence)
+        _report(todo.partitions, refused)
+        if refused:
+            return  # those who arrive may depend on it
+        for arrival in todo.arrivals:
+            if await self._members.admit(*arrival, fence=fence):
+                logger.info("broker %d has joined the cluster (epoch %d)", *arrival)
+
+
+async def _happened(term: Term) -> None:
+    await term.lost
+
+
+def _report(changes: list[PartitionChange], refused: list[PartitionChange]) -> None:
+    """Say in a line what became of many partitions."""
+    elected = offline = 0
+    for change in changes:
+        if change in refused:
+            continue
+        if change.after.leader == NO_LEADER:
+            offline += change.before.leader != NO_LEADER
+        else:
+            elected += change.after.leader != change.before.leader
+    if elected or offline:
+        logger.info("%d partitions have new leaders, %d have none now", elected, offline)

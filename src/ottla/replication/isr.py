@@ -1,0 +1,217 @@
+"""Which followers are in sync with a leader, and how far everybody has come. No I/O, no clock.
+
+The leader of a partition learns of its followers by their fetches: who asks for an offset has
+everything below it. Out of that come three things:
+
+The high watermark. Every in-sync replica has what is below it. While a change of the ISR is on its
+way to the store, or its outcome is not known, the old set and the new one count together: whichever
+of the two the next leader comes from has what was shown and acknowledged. A follower that has
+caught up and is about to join counts too, or a busy leader would run away from it for ever. Below
+min.insync.replicas the mark stands still (KIP-966), so that those who left remain eligible.
+
+Who leaves. A follower that has not been caught up for `replica.lag.time.max.ms`, or one that asks
+for less than the high watermark: it has lost what it had. A follower is caught up when it asks for
+the end of the log; also, from the moment of its last fetch, when it asks for what was the end then:
+so a busy partition has in-sync followers although none is ever quite at the end.
+
+Who joins. A follower that has reached the high watermark and the first offset of this leader's
+epoch, fetches under the broker epoch it is live with (KIP-903), and has no change in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from ottla.model.topic import PartitionState
+
+NO_BROKER_EPOCH = -1
+UNKNOWN = -1
+
+
+class Follower:
+    """One of the other replicas, as the leader knows it."""
+
+    __slots__ = ("broker_epoch", "caught_up_ms", "end", "fetched_ms", "leader_end", "start")
+
+    def __init__(self, now_ms: float, caught_up: bool) -> None:
+        self.end = UNKNOWN  # what it asked for last: it has everything below
+        self.start = UNKNOWN  # where its log starts
+        self.broker_epoch = NO_BROKER_EPOCH
+        # Whoever was in sync when this leader began has the usual time to show itself.
+        self.caught_up_ms = now_ms if caught_up else float("-inf")
+        self.fetched_ms = float("-inf")
+        self.leader_end = UNKNOWN  # the end of the leader's log at its last fetch
+
+    def fetched(self, offset: int, leader_end: int, now_ms: float) -> None:
+        if offset >= leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif self.leader_end != UNKNOWN and offset >= self.leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        self.end = offset
+        self.fetched_ms = now_ms
+        self.leader_end = leader_end
+
+    def is_caught_up(self, leader_end: int, now_ms: float, max_lag_ms: float) -> bool:
+        return self.end == leader_end or now_ms - self.caught_up_ms <= max_lag_ms
+
+
+class InSyncReplicas:
+    """The followers of one partition, for the time of one leader epoch."""
+
+    __slots__ = ("_min_insync", "_node_id", "_proposed", "epoch_start", "followers", "state")
+
+    def __init__(
+        self,
+        node_id: int,
+        state: PartitionState,
+        epoch_start: int,
+        min_insync: int,
+        now_ms: float,
+    ) -> None:
+        self._node_id = node_id
+        self.state = state
+        self.epoch_start = epoch_start  # the end of the log when this leader began
+        self._min_insync = min_insync
+        self._proposed: tuple[int, ...] | None = None  # on its way, or of unknown outcome
+        self.followers = {
+            each: Follower(now_ms, each in state.isr) for each in state.replicas if each != node_id
+        }
+
+    # ------------------------------------------------------------------ what the store says
+
+    def confirmed(self, state: PartitionState, now_ms: float) -> None:
+        """The store has this state, of the same leader epoch: nothing is in flight any more."""
+        self.state = state
+        self._proposed = None
+        for each in state.replicas:
+            if each != self._node_id and each not in self.followers:
+                self.followers[each] = Follower(now_ms, each in state.isr)
+        for each in tuple(self.followers):
+            if each not in state.replicas:
+                del self.followers[each]
+
+    def proposed(self, isr: tuple[int, ...]) -> None:
+        """The store was asked for this set: until it has answered both count."""
+        self._proposed = isr
+
+    def refused(self) -> None:
+        """The store certainly did not take the proposal."""
+        self._proposed = None
+
+    @property
+    def in_flight(self) -> bool:
+        return self._proposed is not None
+
+    def set_min_insync(self, min_insync: int) -> None:
+        self._min_insync = min_insync
+
+    @property
+    def min_insync(self) -> int:
+        """How many must be in sync: never more than there are replicas."""
+        return min(self._min_insync, len(self.state.replicas))
+
+    @property
+    def enough(self) -> bool:
+        """Whether `acks=all` may be promised: by the confirmed set, and by what is proposed."""
+        if self._proposed is not None and len(self._proposed) < self.min_insync:
+            return False
+        return len(self.state.isr) >= self.min_insync
+
+    # ------------------------------------------------------------------ what followers say
+
+    def fetched(
+        self, broker: int, broker_epoch: int, offset: int, leader_end: int, now_ms: float
+    ) -> bool:
+        """Note a fetch; whether the follower has come further by it."""
+        follower = self.followers[broker]
+        if broker_epoch != follower.broker_epoch:
+            # Another life of the broker: what the earlier one had says nothing about this one.
+            if broker_epoch < follower.broker_epoch:
+                return False
+            follower.broker_epoch = broker_epoch
+            follower.end = UNKNOWN
+            follower.leader_end = UNKNOWN
+        before = follower.end
+        follower.fetched(offset, leader_end, now_ms)
+        return offset != before
+
+    def high_watermark(
+        self,
+        current: int,
+        leader_end: int,
+        now_ms: float,
+        max_lag_ms: float,
+        may_join: Callable[[int, int], bool],
+    ) -> int:
+        """How far everybody has come; never below `current`."""
+        counted = {*self.state.isr, *(self._proposed or ())}
+        if not self.enough:
+            return current
+        mark = leader_end
+        for broker, follower in self.followers.items():
+            if broker in counted:
+                mark = min(mark, follower.end)  # unknown: not before it was heard of
+            elif (
+                follower.end < mark
+                and follower.end >= self.epoch_start
+                and now_ms - follower.caught_up_ms <= max_lag_ms
+                and may_join(broker, follower.broker_epoch)
+            ):
+                mark = follower.end
+        return max(current, mark)
+
+    # ------------------------------------------------------------------ who leaves, who joins
+
+    def to_remove(
+        self, high_watermark: int, leader_end: int, now_ms: float, max_lag_ms: float
+    ) -> frozenset[int]:
+        """In-sync replicas that lag behind, or that lack what they once had; nobody while a change
+        is in flight."""
+        if self.in_flight:
+            return frozenset()
+        return frozenset(
+            each
+            for each in self.state.isr
+            if (follower := self.followers.get(each)) is not None
+            and (
+                UNKNOWN < follower.end < high_watermark
+                or not follower.is_caught_up(leader_end, now_ms, max_lag_ms)
+            )
+        )
+
+    def may_add(
+        self, broker: int, high_watermark: int, may_join: Callable[[int, int], bool]
+    ) -> bool:
+        """Whether a replica can become an in-sync one now."""
+        follower = self.followers.get(broker)
+        return (
+            follower is not None
+            and not self.in_flight
+            and broker not in self.state.isr
+            and follower.end >= max(high_watermark, self.epoch_start)
+            and may_join(broker, follower.broker_epoch)
+        )
+
+    def without(self, removed: Collection[int]) -> tuple[int, ...]:
+        """The ISR less some."""
+        return tuple(each for each in self.state.isr if each not in removed)
+
+    def with_(self, added: Iterable[int]) -> tuple[int, ...]:
+        """The ISR and some more, in the order of the replicas."""
+        wanted = {*self.state.isr, *added}
+        return tuple(each for each in self.state.replicas if each in wanted)
+
+    def lowest_start(self, own_start: int) -> int:
+        """The lowest log start of all live replicas, for DeleteRecords to wait for."""
+        return min(
+            [own_start, *(each.start for each in self.followers.values() if each.start != UNKNOWN)]
+        )
+
+    def validate(self) -> None:
+        """Raise AssertionError unless everything here fits together."""
+        state = self.state
+        assert self._node_id == state.leader, "only a leader has followers"
+        assert self._node_id in state.isr, "a leader is in sync with itself"
+        assert set(state.isr) <= set(state.replicas), "only replicas are in sync"
+        assert set(self.followers) == set(state.replicas) - {self._node_id}
+        assert self._proposed is None or self._node_id in self._proposed

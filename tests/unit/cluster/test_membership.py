@@ -1,0 +1,152 @@
+"""Registering, admitting and fencing brokers, over the embedded store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.membership import Host, Membership
+from ottla.cluster.registry import Registry
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.broker import Broker, Endpoint
+from ottla.testing.files import MemoryFileSystem
+
+ENDPOINT = Endpoint("PLAINTEXT", "127.0.0.1", 9092)
+ABOUT = Host((ENDPOINT,), "r1", "machine", ("folder-1",), "boot-1")
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[EmbeddedStore]:
+    store = await EmbeddedStore.open(MemoryFileSystem(), "/data/metadata")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def registry(store: EmbeddedStore) -> Registry:
+    return Registry(store)
+
+
+@pytest.fixture
+def members(registry: Registry) -> Membership:
+    return Membership(registry)
+
+
+async def test_brokers_come_and_go_with_ever_higher_epochs(
+    members: Membership, registry: Registry
+) -> None:
+    one = await members.register(1, ABOUT)
+    assert one.broker == Broker(1, one.broker.epoch, {"PLAINTEXT": ENDPOINT}, "r1", "machine")
+    two = await members.register(2, Host())
+    assert two.broker.epoch > one.broker.epoch
+    assert registry.image.registrations == {1: one.broker, 2: two.broker}
+    await one.session.release()
+    await registry.load()
+    assert registry.image.registrations == {2: two.broker}
+    again = await members.register(1, ABOUT)
+    assert again.broker.epoch > two.broker.epoch
+
+
+async def test_a_broker_is_live_when_the_controller_has_admitted_it(
+    members: Membership, registry: Registry
+) -> None:
+    one = await members.register(1, ABOUT)
+    assert registry.image.brokers == {}
+    assert registry.image.broker_states[1].fenced
+    assert await members.admit(1, one.broker.epoch)
+    assert registry.image.brokers == {1: one.broker}
+    await one.session.release()
+    await registry.load()
+    assert registry.image.brokers == {}, "without a registration nobody is live"
+    assert not registry.image.broker_states[1].fenced, "which the controller has to take note of"
+    assert await members.note_departure(1, one.broker.epoch)
+    assert registry.image.broker_states[1].fenced
+
+
+async def test_an_earlier_registration_is_neither_admitted_nor_fenced(
+    members: Membership, registry: Registry
+) -> None:
+    one = await members.register(1, ABOUT)
+    await one.session.release()
+    two = await members.register(1, ABOUT)
+    assert not await members.admit(1, one.broker.epoch)
+    assert not await members.fence(1, one.broker.epoch)
+    assert not await members.note_departure(1, one.broker.epoch)
+    assert await members.admit(1, two.broker.epoch)
+    assert not two.session.lost.happened
+    assert not await members.note_departure(1, two.broker.epoch), "it is there"
+    assert registry.image.brokers == {1: two.broker}
+
+
+async def test_a_fenced_broker_has_lost_its_session(
+    members: Membership, registry: Registry
+) -> None:
+    one = await members.register(1, ABOUT)
+    await members.admit(1, one.broker.epoch)
+    assert await members.fence(1, one.broker.epoch)
+    assert one.session.lost.happened
+    assert registry.image.brokers == registry.image.registrations == {}
+    assert registry.image.broker_states[1].fenced
+
+
+async def test_an_id_in_use_is_refused(members: Membership) -> None:
+    await members.register(1, ABOUT)
+    with pytest.raises(KafkaError) as caught:
+        await members.register(1, replace(ABOUT, directories=("another",)))
+    assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+async def test_who_has_the_same_folders_takes_over_a_stale_registration(
+    members: Membership, registry: Registry
+) -> None:
+    stale = await members.register(1, ABOUT)
+    fresh = await members.register(1, ABOUT)
+    assert stale.session.lost.happened
+    assert registry.image.registrations == {1: fresh.broker}
+
+
+KILLED = replace(ABOUT, clean=False)
+STOPPED = replace(ABOUT, clean=True)
+
+
+@pytest.mark.parametrize(
+    ("again", "lost"),
+    [
+        (STOPPED, False),
+        (KILLED, False),
+        (replace(KILLED, boot_id="boot-2"), True),
+        (replace(STOPPED, boot_id="boot-2"), False),
+        (replace(STOPPED, directories=("folder-2",)), True),
+        (replace(STOPPED, directories=("folder-1", "folder-2")), True),
+        (replace(KILLED, lost=True), True),
+    ],
+    ids=["stopped", "killed", "power loss", "restarted machine", "another folder", "one more",
+         "a log was cut"],
+)  # fmt: skip
+async def test_what_a_broker_may_have_lost(
+    members: Membership, registry: Registry, again: Host, lost: bool
+) -> None:
+    one = await members.register(1, ABOUT)
+    await members.admit(1, one.broker.epoch)
+    await one.session.release()
+    two = await members.register(1, again)
+    assert registry.image.broker_states[1].lost is lost
+    # It stands until the controller has admitted the broker, whatever happens before.
+    await two.session.release()
+    three = await members.register(1, replace(again, clean=True, lost=False))
+    assert registry.image.broker_states[1].lost is lost
+    await members.admit(1, three.broker.epoch)
+    assert not registry.image.broker_states[1].lost
+
+
+async def test_a_broker_that_stops_says_so(members: Membership, registry: Registry) -> None:
+    one = await members.register(1, ABOUT)
+    await members.admit(1, one.broker.epoch)
+    assert await members.announce_stop(1, one.broker.epoch)
+    assert registry.image.broker_states[1].stopping
+    await one.session.release()
+    await members.register(1, ABOUT)
+    assert not registry.image.broker_states[1].stopping
