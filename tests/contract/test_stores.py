@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.handles import StoreHandle
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.testing.check_store import CHECKS, StoreCheck, check_store
 from ottla.testing.files import MemoryFileSystem
@@ -41,23 +40,6 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> SharedEmbeddedSto
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_the_embedded_store(check: StoreCheck, connect: SharedEmbeddedStore) -> None:
     await check(connect)
-
-
-class Handles:
-    """Clients of one embedded store with a handle each, as brokers of one process have."""
-
-    def __init__(self) -> None:
-        self._store: EmbeddedStore | None = None
-
-    async def __call__(self) -> StoreHandle:
-        if self._store is None:
-            self._store = await EmbeddedStore.open(MemoryFileSystem(), "/data/metadata")
-        return StoreHandle(self._store)
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_handles_of_one_store(check: StoreCheck) -> None:
-    await check(Handles())
 
 
 async def test_the_suite_runs_as_one_call_too() -> None:
