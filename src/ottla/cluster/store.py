@@ -94,6 +94,13 @@ class Unavailable(StoreError):
     """The store failed or is out of reach; a commit under way may or may not have happened."""
 
 
+class StoreFailed(Unavailable):
+    """The store failed and does not come back within this process; a restart tells what survived.
+
+    Any other `Unavailable` may pass, so whoever can wait tries again.
+    """
+
+
 class StoreClosed(StoreError):
     """`close()` was called."""
 
