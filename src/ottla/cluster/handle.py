@@ -51,8 +51,8 @@ class StoreHandle:
     def watch(self, prefix: str) -> AsyncIterator[Revision]:
         return _Watch(self._store.watch(prefix), self._closed)
 
-    async def join(self, key: str, value: bytes) -> Session:
-        return await self._hold(self._store.join(key, value))
+    async def join(self, key: str, value: bytes, *ops: Op) -> Session:
+        return await self._hold(self._store.join(key, value, *ops))
 
     async def campaign(self, role: str, value: bytes) -> Term:
         return await self._hold(self._store.campaign(role, value))
