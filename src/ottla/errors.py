@@ -22,6 +22,12 @@ class ErrorCode(enum.IntEnum):
         member.retriable = retriable
         return member
 
+    @classmethod
+    def of(cls, code: int) -> ErrorCode:
+        """The member for a number from the wire; UNKNOWN_SERVER_ERROR for one of a later Kafka."""
+        found = cls._value2member_map_.get(code)
+        return cls.UNKNOWN_SERVER_ERROR if found is None else cls[found.name]
+
     @property
     def text(self) -> str:
         """The name as a person would say it: `unknown topic or partition`."""

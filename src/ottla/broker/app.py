@@ -35,7 +35,6 @@ from ottla.config.checks import parse_ip_limits
 from ottla.config.dynamic import validate_topic_overrides
 from ottla.config.setting import ConfigError
 from ottla.config.topic import TopicConfig
-from ottla.controller.election import Rules
 from ottla.controller.service import Controller
 from ottla.controller.topics import TopicDefaults
 from ottla.coordinator.group.consumer import ConsumerMachine
@@ -51,6 +50,7 @@ from ottla.model.image import ClusterImage
 from ottla.net.connection import Connection, Reply
 from ottla.net.listener import Bound, Limits, Listeners
 from ottla.replication.fetch_sessions import FetchSessions
+from ottla.replication.isr import Rules
 from ottla.replication.replicas import Replicas
 from ottla.runtime.clock import Clock, SystemClock
 from ottla.runtime.files import FileSystem, OsFileSystem

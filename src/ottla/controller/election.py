@@ -23,15 +23,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ottla.model.topic import NO_LEADER, PartitionState
-
-NOBODY: frozenset[int] = frozenset()
-
-
-class Rules(NamedTuple):
-    """What a topic's settings say about its partitions."""
-
-    min_insync: int
-    unclean: bool = False
+from ottla.replication.isr import NOBODY, Rules, eligible
 
 
 class LogEnd(NamedTuple):
@@ -56,7 +48,7 @@ def settle(
     """
     proposed = state.isr if isr is None else isr
     in_sync = tuple(each for each in proposed if each in live and each not in lost)
-    elr, last_known = _eligible(state, in_sync, lost, rules)
+    elr, last_known = eligible(state, in_sync, rules, lost=lost)
     if in_sync:
         leader = state.leader if state.leader in in_sync else _first(state.replicas, in_sync)
         return _changed(state, leader, in_sync, elr, last_known)
@@ -111,21 +103,6 @@ def awaited(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:
     return tuple(
         each for each in state.elr or state.last_known_elr or state.replicas if each not in live
     )
-
-
-def _eligible(
-    state: PartitionState, in_sync: tuple[int, ...], lost: Collection[int], rules: Rules
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Who may lead when nobody is in sync, and who was last known to."""
-    if len(in_sync) >= min(rules.min_insync, len(state.replicas)):
-        return (), ()
-    were = {*state.isr, *state.elr}
-    elr = tuple(each for each in state.replicas if each in were and each not in (*in_sync, *lost))
-    were.update(state.last_known_elr)
-    last_known = tuple(
-        each for each in state.replicas if each in were and each not in (*in_sync, *elr)
-    )
-    return elr, last_known
 
 
 def _first(replicas: tuple[int, ...], candidates: Collection[int]) -> int:

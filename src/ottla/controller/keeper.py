@@ -18,9 +18,9 @@ from collections.abc import Callable
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
-from ottla.controller.election import Rules
 from ottla.controller.machine import Plan, plan
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
+from ottla.replication.isr import Rules
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ottla.controller.election import LogEnd, Rules, prefer, recover, settle
+from ottla.controller.election import LogEnd, prefer, recover, settle
 from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
+from ottla.replication.isr import Rules
 
 
 class BrokerChange(NamedTuple):

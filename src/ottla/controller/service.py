@@ -22,7 +22,6 @@ from enum import Enum
 from ottla.cluster.registry import Fenced, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.config.setting import ConfigError
-from ottla.controller.election import Rules
 from ottla.controller.keeper import ClusterKeeper
 from ottla.controller.placement import Random
 from ottla.controller.topics import (
@@ -41,6 +40,7 @@ from ottla.controller.topics import (
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
 from ottla.model.topic import Topic
+from ottla.replication.isr import Rules
 
 logger = logging.getLogger(__name__)
 

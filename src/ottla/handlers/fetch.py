@@ -12,9 +12,11 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
            `max_bytes` bounds the whole, `partition_max_bytes` each part; the first batch of the
            first partition with data is sent whole even when it is larger than both.
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
+           A follower (a replica id) reads up to the log's end, and tells by the offset what it has;
+           a consumer of version 11 or later may also read from a follower (KIP-392).
 Odd        The last batch may be cut off by the limit, as in Kafka; every client copes.
            An offset beyond the high watermark but not beyond the log's end is no error.
-Not done   Follower fetches (replica ids), tiered offsets: a replica id >= 0 is refused.
+Not done   Tiered offsets.
 See        KIP-74, KIP-98, KIP-227, KIP-320, KIP-392, KIP-516, KIP-595, KIP-1166
 """
 
@@ -26,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
@@ -53,9 +55,10 @@ from ottla.replication.fetch_sessions import (
 )
 from ottla.replication.partition import Partition
 from ottla.runtime.files import ColdRead
-from ottla.runtime.waiters import Deferred, Waiter
+from ottla.runtime.waiters import Deferred, Signal, Waiter
 
 BY_ID = 13
+KNOWS_RACKS = 11
 READ_COMMITTED = 1
 WARM_UPS = 3
 
@@ -69,13 +72,52 @@ E = TypeVar("E")
 Item = tuple[Key, Wanted]
 
 
+class Reader(NamedTuple):
+    """Who reads: a consumer, or a follower under the epoch of its registration."""
+
+    broker: int
+    epoch: int
+    committed: bool
+    any_replica: bool
+
+    @property
+    def follows(self) -> bool:
+        return self.broker >= 0
+
+    def find(self, key: Key, services: Services) -> Partition:
+        """The partition, led here; or, for who can do with that, followed here."""
+        name, index = key
+        replicas = services.replicas
+        by_name = isinstance(name, str)
+        try:
+            if by_name:
+                return replicas.by_name(name, index)  # type: ignore[arg-type]
+            return replicas.by_id(name, index)  # type: ignore[arg-type]
+        except KafkaError as error:
+            if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or not self.any_replica:
+                raise
+        if by_name:
+            return replicas.replica_by_name(name, index)  # type: ignore[arg-type]
+        return replicas.replica_by_id(name, index)  # type: ignore[arg-type]
+
+    def upper(self, partition: Partition) -> int:
+        """Up to where it may read."""
+        if self.follows:
+            return partition.log.log_end_offset
+        return partition.last_stable_offset() if self.committed else partition.high_watermark
+
+    def signal(self, partition: Partition) -> Signal:
+        """What tells it of more."""
+        return partition.appended if self.follows else partition.readable
+
+
 @dataclass(slots=True)
 class Plan:
     """What is to be read, and under which session it is answered."""
 
     items: OrderedDict[Key, Wanted]
     by_id: bool
-    committed: bool
+    reader: Reader
     min_bytes: int
     max_bytes: int
     session: Session | None = None
@@ -109,7 +151,7 @@ def fetch(
         return _failed(request, error)
     if len(plan.items) > MANY:
         return _answer_many(plan, services, request.connection, _deadline(body))
-    reading = _read(plan, services, cached_only=True)
+    reading = _read(plan, services, cached_only=True, first=True)
     if not reading.cold and (
         body.max_wait_ms <= 0 or not plan.items or _suffices(plan, reading, services)
     ):
@@ -126,8 +168,8 @@ def _suffices(plan: Plan, reading: Reading, services: Services) -> bool:
     if reading.at_once or reading.size >= plan.min_bytes:
         return True
     for key, wanted in plan.items.items():
-        partition = _find(key, services)
-        if partition.log.is_behind(wanted.offset, _upper(partition, plan.committed)):
+        partition = plan.reader.find(key, services)
+        if partition.log.is_behind(wanted.offset, plan.reader.upper(partition)):
             return True
     return False
 
@@ -170,7 +212,8 @@ class Waiting:
         else:
             # So much is missing; but of what is appended to a partition, no more counts than it
             # may give: one looks again.
-            signals = [partition.readable for partition in _partitions(plan, self._services)]
+            reader = plan.reader
+            signals = [reader.signal(each) for each in _partitions(plan, self._services)]
             missing, left = plan.min_bytes - reading.size, self._deadline - loop.time()
             waiter = Waiter(loop, signals, missing, left, self._look)
             self._result.on_abandon = waiter.cancel
@@ -198,14 +241,12 @@ def _plan(
     requested: Iterable[Item] | OrderedDict[Key, Wanted],
 ) -> Plan:
     body = request.body
-    if body.replica_id >= 0 or (body.replica_state and body.replica_state.replica_id >= 0):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "this broker has no followers")
     by_id = request.api_version >= BY_ID
     max_bytes = min(body.max_bytes, services.config.fetch_max_bytes)
     plan = Plan(
         items=OrderedDict(),
         by_id=by_id,
-        committed=body.isolation_level == READ_COMMITTED,
+        reader=_reader(request),
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,
     )
@@ -247,6 +288,7 @@ def _requested(body: FetchRequest, by_id: bool) -> Iterator[Item]:
                     part.partition_max_bytes,
                     part.current_leader_epoch,
                     part.last_fetched_epoch,
+                    part.log_start_offset,
                 ),
             )
 
@@ -258,17 +300,23 @@ def _forgotten(body: FetchRequest, by_id: bool) -> Iterator[Key]:
             yield name, index
 
 
-def _find(key: Key, services: Services) -> Partition:
-    name, index = key
-    if isinstance(name, str):
-        return services.replicas.by_name(name, index)
-    return services.replicas.by_id(name, index)
+def _reader(request: Request[FetchRequest]) -> Reader:
+    body = request.body
+    broker, epoch = body.replica_id, -1
+    if body.replica_state is not None:
+        broker, epoch = body.replica_state.replica_id, body.replica_state.replica_epoch
+    return Reader(
+        broker,
+        epoch,
+        committed=body.isolation_level == READ_COMMITTED and broker < 0,
+        any_replica=broker < 0 and request.api_version >= KNOWS_RACKS,
+    )
 
 
 def _partitions(plan: Plan, services: Services) -> Iterator[Partition]:
     for key in plan.items:
         try:
-            yield _find(key, services)
+            yield plan.reader.find(key, services)
         except KafkaError:
             continue
 
@@ -276,9 +324,9 @@ def _partitions(plan: Plan, services: Services) -> Iterator[Partition]:
 # ---------------------------------------------------------------------- what is there
 
 
-def _read(plan: Plan, services: Services, *, cached_only: bool) -> Reading:
+def _read(plan: Plan, services: Services, *, cached_only: bool, first: bool = False) -> Reading:
     reading = Reading([], 0, False, [])
-    _read_some(plan, plan.items.items(), reading, services, cached_only=cached_only)
+    _read_some(plan, plan.items.items(), reading, services, cached_only=cached_only, first=first)
     return reading
 
 
@@ -289,20 +337,22 @@ def _read_some(
     services: Services,
     *,
     cached_only: bool,
+    first: bool,
 ) -> None:
-    """Go on reading with these partitions."""
+    """Go on reading with these partitions; `first` is the first look of a request at them."""
+    reader = plan.reader
     left = max(0, plan.max_bytes - reading.size)
     min_one = not reading.size
     for key, wanted in items:
         try:
-            partition = _find(key, services)
+            partition = reader.find(key, services)
             part = _read_partition(
-                key[1], partition, wanted, plan.committed, left, min_one, cached_only
+                key[1], partition, wanted, reader, left, min_one, cached_only, first
             )
         except ColdRead:
-            upper = _upper(partition, plan.committed)
-            offset = min(wanted.offset, partition.high_watermark)
-            reading.cold.append(partition.log.warm_up(offset, upper, aborted=plan.committed))
+            upper = reader.upper(partition)
+            offset = min(wanted.offset, upper)
+            reading.cold.append(partition.log.warm_up(offset, upper, aborted=reader.committed))
             continue
         except KafkaError as error:
             reading.at_once = True
@@ -330,18 +380,15 @@ def _size(part: PartitionData) -> int:
     return 0 if part.records is None else len(part.records)
 
 
-def _upper(partition: Partition, committed: bool) -> int:
-    return partition.last_stable_offset() if committed else partition.high_watermark
-
-
 def _read_partition(
     index: int,
     partition: Partition,
     wanted: Wanted,
-    committed: bool,
+    reader: Reader,
     left: int,
     min_one: bool,
     cached_only: bool,
+    first: bool,
 ) -> PartitionData:
     if wanted.leader_epoch != NO_LEADER_EPOCH:
         partition.check_epoch(wanted.leader_epoch)
@@ -363,13 +410,16 @@ def _read_partition(
         if epoch < wanted.last_fetched_epoch or end < offset:
             part.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
             return part
-    upper = stable if committed else high_watermark
+    if first and reader.follows:
+        partition.fetched_by(reader.broker, reader.epoch, offset, wanted.log_start)
+        part.high_watermark = partition.high_watermark
+    upper = reader.upper(partition)
     result = partition.read(
         offset, min(wanted.max_bytes, left), upper, min_one, cached_only=cached_only
     )
     if result.region is not None:
         part.records = result.region
-    if committed:
+    if reader.committed:
         log = partition.log
         end = log.end_of(result, cached_only=cached_only)
         part.aborted_transactions = [
@@ -443,13 +493,20 @@ def _fetch_many(
 
 
 def _answer_many(
-    plan: Plan, services: Services, owner: object, deadline: float
+    plan: Plan, services: Services, owner: object, deadline: float, first: bool = True
 ) -> InTurns[FetchResponse | Deferred[Any]]:
     """The answer about many partitions; if it is too early for one, a Deferred of the next try."""
     for attempt in range(WARM_UPS + 1):
         reading = Reading([], 0, False, [])
         for chunk in _chunks(list(plan.items.items())):
-            _read_some(plan, chunk, reading, services, cached_only=attempt < WARM_UPS)
+            _read_some(
+                plan,
+                chunk,
+                reading,
+                services,
+                cached_only=attempt < WARM_UPS,
+                first=attempt == 0 and first,
+            )
             yield len(chunk)
         if not reading.cold:
             break
@@ -457,7 +514,7 @@ def _answer_many(
         yield _done(warming)
     early = asyncio.get_running_loop().time() < deadline
     if plan.items and early and not reading.at_once and reading.size < plan.min_bytes:
-        next_try = _answer_many(plan, services, owner, deadline)
+        next_try = _answer_many(plan, services, owner, deadline, first=False)
         again = yield from _wait_for_many(plan, services, deadline, reading, next_try)
         if again is not None:
             return again
@@ -494,6 +551,7 @@ def _wait_for_many(
             waiter.cancel()
         next_try.close()
 
+    reader = plan.reader
     watched = count <= MAX_WATCHED
     left = deadline - loop.time()
     waiter = Waiter(
@@ -507,13 +565,15 @@ def _wait_for_many(
     try:
         for chunk in _chunks(reading.parts if watched else []):
             for key, part in chunk:
-                partition = _find(key, services)
+                partition = reader.find(key, services)
                 wanted = plan.items[key]
-                if partition.log.is_behind(wanted.offset, _upper(partition, plan.committed)):
+                if partition.log.is_behind(wanted.offset, reader.upper(partition)):
                     give_up()
                     return None
-                waiter.watch(partition.readable)
-                if partition.high_watermark != part.high_watermark:
+                waiter.watch(reader.signal(partition))
+                if partition.high_watermark != part.high_watermark or (
+                    reader.follows and partition.log.log_end_offset > wanted.offset
+                ):
                     waiter.hurry()
             yield 0
     except (KafkaError, KeyError):

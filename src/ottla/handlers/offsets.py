@@ -8,6 +8,10 @@ Behaviour  ListOffsets takes a timestamp, or one of the named positions: -1 the 
            By time, and -3, is looked up in threads, one partition after the other, the
            connections taking turns; as in Kafka the connection's next request waits meanwhile.
            DeleteRecords moves the log start; -1 means everything that can be read.
+           For a follower (a replica id) the end is the log's; with replica id -2 any replica
+           answers so, whoever leads. A new leader answers consumers with OFFSET_NOT_AVAILABLE
+           (below version 5 LEADER_NOT_AVAILABLE) until its high watermark has reached the first
+           offset of its epoch: it may still be behind what the leader before it has shown.
 Odd        A named position that is newer than the request's version, or unknown, fails that
            partition with UNSUPPORTED_VERSION. A partition listed twice in ListOffsets fails with
            INVALID_REQUEST, among a thousand entries; in longer lists it is answered twice. A
@@ -47,6 +51,10 @@ from ottla.protocol.messages.offsets import (
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
 from ottla.storage.reads import LookUpGoesOn, NeedsLongLookUp, TimeLookUp, TimestampOffset
+
+CONSUMER = -1
+ANY_REPLICA = -2
+KNOWS_NOT_AVAILABLE = 5
 
 LATEST = -1
 EARLIEST = -2
@@ -108,13 +116,19 @@ def list_offsets(
                     request.api_version < SINCE.get(part.timestamp, NEVER)
                 ):
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-                partition = services.replicas.by_name(topic.name, part.partition_index)
+                partition = _partition(services, topic.name, part.partition_index, body.replica_id)
                 partition.check_epoch(part.current_leader_epoch)
+                if body.replica_id == CONSUMER and not partition.knows_high_watermark:
+                    raise KafkaError(
+                        ErrorCode.OFFSET_NOT_AVAILABLE
+                        if request.api_version >= KNOWS_NOT_AVAILABLE
+                        else ErrorCode.LEADER_NOT_AVAILABLE
+                    )
                 if part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP:
                     if not partition.log.look_up_time(_moment(part)).is_vain:
                         pending.append(Pending(topic.name, part, answer))
                 else:
-                    _name_position(partition, part, committed, answer)
+                    _name_position(partition, part, committed, answer, body.replica_id)
             except KafkaError as error:
                 answer.error_code = error.code
             answers.append(answer)
@@ -144,6 +158,12 @@ def list_offsets(
     result.on_abandon = task.cancel
     task.add_done_callback(done)
     return result
+
+
+def _partition(services: Services, topic: str, index: int, replica_id: int) -> Partition:
+    if replica_id == ANY_REPLICA:
+        return services.replicas.replica_by_name(topic, index)
+    return services.replicas.by_name(topic, index)
 
 
 def _moment(part: ListOffsetsPartition) -> int | None:
@@ -209,8 +229,13 @@ def _name_position(
     part: ListOffsetsPartition,
     committed: bool,
     answer: ListOffsetsPartitionResponse,
+    replica_id: int,
 ) -> None:
-    if part.timestamp == LATEST:
+    if part.timestamp == LATEST and replica_id != CONSUMER:
+        answer.offset = partition.log.log_end_offset
+        last = partition.log.latest_epoch
+        answer.leader_epoch = NO_LEADER_EPOCH if last is None else last
+    elif part.timestamp == LATEST:
         answer.offset = partition.last_stable_offset() if committed else partition.high_watermark
         answer.leader_epoch = partition.leader_epoch
     elif part.timestamp in (EARLIEST, EARLIEST_LOCAL):

@@ -4,8 +4,10 @@ Versions   0-13 are advertised, 3-13 are served. 0-2 carry the message formats t
            Kafka 3; like Kafka 4 we advertise them (librdkafka 2.0 stops compressing otherwise)
            and close the connection of whoever sends one. From 13 on topics are named by id.
 Behaviour  One bad partition never fails its neighbours. acks=0 sends no response; when such a
-           request fails the connection is closed, the only sign the client can get. acks=1 and
-           acks=-1 are answered when write(2) has returned, or fsync where the topic asks for it.
+           request fails the connection is closed, the only sign the client can get. acks=1 is
+           answered when write(2) has returned, or fsync where the topic asks for it; acks=-1 when
+           every in-sync replica has the records. NOT_ENOUGH_REPLICAS below min.insync.replicas;
+           REQUEST_TIMED_OUT when `timeout_ms` pass first, which tells nothing about the records.
            A duplicate of an idempotent batch is answered with the offset of the original.
 Odd        acks outside -1, 0, 1 fail every partition with INVALID_REQUIRED_ACKS.
            A partition with null or empty records fails with INVALID_RECORD, as in Kafka.
@@ -20,7 +22,9 @@ See        KIP-98, KIP-360, KIP-467, KIP-516, KIP-890, KIP-951
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from ottla.dispatch.context import Request, Services
@@ -90,7 +94,7 @@ def produce(
     now_ms = services.clock.now_ms()
     by_id = request.api_version >= BY_ID
     old = request.api_version < KNOWS_ZSTD
-    replicas = services.replicas
+    replicas, acks = services.replicas, body.acks
     waiting: Waiting = []
     slow: list[tuple[PartitionProduceResponse, Partition, bytes]] = []
     failed: ErrorCode | None = None
@@ -113,6 +117,8 @@ def produce(
                 )
                 if partition.id.topic in INTERNAL_TOPICS and request.client_id != ADMINISTRATOR:
                     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+                if acks == -1 and partition.in_sync is not None:
+                    partition.check_enough_in_sync()
                 info = partition.append(records, now_ms)
                 base_offset, last_offset, append_time_ms, start, _, _ = info
                 answer = PartitionProduceResponse(
@@ -121,8 +127,10 @@ def produce(
                     log_append_time_ms=append_time_ms,
                     log_start_offset=start,
                 )
-                if partition.high_watermark <= last_offset:
-                    waiting.append((answer, partition.wait_committed(info)))
+                if partition.high_watermark <= last_offset and not (
+                    acks != -1 and partition.written > last_offset
+                ):
+                    waiting.append((answer, partition.wait_committed(info, acks)))
             except TakesLong:
                 answer = PartitionProduceResponse(index=data.index, base_offset=-1)
                 slow.append((answer, partition, bytes(data.records or b"")))
@@ -137,12 +145,12 @@ def produce(
         )
     response = ProduceResponse(responses=responses)
     if slow:
-        return _append_slowly(response, slow, waiting, services, body.acks)
+        return _append_slowly(response, slow, waiting, services, body)
     if body.acks == 0:
         _hang_up_if(failed)
         return None
     if waiting:
-        return _when_committed(response, waiting)
+        return _when_committed(response, waiting, body.timeout_ms)
     return response
 
 
@@ -189,23 +197,34 @@ def _hang_up_if(failed: ErrorCode | None) -> None:
         raise Hangup(f"a record batch sent with acks=0 was refused: {failed.name}")
 
 
-def _when_committed(response: ProduceResponse, waiting: Waiting) -> Deferred[ProduceResponse]:
+def _when_committed(
+    response: ProduceResponse, waiting: Waiting, timeout_ms: int
+) -> Deferred[ProduceResponse]:
     """Two-stage: the appends are done and in order, only the answer waits."""
     result: Deferred[ProduceResponse] = Deferred()
-    left = len(waiting)
+    unsettled = dict(enumerate(answer for answer, _ in waiting))
 
-    def settled(answer: PartitionProduceResponse, done: Deferred[None]) -> None:
-        nonlocal left
+    def settled(number: int, done: Deferred[None]) -> None:
+        answer = unsettled.pop(number, None)
+        if answer is None:
+            return
         try:
             done.result()
         except KafkaError as error:
             _mark_failed(answer, error)
-        left -= 1
-        if not left:
+        if not unsettled:
+            timer.cancel()
             result.resolve(response)
 
-    for answer, commit in waiting:
-        commit.on_done(lambda done, answer=answer: settled(answer, done))  # type: ignore[misc]
+    def give_up() -> None:
+        for answer in unsettled.values():
+            _mark_failed(answer, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+        unsettled.clear()
+        result.resolve(response)
+
+    timer = asyncio.get_running_loop().call_later(max(0, timeout_ms) / 1000, give_up)
+    for number, (_, commit) in enumerate(waiting):
+        commit.on_done(partial(settled, number))
     return result
 
 
@@ -214,7 +233,7 @@ async def _append_slowly(
     slow: list[tuple[PartitionProduceResponse, Partition, bytes]],
     waiting: Waiting,
     services: Services,
-    acks: int,
+    body: ProduceRequest,
 ) -> ProduceResponse | None:
     """Batches that must be recompressed or read record by record: prepared off the loop.
 
@@ -222,8 +241,11 @@ async def _append_slowly(
     order; other connections go on.
     """
     failed: ErrorCode | None = None
+    acks = body.acks
     for answer, partition, records in slow:
         try:
+            if acks == -1:
+                partition.check_enough_in_sync()
             buffer = memoryview(bytearray(await _prepared(records, partition, services)))
             info = partition.append(buffer, services.clock.now_ms(), prepared=True)
         except (KafkaError, ChildDied, NoChild) as problem:
@@ -238,12 +260,12 @@ async def _append_slowly(
         answer.base_offset = info.base_offset
         answer.log_append_time_ms = info.append_time_ms
         answer.log_start_offset = info.log_start_offset
-        if not partition.committed(info):
-            waiting.append((answer, partition.wait_committed(info)))
+        if not partition.committed(info, acks):
+            waiting.append((answer, partition.wait_committed(info, acks)))
     if acks == 0:
         _hang_up_if(failed)
         return None
-    return await _when_committed(response, waiting) if waiting else response
+    return await _when_committed(response, waiting, body.timeout_ms) if waiting else response
 
 
 async def _prepared(records: bytes, partition: Partition, services: Services) -> bytes:

@@ -39,6 +39,7 @@ class Wanted:
     max_bytes: int
     leader_epoch: int
     last_fetched_epoch: int
+    log_start: int = -1  # of a follower's log
     # what it was last told, within a session
     high_watermark: int = -1
     log_start_offset: int = -1
@@ -62,6 +63,7 @@ class Wanted:
         self.max_bytes = other.max_bytes
         self.leader_epoch = other.leader_epoch
         self.last_fetched_epoch = other.last_fetched_epoch
+        self.log_start = other.log_start
 
 
 class Session:

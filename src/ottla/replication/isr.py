@@ -21,11 +21,49 @@ epoch, fetches under the broker epoch it is live with (KIP-903), and has no chan
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import NamedTuple
 
 from ottla.model.topic import PartitionState
 
 NO_BROKER_EPOCH = -1
 UNKNOWN = -1
+NOBODY: frozenset[int] = frozenset()
+
+
+class Rules(NamedTuple):
+    """What a topic's settings say about its partitions."""
+
+    min_insync: int
+    unclean: bool = False
+
+
+def eligible(
+    state: PartitionState, isr: Collection[int], rules: Rules, *, lost: Collection[int] = NOBODY
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Who may lead when nobody is in sync, and who was last known to, once `isr` are in sync.
+
+    The sets are explained in `controller/election.py`.
+    """
+    if len(isr) >= min(rules.min_insync, len(state.replicas)):
+        return (), ()
+    were = {*state.isr, *state.elr}
+    elr = tuple(each for each in state.replicas if each in were and each not in (*isr, *lost))
+    were.update(state.last_known_elr)
+    last_known = tuple(each for each in state.replicas if each in were and each not in (*isr, *elr))
+    return elr, last_known
+
+
+def with_isr(state: PartitionState, isr: tuple[int, ...], rules: Rules) -> PartitionState:
+    """The next state of a partition whose leader has found other replicas in sync."""
+    elr, last_known = eligible(state, isr, rules)
+    return replace(
+        state,
+        partition_epoch=state.partition_epoch + 1,
+        isr=isr,
+        elr=elr,
+        last_known_elr=last_known,
+    )
 
 
 class Follower:
@@ -58,20 +96,20 @@ class Follower:
 class InSyncReplicas:
     """The followers of one partition, for the time of one leader epoch."""
 
-    __slots__ = ("_min_insync", "_node_id", "_proposed", "epoch_start", "followers", "state")
+    __slots__ = ("_node_id", "_proposed", "epoch_start", "followers", "rules", "state")
 
     def __init__(
         self,
         node_id: int,
         state: PartitionState,
         epoch_start: int,
-        min_insync: int,
+        rules: Rules,
         now_ms: float,
     ) -> None:
         self._node_id = node_id
         self.state = state
         self.epoch_start = epoch_start  # the end of the log when this leader began
-        self._min_insync = min_insync
+        self.rules = rules
         self._proposed: tuple[int, ...] | None = None  # on its way, or of unknown outcome
         self.followers = {
             each: Follower(now_ms, each in state.isr) for each in state.replicas if each != node_id
@@ -99,16 +137,18 @@ class InSyncReplicas:
         self._proposed = None
 
     @property
+    def alone(self) -> bool:
+        """Whether nobody else counts: the leader's own progress is everybody's."""
+        return self._proposed is None and len(self.state.isr) == 1
+
+    @property
     def in_flight(self) -> bool:
         return self._proposed is not None
-
-    def set_min_insync(self, min_insync: int) -> None:
-        self._min_insync = min_insync
 
     @property
     def min_insync(self) -> int:
         """How many must be in sync: never more than there are replicas."""
-        return min(self._min_insync, len(self.state.replicas))
+        return min(self.rules.min_insync, len(self.state.replicas))
 
     @property
     def enough(self) -> bool:
@@ -152,7 +192,7 @@ class InSyncReplicas:
             if broker in counted:
                 mark = min(mark, follower.end)  # unknown: not before it was heard of
             elif (
-                follower.end < mark
+                current <= follower.end < mark
                 and follower.end >= self.epoch_start
                 and now_ms - follower.caught_up_ms <= max_lag_ms
                 and may_join(broker, follower.broker_epoch)

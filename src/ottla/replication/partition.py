@@ -4,9 +4,10 @@ Offsets, in their order:
 
     log start <= last stable <= high watermark <= log end
 
-`append` moves the log end. The high watermark follows when every in-sync replica has the records,
-which for a partition with one replica is at once, unless the topic asks for fsync before
-acknowledgement (`flush.messages`): then it follows the fsync, and so do answers and readers. After
+`append` moves the log end. The high watermark follows when every in-sync replica has the records
+(`isr.py`), which for a partition with one replica is at once, unless the topic asks for fsync
+before acknowledgement (`flush.messages`): then it follows the fsync, and so do answers and readers.
+`acks=1` waits for this broker's part of that only. After
 a restart nobody knows whether the records behind the recovery point were synced, so under such a
 setting they are synced before they are shown, or acknowledged to a producer who sends them again.
 Where no descriptor was free for that, the producers who wait are told, and it is tried on.
@@ -20,8 +21,9 @@ from typing import Protocol
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
-from ottla.model.topic import PartitionState
+from ottla.model.topic import NO_LEADER, PartitionState
 from ottla.records.batch import BatchHeader
+from ottla.replication.isr import InSyncReplicas, Rules
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import AppendInfo, Log, ReadResult
@@ -36,12 +38,33 @@ class Durability(Protocol):
         ...
 
 
+class ClusterView(Protocol):
+    """What a replicated partition has to know of the cluster and its clock."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def max_lag_ms(self) -> float: ...
+    def now_ms(self) -> float:
+        """A clock that never goes back."""
+        ...
+
+    def may_join(self, broker: int, broker_epoch: int) -> bool:
+        """Whether a broker is live under this epoch, so that it can be in sync."""
+        ...
+
+    def propose_isr(self, partition: Partition, isr: tuple[int, ...]) -> None:
+        """Ask the store for another in-sync set; it answers with a new state."""
+        ...
+
+
 class Partition:
-    """The leader's side of one partition."""
+    """One partition on one of the brokers that hold it: as its leader, or as a follower."""
 
     __slots__ = (
-        "_durability", "_flushing", "_flushing_tail", "_waiting", "high_watermark", "id",
-        "leader_epoch", "log", "readable", "state", "topic_id",
+        "_cluster", "_durability", "_flushing", "_flushing_tail", "_waiting", "_waiting_here",
+        "appended", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log", "readable",
+        "state", "topic_id", "written",
     )  # fmt: skip
 
     def __init__(
@@ -51,36 +74,90 @@ class Partition:
         log: Log,
         state: PartitionState,
         durability: Durability,
+        cluster: ClusterView | None = None,
+        high_watermark: int = -1,
     ) -> None:
         # for the life of the partition
         self.id = partition
         self.topic_id = topic_id
         self.log = log
         self.readable = Signal()  # signalled with the number of bytes that became readable
+        self.appended = Signal()  # with the number of bytes that followers can fetch
         self._durability = durability
+        self._cluster = cluster
         # changes with every election
         self.state = state
         self.leader_epoch = state.leader_epoch
+        self.leading = False
+        self.in_sync: InSyncReplicas | None = None  # of a leader that has followers
         # changes with every append
         self._flushing = False
         self._flushing_tail = False
-        self._waiting: deque[tuple[int, Deferred[None]]] = deque()
+        self._waiting: deque[tuple[int, Deferred[None]]] = deque()  # for the high watermark
+        self._waiting_here: deque[tuple[int, Deferred[None]]] = deque()  # for this broker's disk
         end = log.log_end_offset
+        self.written = end  # this broker's part of the promise is kept below
+        if len(state.replicas) > 1:
+            # Only followers can tell what is safe; until they do, what was known before counts.
+            end = min(max(high_watermark, log.log_start_offset), end)
         self.high_watermark = log.high_watermark = end
         if log.unflushed_messages and log.flush_due:
             shown = max(log.recovery_point, log.log_start_offset)
-            self.high_watermark = log.high_watermark = shown
+            self.written = shown
+            self.high_watermark = log.high_watermark = min(self.high_watermark, shown)
             self._flush_tail()
 
-    def lead(self, state: PartitionState) -> None:
+    # ------------------------------------------------------------------ roles
+
+    def lead(self, state: PartitionState, rules: Rules | None = None) -> None:
         """Become (or stay) leader under `state`.
 
-        The log notes a new epoch with the first record under it, not now: a broker that starts
-        with thousands of partitions would write as many files. Until then the epoch begins at the
-        log's end, and `epoch_end_offset` answers so.
+        With one replica the log notes a new epoch with the first record under it, not now: a broker
+        that starts with thousands of partitions would write as many files. Until then the epoch
+        begins at the log's end, and `epoch_end_offset` answers so. With followers it is noted at
+        once: they truncate by it.
         """
+        stays = self.leading and state.leader_epoch == self.leader_epoch
         self.state = state
         self.leader_epoch = state.leader_epoch
+        self.leading = True
+        cluster, followers = self._cluster, self.in_sync
+        if cluster is None or len(state.replicas) == 1:
+            self.in_sync = None
+            if followers is not None or self.high_watermark < self.written:
+                self._advance()
+            return
+        if stays and followers is not None:
+            if rules is not None:
+                followers.rules = rules
+            if state.partition_epoch > followers.state.partition_epoch:
+                followers.confirmed(state, cluster.now_ms())
+                self._advance()
+            return
+        self.log.assign_epoch(state.leader_epoch, self.log.log_end_offset)
+        self.in_sync = InSyncReplicas(
+            cluster.node_id,
+            state,
+            self.log.log_end_offset,
+            rules or Rules(1),
+            cluster.now_ms(),
+        )
+        self._advance()
+
+    def follow(self, state: PartitionState) -> None:
+        """Be a follower under `state`: whoever waits here for a leader is told."""
+        led = self.leading
+        self.state = state
+        self.leader_epoch = state.leader_epoch
+        self.leading = False
+        self.in_sync = None
+        if led:
+            self.retire()
+
+    @property
+    def leader(self) -> int | None:
+        """Who leads, as far as is known here."""
+        return None if self.state.leader == NO_LEADER else self.state.leader
 
     # ------------------------------------------------------------------ writing
 
@@ -107,16 +184,33 @@ class Partition:
         if not info.duplicate:
             if self._flushing or log.flush_due:
                 self._flush()
-            else:
-                self.high_watermark = log.high_watermark = log.log_end_offset
+                if self.in_sync is not None:
+                    self.appended.notify(info.bytes)
+            elif self.in_sync is None:
+                self.written = self.high_watermark = log.high_watermark = log.log_end_offset
                 self.readable.notify(info.bytes)
+            else:
+                self.written = log.log_end_offset
+                self.appended.notify(info.bytes)
+                if self.in_sync.alone:
+                    self._advance()
         elif self._unflushed(info):
             self._flush()
         return info
 
-    def committed(self, info: AppendInfo) -> bool:
+    def check_enough_in_sync(self) -> None:
+        """NOT_ENOUGH_REPLICAS where `acks=all` could not be kept."""
+        in_sync = self.in_sync
+        if in_sync is not None and not in_sync.enough:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"The size of the current ISR {sorted(in_sync.state.isr)} is insufficient to "
+                f"satisfy the min.isr requirement of {in_sync.min_insync} for partition {self.id}.",
+            )
+
+    def committed(self, info: AppendInfo, acks: int = -1) -> bool:
         """Whether the append may be acknowledged now; else `wait_committed`."""
-        if self.high_watermark <= info.last_offset:
+        if (self.high_watermark if acks == -1 else self.written) <= info.last_offset:
             return False
         return not (info.duplicate and self._unflushed(info))
 
@@ -124,10 +218,102 @@ class Partition:
         """Whether a batch that was in the log already must be synced before it is acknowledged."""
         return self.log.flush_due and info.last_offset >= self.log.recovery_point
 
-    def wait_committed(self, info: AppendInfo) -> Deferred[None]:
+    def wait_committed(self, info: AppendInfo, acks: int = -1) -> Deferred[None]:
         waiting: Deferred[None] = Deferred()
-        self._waiting.append((info.last_offset, waiting))
+        line = self._waiting if acks == -1 or self.in_sync is None else self._waiting_here
+        line.append((info.last_offset, waiting))
         return waiting
+
+    # ------------------------------------------------------------------ followers
+
+    def fetched_by(self, broker: int, broker_epoch: int, offset: int, log_start: int) -> None:
+        """A follower has everything below `offset`."""
+        in_sync, cluster = self.in_sync, self._cluster
+        if in_sync is None or cluster is None or broker not in in_sync.followers:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker} holds no replica of {self.id}"
+            )
+        moved = in_sync.fetched(
+            broker, broker_epoch, offset, self.log.log_end_offset, cluster.now_ms()
+        )
+        in_sync.followers[broker].start = log_start
+        if broker not in in_sync.state.isr:
+            if in_sync.may_add(broker, self.high_watermark, cluster.may_join):
+                cluster.propose_isr(self, in_sync.with_((broker,)))
+        elif offset < self.high_watermark:
+            self.shrink_isr()
+        if moved:
+            self._advance()
+
+    def shrink_isr(self) -> None:
+        """Ask for an in-sync set without those who lag behind, if there are any."""
+        in_sync, cluster = self.in_sync, self._cluster
+        if in_sync is None or cluster is None:
+            return
+        removed = in_sync.to_remove(
+            self.high_watermark, self.log.log_end_offset, cluster.now_ms(), cluster.max_lag_ms
+        )
+        if removed:
+            cluster.propose_isr(self, in_sync.without(removed))
+
+    def _advance(self) -> None:
+        """Move the high watermark as far as the in-sync replicas are; tell those who wait."""
+        in_sync, cluster, log = self.in_sync, self._cluster, self.log
+        before = self.high_watermark
+        if in_sync is None or cluster is None:
+            mark = max(before, self.written)
+        else:
+            mark = in_sync.high_watermark(
+                before, self.written, cluster.now_ms(), cluster.max_lag_ms, cluster.may_join
+            )
+        if mark > before:
+            gained = log.bytes_from(before, mark)
+            self.high_watermark = log.high_watermark = mark
+            self._settle(self._waiting, mark)
+            self.readable.notify(gained)
+
+    @staticmethod
+    def _settle(line: deque[tuple[int, Deferred[None]]], end: int) -> None:
+        """Answer those who wait for what is below `end`.
+
+        Not in order: who sends a batch again waits for an earlier offset than others before him.
+        """
+        for _ in range(len(line)):
+            last_offset, deferred = line.popleft()
+            if last_offset < end:
+                deferred.resolve(None)
+            else:
+                line.append((last_offset, deferred))
+
+    # ------------------------------------------------------------------ following
+
+    def append_replicated(
+        self, records: memoryview, high_watermark: int, leader_start: int
+    ) -> None:
+        """Take over what the leader sent, and what it knows to be safe and gone."""
+        log = self.log
+        if len(records):
+            log.append_replicated(records)
+            self.written = log.log_end_offset
+        mark = min(high_watermark, log.log_end_offset)
+        if mark > self.high_watermark:
+            gained = log.bytes_from(self.high_watermark, mark)
+            self.high_watermark = log.high_watermark = mark
+            self.readable.notify(gained)
+        if leader_start > log.log_start_offset:
+            log.advance_start(min(leader_start, self.high_watermark))
+
+    def truncate(self, offset: int) -> None:
+        """Drop what the leader does not have."""
+        self.log.truncate_to(offset)
+        end = self.written = self.log.log_end_offset
+        if self.high_watermark > end:
+            self.high_watermark = self.log.high_watermark = end
+
+    def restart_at(self, offset: int) -> None:
+        """Begin anew, empty: the leader's log starts behind the end of this one."""
+        self.log.restart_at(offset)
+        self.written = self.high_watermark = self.log.high_watermark = offset
 
     def _flush(self) -> None:
         """Ask for one fsync of everything up to the log's end; appends meanwhile get the next."""
@@ -169,24 +355,25 @@ class Partition:
             error = flush.exception()
         if error is not None:
             failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-            while self._waiting:
-                self._waiting.popleft()[1].fail(failure)
+            for line in (self._waiting, self._waiting_here):
+                while line:
+                    line.popleft()[1].fail(failure)
             if isinstance(error, OutOfDescriptors):
                 self._flush_tail()
             return False
-        gained = log.bytes_from(self.high_watermark, end)
-        self.high_watermark = log.high_watermark = max(self.high_watermark, end)
-        # Not in order: who sends a batch again waits for an earlier offset than others before him.
-        waiting, self._waiting = self._waiting, deque()
-        for last_offset, deferred in waiting:
-            if last_offset < end:
-                deferred.resolve(None)
-            else:
-                self._waiting.append((last_offset, deferred))
-        self.readable.notify(gained)
+        self.written = max(self.written, end)
+        self._settle(self._waiting_here, end)
+        if self._cluster is None or len(self.state.replicas) == 1 or self.in_sync is not None:
+            self._advance()
         return True
 
     # ------------------------------------------------------------------ reading
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        """Whether the mark is at least where the leader before this one may have shown it."""
+        in_sync = self.in_sync
+        return in_sync is None or self.high_watermark >= in_sync.epoch_start
 
     @property
     def log_start_offset(self) -> int:
@@ -198,11 +385,11 @@ class Partition:
     def read(
         self, offset: int, max_bytes: int, upper: int, min_one: bool, *, cached_only: bool = False
     ) -> ReadResult:
-        """Batches from `offset` up to `upper` (a high watermark or last stable offset); with
-        `cached_only` ColdRead rather than waiting for the disk."""
-        if offset > self.high_watermark and offset <= self.log.log_end_offset:
+        """Batches from `offset` up to `upper` (a high watermark, a last stable offset, or for a
+        follower the end); with `cached_only` ColdRead rather than waiting for the disk."""
+        if upper < offset <= self.log.log_end_offset:
             # Between the mark and the end there is nothing to see yet, but it is no error.
-            offset = self.high_watermark
+            offset = max(upper, self.log.log_start_offset)
         return self.log.read(
             offset, max_bytes, upper=upper, min_one=min_one, cached_only=cached_only
         )
@@ -253,5 +440,7 @@ class Partition:
     def retire(self) -> None:
         """The partition is deleted or led elsewhere: nobody waits here any longer."""
         self.readable.hurry()
-        while self._waiting:
-            self._waiting.popleft()[1].fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        self.appended.hurry()
+        for line in (self._waiting, self._waiting_here):
+            while line:
+                line.popleft()[1].fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))

@@ -1,8 +1,12 @@
 """Replicas: every partition this broker holds, found by topic name or id.
 
 It follows the cluster image: `apply` is called with every change of it and creates, changes and
-removes partitions accordingly. Requests look partitions up here and nowhere else, so that
-"unknown", "not mine" and "its disk has failed" are told apart in one place.
+removes partitions accordingly, and makes this broker their leader or follower. Requests look
+partitions up here and nowhere else, so that "unknown", "not mine" and "its disk has failed" are
+told apart in one place.
+
+A broker leads only while the controller counts on it: without its registration, or before it was
+admitted under it, it leads nothing, whatever the partitions' states still say.
 
 The files of a new partition are made when it is first asked for, or else one after the other when
 the loop has nothing better to do: a topic of two thousand partitions is ready at once, and its ten
@@ -14,14 +18,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from ottla.cluster.registry import ImageChange
 from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
-from ottla.model.topic import Topic
-from ottla.replication.partition import Durability, Partition
+from ottla.model.topic import NO_LEADER, Topic
+from ottla.replication.isr import Rules
+from ottla.replication.partition import ClusterView, Durability, Partition
 from ottla.storage.directory import LogDirectories
 from ottla.storage.faults import OutOfDescriptors
 
@@ -33,6 +39,21 @@ MAKE_PAUSE = 4
 SHORTAGE_PAUSE = 0.5
 
 
+class Cluster(ClusterView, Protocol):
+    """What the partition table asks of the part that talks to other brokers."""
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this broker's newest registration; -1 without one."""
+        ...
+
+    def start_following(self, partition: Partition) -> None:
+        """Fetch from the leader that the partition's state names; again whenever it changes."""
+        ...
+
+    def stop_following(self, partition: Partition) -> None: ...
+
+
 class Replicas:
     """The partition table of one broker."""
 
@@ -42,20 +63,29 @@ class Replicas:
         logs: LogDirectories,
         durability: Durability,
         config_of: Callable[[Topic], TopicConfig],
+        cluster: Cluster | None = None,
     ) -> None:
         self._node_id = node_id
         self._logs = logs
         self._durability = durability
         self._config_of = config_of
+        self._cluster = cluster
         self._image = ClusterImage()
+        # Those that this broker leads: what nearly every request is about.
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
+        self._held: dict[TopicPartition, Partition] = {}  # these and those that it follows
+        self._admitted = cluster is None
         self._following = False  # after the first image: what is new in the next ones is new
         # New partitions without files yet.
         self._waiting: dict[TopicPartition, bool] = {}
         self._maker: asyncio.Handle | None = None
 
     def __iter__(self) -> Iterator[Partition]:
+        """Every partition that is held here, led or followed."""
+        return iter(self._held.values())
+
+    def led(self) -> Iterator[Partition]:
         for partitions in self._by_name.values():
             yield from partitions.values()
 
@@ -74,6 +104,21 @@ class Replicas:
             topic = None if name is None else self._image.topics.get(name)
             return self._make_or_raise(topic, index, True)
 
+    def replica_by_name(self, topic: str, index: int) -> Partition:
+        """The partition, led or followed by this broker. Raises KafkaError."""
+        return self._replica(self._image.topics.get(topic), index, False)
+
+    def replica_by_id(self, topic_id: bytes, index: int) -> Partition:
+        name = self._image.topic_names.get(TopicId(topic_id))
+        return self._replica(None if name is None else self._image.topics.get(name), index, True)
+
+    def _replica(self, topic: Topic | None, index: int, by_id: bool) -> Partition:
+        if topic is not None:
+            partition = self._held.get(TopicPartition(topic.name, index))
+            if partition is not None and partition.topic_id == topic.id:
+                return partition
+        return self._make_or_raise(topic, index, by_id, led=False)
+
     def offline(self, topic: str, index: int) -> str | None:
         """Why a partition of ours cannot be served, if so."""
         return self._logs.offline_partitions.get(TopicPartition(topic, index))
@@ -82,12 +127,14 @@ class Replicas:
         """The settings in force for a topic."""
         return self._config_of(topic)
 
-    def _make_or_raise(self, topic: Topic | None, index: int, by_id: bool) -> Partition:
+    def _make_or_raise(
+        self, topic: Topic | None, index: int, by_id: bool, *, led: bool = True
+    ) -> Partition:
         if topic is not None and self._waiting:
             tp = TopicPartition(topic.name, index)
             if tp in self._waiting:
                 made = self._make(topic, tp, is_new=self._waiting.pop(tp))
-                if made is not None:
+                if made is not None and (made.leading or not led):
                     return made
         raise self._absent(topic, index, by_id)
 
@@ -108,6 +155,8 @@ class Replicas:
     def apply(self, change: ImageChange) -> None:
         """Make the partitions what the new image says they are."""
         self._image = change.new
+        if self._cluster is not None and self._node_id in change.brokers:
+            self._take_note_of_admission()
         for name in change.topics:
             before, after = change.old.topics.get(name), change.new.topics.get(name)
             if before is not None and (after is None or after.id != before.id):
@@ -116,30 +165,38 @@ class Replicas:
                 self._update(after, 0 if before is None else len(before.partitions))
         self._following = True
 
+    def _take_note_of_admission(self) -> None:
+        assert self._cluster is not None
+        broker = self._image.brokers.get(self._node_id)
+        admitted = broker is not None and broker.epoch == self._cluster.broker_epoch
+        if admitted != self._admitted:
+            self._admitted = admitted
+            for tp, partition in self._held.items():
+                topic = self._image.topics.get(tp.topic)
+                if topic is not None and tp.partition < len(topic.partitions):
+                    self._assign_role(topic, tp, partition)
+
     def reconfigure(self) -> None:
         """Broker defaults changed: every topic's effective settings are worked out anew."""
-        for name, partitions in self._by_name.items():
-            topic = self._image.topics.get(name)
+        for tp, partition in self._held.items():
+            topic = self._image.topics.get(tp.topic)
             if topic is not None:
-                config = self._config_of(topic)
-                for partition in partitions.values():
-                    partition.log.config = config
+                partition.log.config = self._config_of(topic)
+                self._assign_role(topic, tp, partition)
 
     def _update(self, topic: Topic, known: int) -> None:
         """Follow a topic of which the first `known` partitions existed before."""
         config = self._config_of(topic)
-        partitions = self._by_name.setdefault(topic.name, {})
-        self._by_id[topic.id] = partitions
+        self._by_id[topic.id] = self._by_name.setdefault(topic.name, {})
         for index, state in enumerate(topic.partitions):
             if self._node_id not in state.replicas:
                 continue
-            partition = partitions.get(index)
+            tp = TopicPartition(topic.name, index)
+            partition = self._held.get(tp)
             if partition is not None:
                 partition.log.config = config
-                if state.leader == self._node_id:
-                    partition.lead(state)
+                self._assign_role(topic, tp, partition)
                 continue
-            tp = TopicPartition(topic.name, index)
             is_new = self._following and index >= known
             if tp in self._logs.logs:
                 self._make(topic, tp, is_new=False)
@@ -147,6 +204,27 @@ class Replicas:
                 self._waiting[tp] = is_new
         if self._waiting and self._maker is None:
             self._maker = asyncio.get_running_loop().call_soon(self._make_next)
+
+    def _assign_role(self, topic: Topic, tp: TopicPartition, partition: Partition) -> None:
+        """Lead the partition or follow it, as its state says."""
+        state = topic.partitions[tp.partition]
+        led = self._by_name[topic.name]
+        if self._admitted and state.leader == self._node_id:
+            if self._cluster is not None and len(state.replicas) > 1:
+                self._cluster.stop_following(partition)
+            config = partition.log.config
+            partition.lead(
+                state, Rules(config.min_insync_replicas, config.unclean_leader_election_enable)
+            )
+            led[tp.partition] = partition
+            return
+        led.pop(tp.partition, None)
+        partition.follow(state)
+        if self._cluster is not None:
+            if self._admitted and state.leader != NO_LEADER:
+                self._cluster.start_following(partition)
+            else:
+                self._cluster.stop_following(partition)
 
     def _make(self, topic: Topic, tp: TopicPartition, *, is_new: bool) -> Partition | None:
         """The partition over its log, which is created if there is none. None: it is offline."""
@@ -160,11 +238,17 @@ class Replicas:
             self._logs.offline_partitions[tp] = error.message or str(error)
             logger.error("%s cannot be opened: %s", tp, error.message or error)
             return None
-        state = topic.partitions[tp.partition]
-        partition = Partition(tp, topic.id, log, state, self._durability)
-        if state.leader == self._node_id:
-            partition.lead(state)
-        self._by_name[topic.name][tp.partition] = partition
+        partition = Partition(
+            tp,
+            topic.id,
+            log,
+            topic.partitions[tp.partition],
+            self._durability,
+            self._cluster,
+            self._logs.high_watermarks.get(tp, -1),
+        )
+        self._held[tp] = partition
+        self._assign_role(topic, tp, partition)
         return partition
 
     def _make_next(self) -> None:
@@ -192,23 +276,32 @@ class Replicas:
             self._maker = None
 
     def _remove(self, topic: Topic) -> None:
-        partitions = self._by_name.pop(topic.name, {})
+        self._by_name.pop(topic.name, None)
         self._by_id.pop(topic.id, None)
+        partitions = []
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)
             self._waiting.pop(tp, None)
+            partition = self._held.pop(tp, None)
+            if partition is not None:
+                partitions.append(partition)
             if tp in self._logs.offline_partitions:
                 # Not deleted: whoever deletes a topic because of its damage may yet want the data.
                 logger.warning(
                     "%s was offline; its data was kept in %s", tp, self._logs.set_aside(tp)
                 )
-        for partition in partitions.values():
+        for partition in partitions:
+            if self._cluster is not None:
+                self._cluster.stop_following(partition)
             self._logs.delete(partition.id)
             partition.retire()
 
     def take_offline(self, lost: Iterable[TopicPartition]) -> None:
         """The disk of these partitions failed: they answer with an error from now on."""
         for tp in lost:
-            partition = self._by_name.get(tp.topic, {}).pop(tp.partition, None)
+            self._by_name.get(tp.topic, {}).pop(tp.partition, None)
+            partition = self._held.pop(tp, None)
             if partition is not None:
+                if self._cluster is not None:
+                    self._cluster.stop_following(partition)
                 partition.retire()

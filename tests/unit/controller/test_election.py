@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.controller.election import LogEnd, Rules, awaited, prefer, recover, settle
+from ottla.controller.election import LogEnd, awaited, prefer, recover, settle
 from ottla.model.topic import NO_LEADER, PartitionState
+from ottla.replication.isr import Rules
 
 TWO = Rules(min_insync=2)
 STATE = PartitionState(

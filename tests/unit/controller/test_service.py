@@ -13,7 +13,6 @@ from ottla.cluster.membership import Host, Membership
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, Delete, Loss, Term, holder_key
 from ottla.config.setting import ConfigError
-from ottla.controller.election import Rules
 from ottla.controller.service import (
     ConfigChange,
     Controller,
@@ -21,6 +20,7 @@ from ottla.controller.service import (
 )
 from ottla.controller.topics import DeleteTopic, GrowTopic, NewTopic, TopicDefaults
 from ottla.errors import ErrorCode, KafkaError
+from ottla.replication.isr import Rules
 from ottla.testing.files import MemoryFileSystem
 
 

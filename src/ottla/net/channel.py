@@ -1,0 +1,159 @@
+"""Channel: one outbound connection on the event loop. Frames out, frames in, paired by number.
+
+Requests are written in the order of `send`, and answers come back in any order: each begins with
+the number that its request was sent under. A channel that has failed stays failed; whoever wants
+to go on opens another one. Every waiting answer is failed with the same reason, at once.
+
+A frame larger than the scratch buffer is received straight into a buffer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from struct import Struct
+
+_LENGTH = Struct(">i")
+_HEAD = Struct(">ii")  # length, correlation id
+_HEAD_SIZE = 8
+SCRATCH = 1 << 16
+MAX_FRAME = 256 << 20
+
+
+class ChannelClosed(ConnectionError):
+    """The connection is gone, or was never made; the message says why."""
+
+
+class Channel(asyncio.BufferedProtocol):
+    """One connection. Made by `open`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, asyncio.Future[memoryview]] = {}
+        self._failure: ChannelClosed | None = None
+        # what has arrived: in the scratch buffer, or of one large frame
+        self._scratch = bytearray(SCRATCH)
+        self._view = memoryview(self._scratch)
+        self._filled = 0
+        self._large: bytearray | None = None
+        self._large_filled = 0
+
+    @classmethod
+    async def open(cls, host: str, port: int, *, timeout: float) -> Channel:
+        """Connect. ChannelClosed with the reason when that fails; OSError is never raised."""
+        name = f"{host}:{port}"
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout):
+                transport, channel = await loop.create_connection(lambda: cls(name), host, port)
+        except TimeoutError:
+            raise ChannelClosed(f"{name} did not answer within {timeout:g} s") from None
+        except OSError as error:
+            failure = ChannelClosed(f"{name}: {error.strerror or error}")
+            failure.errno = error.errno
+            raise failure from None
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return channel
+
+    @property
+    def closed(self) -> bool:
+        return self._failure is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their answers."""
+        return len(self._waiting)
+
+    def send(self, correlation_id: int, parts: Iterable[bytes]) -> asyncio.Future[memoryview]:
+        """Send a frame, without its length; the future is the answer to it, number included."""
+        self._check_open()
+        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = answer
+        answer.add_done_callback(lambda _: self._waiting.pop(correlation_id, None))
+        assert self._transport is not None
+        frame = b"".join(parts)
+        self._transport.write(_LENGTH.pack(len(frame)) + frame)
+        return answer
+
+    def close(self, reason: str = "closed by this side") -> None:
+        self._fail(reason)
+
+    def abort(self) -> None:
+        """Close at once, what is still to be sent included."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._fail("closed by this side")
+
+    # ------------------------------------------------------------------ the protocol's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        reason = getattr(error, "strerror", None) or error or "the other side closed the connection"
+        self._fail(str(reason))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._large is not None:
+            return memoryview(self._large)[self._large_filled :]
+        return self._view[self._filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        if self._large is not None:
+            self._large_filled += count
+            if self._large_filled == len(self._large):
+                frame, self._large = self._large, None
+                self._arrived(memoryview(frame))
+            return
+        self._filled += count
+        position = 0
+        view, filled = self._view, self._filled
+        while filled - position >= _HEAD_SIZE:
+            (length,) = _LENGTH.unpack_from(view, position)
+            if not 4 <= length <= MAX_FRAME:
+                self._fail(f"a frame of {length} bytes was announced: it is no Kafka broker")
+                return
+            end = position + 4 + length
+            if end <= filled:
+                self._arrived(memoryview(bytes(view[position + 4 : end])))
+                position = end
+                continue
+            if 4 + length > SCRATCH:
+                self._large = bytearray(length)
+                have = filled - position - 4
+                self._large[:have] = view[position + 4 : filled]
+                self._large_filled = have
+                position = filled
+            break
+        left = filled - position
+        if position and left:
+            view[:left] = bytes(view[position:filled])
+        self._filled = left
+
+    def _arrived(self, frame: memoryview) -> None:
+        (correlation_id,) = _LENGTH.unpack_from(frame)
+        answer = self._waiting.pop(correlation_id, None)
+        if answer is not None and not answer.done():  # else nobody waits for it any more
+            answer.set_result(frame)
+
+    # ------------------------------------------------------------------ the end
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise ChannelClosed(str(self._failure))
+
+    def _fail(self, reason: str) -> None:
+        if self._failure is not None:
+            return
+        self._failure = ChannelClosed(f"{self.name}: {reason}")
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(ChannelClosed(str(self._failure)))
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,253 @@
+"""Following: one fetcher for all partitions that are led by the same broker.
+
+A fetcher asks its leader for what comes after the end of each log, appends what it gets as it is,
+and asks again: the next request tells the leader how far this follower has come. One request is in
+flight; it names only what has changed since the one before (KIP-227).
+
+Each request names the epoch of the last record of a log. Where the leader has another history it
+says up to where that epoch reached in its own, and the follower drops what is beyond (KIP-595);
+then it asks again, until both agree.
+
+A leader that does not answer is tried again after a pause. What the image says meanwhile comes
+before: a partition whose leader has moved leaves this fetcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from ottla.config.broker import BrokerConfig
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_LEADER_EPOCH, TopicPartition
+from ottla.replication.partition import Partition
+from ottla.runtime.tasks import Tasks
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.02
+EARLIEST = -2
+LATEST = -1
+UNKNOWN_OFFSET = -1
+
+
+class Wanted(NamedTuple):
+    """What is asked of the leader about one partition."""
+
+    partition: Partition
+    offset: int
+    leader_epoch: int
+    last_epoch: int
+    log_start: int
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What the leader answered about one partition."""
+
+    partition: Partition
+    error: ErrorCode
+    records: memoryview
+    high_watermark: int
+    log_start: int
+    diverging_epoch: int = NO_LEADER_EPOCH
+    diverging_end: int = UNKNOWN_OFFSET
+
+
+class Unreachable(Exception):
+    """The leader did not answer; the message says why."""
+
+
+class LeaderEndpoint(Protocol):
+    """The leader, as a follower needs it."""
+
+    async def fetch(
+        self, wanted: Collection[Wanted], forgotten: Collection[Partition]
+    ) -> list[Fetched]:
+        """Ask; `wanted` has those that changed since the last answer. Raises Unreachable."""
+        ...
+
+    async def offset(self, partition: Partition, which: int) -> int:
+        """The first (EARLIEST) or the next (LATEST) offset of the leader's log."""
+        ...
+
+    def reset(self) -> None:
+        """Begin anew: the next fetch names every partition."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Fetcher:
+    """Fetches from one leader."""
+
+    def __init__(
+        self,
+        leader: int,
+        endpoint: LeaderEndpoint,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._leader = leader
+        self._endpoint = endpoint
+        self._config = config
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._asked: dict[TopicPartition, Wanted] = {}  # as the leader knows it
+        self._forgotten: dict[TopicPartition, Partition] = {}
+        self._resting: dict[TopicPartition, float] = {}  # after an error: not before this time
+        self._awake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def add(self, partition: Partition) -> None:
+        """Follow a partition, or go on under a new epoch of its leader."""
+        self._partitions[partition.id] = partition
+        self._forgotten.pop(partition.id, None)
+        self._resting.pop(partition.id, None)
+        self._awake.set()
+
+    def remove(self, partition: Partition) -> None:
+        self._partitions.pop(partition.id, None)
+        self._resting.pop(partition.id, None)
+        if self._asked.pop(partition.id, None) is not None:
+            self._forgotten[partition.id] = partition
+
+    def start(self, tasks: Tasks) -> None:
+        self._task = tasks.start(f"following broker {self._leader}", self._run(), endless=True)
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._endpoint.close()
+
+    async def stopped(self) -> None:
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # ------------------------------------------------------------------ fetching
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE
+        reported = False
+        while True:
+            if not self._partitions:
+                self._awake.clear()
+                await self._awake.wait()
+                continue
+            try:
+                await self._round()
+            except Unreachable as error:
+                if not reported:
+                    logger.warning("broker %d cannot be followed: %s", self._leader, error)
+                reported = True
+                self._begin_anew()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, self._config().replica_fetch_backoff_ms / 1000)
+            else:
+                if reported:
+                    logger.info("broker %d is followed again", self._leader)
+                reported = False
+                pause = FIRST_PAUSE
+
+    def _begin_anew(self) -> None:
+        self._asked.clear()
+        self._forgotten.clear()
+        self._endpoint.reset()
+
+    async def _round(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        wanted = []
+        for tp, partition in self._partitions.items():
+            if self._resting and self._resting.get(tp, 0.0) > now:
+                if self._asked.pop(tp, None) is not None:
+                    self._forgotten[tp] = partition
+                continue
+            want = _wanted(partition)
+            if self._asked.get(tp) != want:
+                self._asked[tp] = want
+                wanted.append(want)
+        if not self._asked:
+            await asyncio.sleep(max(0.0, min(self._resting.values()) - now))
+            return
+        forgotten, self._forgotten = self._forgotten, {}
+        answers = await self._endpoint.fetch(wanted, forgotten.values())
+        for answer in answers:
+            partition = answer.partition
+            asked = self._asked.get(partition.id)
+            if asked is None or self._partitions.get(partition.id) is not partition:
+                continue  # it has left this fetcher meanwhile
+            if asked.leader_epoch != partition.leader_epoch or partition.leading:
+                continue  # so has its leader
+            if asked.offset != partition.log.log_end_offset:
+                continue
+            try:
+                await self._take(answer)
+            except KafkaError as error:
+                self._rest(partition, f"{error.code.name}: {error.message or error.code.text}")
+
+    async def _take(self, answer: Fetched) -> None:
+        partition = answer.partition
+        if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._meet(partition)
+        elif answer.error is not ErrorCode.NONE:
+            self._rest(partition, answer.error.name)
+        elif answer.diverging_epoch != NO_LEADER_EPOCH or answer.diverging_end >= 0:
+            partition.truncate(_common_end(partition, answer))
+        else:
+            partition.append_replicated(answer.records, answer.high_watermark, answer.log_start)
+            self._resting.pop(partition.id, None)
+
+    async def _meet(self, partition: Partition) -> None:
+        """The leader's log does not reach to the end of this one, or starts behind it."""
+        latest = await self._endpoint.offset(partition, LATEST)
+        end = partition.log.log_end_offset
+        if latest < end:
+            logger.warning(
+                "%s: the leader's log ends at %d, this one at %d", partition.id, latest, end
+            )
+            partition.truncate(latest)
+            return
+        earliest = await self._endpoint.offset(partition, EARLIEST)
+        if earliest > end:
+            logger.info(
+                "%s: the leader's log starts at %d; beginning there", partition.id, earliest
+            )
+            partition.restart_at(earliest)
+        else:
+            self._rest(partition, ErrorCode.OFFSET_OUT_OF_RANGE.name)
+
+    def _rest(self, partition: Partition, reason: str) -> None:
+        """Leave a partition alone for a while: usually the image is about to change."""
+        logger.debug("%s: not followed for a moment: %s", partition.id, reason)
+        pause = self._config().replica_fetch_backoff_ms / 1000
+        self._resting[partition.id] = asyncio.get_running_loop().time() + pause
+
+
+def _wanted(partition: Partition) -> Wanted:
+    log = partition.log
+    last = log.latest_epoch
+    return Wanted(
+        partition,
+        log.log_end_offset,
+        partition.leader_epoch,
+        NO_LEADER_EPOCH if last is None else last,
+        log.log_start_offset,
+    )
+
+
+def _common_end(partition: Partition, answer: Fetched) -> int:
+    """Up to where the two logs have the same records, as far as this answer tells."""
+    end = partition.log.log_end_offset
+    if answer.diverging_epoch == NO_LEADER_EPOCH:
+        return min(answer.diverging_end, end)
+    epoch, local_end = partition.log.epoch_end_offset(answer.diverging_epoch)
+    if local_end < 0:
+        return min(answer.diverging_end, end)
+    if epoch != answer.diverging_epoch:
+        return min(local_end, end)
+    return min(answer.diverging_end, local_end, end)

@@ -1,0 +1,158 @@
+"""Changes of in-sync sets on their way to the store, many in one commit.
+
+A leader proposes; the store decides by compare-and-set. With every commit goes the demand that this
+broker, and each replica that is to be added, is still what it was when that was judged: admitted,
+under the same registration. So nobody is added who has come back with an empty disk since, and a
+leader that was fenced changes nothing.
+
+While the outcome is not known the partition counts both sets (`isr.py`). Whatever it is shows in
+the next image; where the store was out of reach it is read until it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ottla.cluster import layout
+from ottla.cluster.registry import Registry
+from ottla.cluster.store import Check, StoreClosed, StoreError
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.model.topic import PartitionChange
+from ottla.replication.isr import with_isr
+from ottla.replication.partition import Partition
+from ottla.runtime.tasks import Tasks
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 2.0
+MOST_TOGETHER = 1_000
+
+
+class Proposal(NamedTuple):
+    """A change that a leader asks for; `added` has the epochs under which replicas were judged."""
+
+    partition: Partition
+    change: PartitionChange
+    added: dict[int, int]
+
+
+class IsrUpdates:
+    """The proposals of one broker."""
+
+    def __init__(
+        self, registry: Registry, node_id: int, broker_epoch: Callable[[], int], tasks: Tasks
+    ) -> None:
+        self._registry = registry
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._tasks = tasks
+        self._queue: dict[TopicPartition, Proposal] = {}
+        self._worker: asyncio.Task[None] | None = None
+
+    def propose(self, partition: Partition, isr: tuple[int, ...]) -> None:
+        """Ask for another in-sync set, unless one was asked for already."""
+        in_sync = partition.in_sync
+        if in_sync is None or in_sync.in_flight or isr == in_sync.state.isr:
+            return
+        before = in_sync.state
+        after = with_isr(before, isr, in_sync.rules)
+        in_sync.proposed(isr)
+        change = PartitionChange(partition.topic_id, partition.id.partition, before, after)
+        added = {
+            each: in_sync.followers[each].broker_epoch for each in isr if each not in before.isr
+        }
+        self._queue[partition.id] = Proposal(partition, change, added)
+        if self._worker is None or self._worker.done():
+            self._worker = self._tasks.start("changing in-sync replicas", self._work())
+
+    async def stop(self) -> None:
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+
+    async def _work(self) -> None:
+        while self._queue:
+            together = dict(list(self._queue.items())[:MOST_TOGETHER])
+            for tp in together:
+                del self._queue[tp]
+            try:
+                await self._commit(list(together.values()))
+            except StoreClosed:
+                return
+
+    async def _commit(self, proposals: list[Proposal]) -> None:
+        changes = [proposal.change for proposal in proposals]
+        try:
+            refused = await self._registry.change_partitions(
+                changes, demands=lambda: self._demands(proposals)
+            )
+        except StoreClosed:
+            raise
+        except StoreError as error:
+            logger.warning("in-sync replicas cannot be changed now: %s", error)
+            await self._learn()
+            refused = changes
+        except KafkaError as error:
+            if len(proposals) > 1:
+                # One of them spoils the others: each for itself.
+                for proposal in proposals:
+                    await self._commit([proposal])
+                return
+            unchanged = proposals[0].partition.id
+            logger.info("%s: in-sync replicas stay as they are: %s", unchanged, error)
+            refused = changes
+        not_taken = set(refused)
+        for partition, change, _ in proposals:
+            if change in not_taken:
+                _forget(partition, change)
+            else:
+                _report(partition, change)
+
+    def _demands(self, proposals: list[Proposal]) -> list[Check]:
+        image = self._registry.image
+        relied_on = {(self._node_id, self._broker_epoch())}
+        for proposal in proposals:
+            relied_on.update(proposal.added.items())
+        checks = []
+        for broker_id, epoch in sorted(relied_on):
+            broker = image.brokers.get(broker_id)
+            version = self._registry.version(layout.broker_state_key(broker_id))
+            if broker is None or broker.epoch != epoch or version is None:
+                raise KafkaError(
+                    ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} was fenced meanwhile"
+                )
+            checks.append(Check(layout.broker_state_key(broker_id), version))
+        return checks
+
+    async def _learn(self) -> None:
+        """Read the store until it answers: the image then shows what became of the proposals."""
+        pause = FIRST_PAUSE
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            try:
+                await self._registry.load()
+                return
+            except StoreClosed:
+                raise
+            except StoreError:
+                continue
+
+
+def _forget(partition: Partition, change: PartitionChange) -> None:
+    """The proposal was certainly not taken, or the image has shown what became of it."""
+    in_sync = partition.in_sync
+    if in_sync is not None and in_sync.in_flight and in_sync.state == change.before:
+        in_sync.refused()
+
+
+def _report(partition: Partition, change: PartitionChange) -> None:
+    before, after = change.before.isr, change.after.isr
+    verb = "joined" if len(after) > len(before) else "left"
+    moved = sorted(set(after) ^ set(before))
+    logger.info("%s: %s %s the in-sync replicas, now %s", partition.id, moved, verb, sorted(after))

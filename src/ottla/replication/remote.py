@@ -1,0 +1,190 @@
+"""A leader on another broker, over the wire: fetch sessions and offsets.
+
+The session is the follower's side of KIP-227: the leader remembers what it was asked, and a request
+names only what has changed. Whenever the leader does not know the session, the next request is a
+full one again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from ottla.client.peer import Peer
+from ottla.config.broker import BrokerConfig
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicId
+from ottla.net.channel import ChannelClosed
+from ottla.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from ottla.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from ottla.replication.follower import Fetched, Unreachable, Wanted
+from ottla.replication.partition import Partition
+
+NO_SESSION = 0
+FIRST_EPOCH = 0
+LAST_EPOCH = 2**31 - 1
+NOTHING = memoryview(b"")
+SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+
+class RemoteLeader:
+    """One leader, for one follower's fetcher."""
+
+    def __init__(
+        self,
+        peer: Callable[[], Peer | None],
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._find = peer
+        self._peer: Peer | None = None
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._config = config
+        self._session_id = NO_SESSION
+        self._session_epoch = FIRST_EPOCH
+        self._partitions: dict[tuple[bytes, int], Partition] = {}
+
+    async def fetch(
+        self, wanted: Collection[Wanted], forgotten: Collection[Partition]
+    ) -> list[Fetched]:
+        config = self._config()
+        for want in wanted:
+            self._partitions[want.partition.topic_id, want.partition.id.partition] = want.partition
+        for dropped in forgotten:
+            self._partitions.pop((dropped.topic_id, dropped.id.partition), None)
+        request = FetchRequest(
+            replica_state=ReplicaState(
+                replica_id=self._node_id, replica_epoch=self._broker_epoch()
+            ),
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=_topics(wanted, config.replica_fetch_max_bytes),
+            forgotten_topics_data=_forgotten(forgotten) if self._session_id else [],
+        )
+        response: FetchResponse = await self._ask(request, config)
+        code = ErrorCode.of(response.error_code)
+        if code in SESSION_ERRORS:
+            raise Unreachable(code.name)
+        if code is not ErrorCode.NONE:
+            raise Unreachable(f"the fetch was refused with {code.name}")
+        self._session_id = response.session_id
+        if self._session_id == NO_SESSION:
+            self._session_epoch = FIRST_EPOCH
+        else:
+            self._session_epoch = self._session_epoch % LAST_EPOCH + 1
+        return [
+            _fetched(partition, part)
+            for topic in response.responses
+            for part in topic.partitions
+            if (partition := self._partitions.get((topic.topic_id, part.partition_index)))
+        ]
+
+    async def offset(self, partition: Partition, which: int) -> int:
+        part = ListOffsetsPartition(
+            partition_index=partition.id.partition,
+            current_leader_epoch=partition.leader_epoch,
+            timestamp=which,
+        )
+        request = ListOffsetsRequest(
+            replica_id=self._node_id,
+            topics=[ListOffsetsTopic(name=partition.id.topic, partitions=[part])],
+        )
+        response: ListOffsetsResponse = await self._ask(request, self._config())
+        answer = response.topics[0].partitions[0]
+        if answer.error_code:
+            raise KafkaError(ErrorCode.of(answer.error_code))
+        return answer.offset
+
+    def reset(self) -> None:
+        self._session_id = NO_SESSION
+        self._session_epoch = FIRST_EPOCH
+        self._partitions.clear()
+
+    def close(self) -> None:
+        self.reset()
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
+
+    async def _ask(self, request: Any, config: BrokerConfig) -> Any:
+        peer = self._find()
+        if peer is None:
+            raise Unreachable("it is not registered")
+        if self._peer is None or (self._peer.host, self._peer.port) != (peer.host, peer.port):
+            self.close()
+            self._peer = peer
+        waiting = config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms
+        try:
+            return await self._peer.ask(request, timeout=waiting / 1000)
+        except ChannelClosed as error:
+            raise Unreachable(str(error)) from None
+        except KafkaError as error:
+            self._peer.close()
+            raise Unreachable(error.message or error.code.name) from None
+
+
+def _topics(wanted: Iterable[Wanted], max_bytes: int) -> list[FetchTopic]:
+    by_topic: dict[TopicId, list[FetchPartition]] = {}
+    for want in wanted:
+        by_topic.setdefault(want.partition.topic_id, []).append(
+            FetchPartition(
+                partition=want.partition.id.partition,
+                current_leader_epoch=want.leader_epoch,
+                fetch_offset=want.offset,
+                last_fetched_epoch=want.last_epoch,
+                log_start_offset=want.log_start,
+                partition_max_bytes=max_bytes,
+            )
+        )
+    return [
+        FetchTopic(topic_id=topic_id, partitions=partitions)
+        for topic_id, partitions in by_topic.items()
+    ]
+
+
+def _forgotten(partitions: Iterable[Partition]) -> list[ForgottenTopic]:
+    by_topic: dict[TopicId, list[int]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic_id, []).append(partition.id.partition)
+    return [
+        ForgottenTopic(topic_id=topic_id, partitions=indexes)
+        for topic_id, indexes in by_topic.items()
+    ]
+
+
+def _fetched(partition: Partition, part: PartitionData) -> Fetched:
+    answer = Fetched(
+        partition,
+        ErrorCode.of(part.error_code),
+        NOTHING if part.records is None else memoryview(part.records),  # type: ignore[arg-type]
+        part.high_watermark,
+        part.log_start_offset,
+    )
+    if part.diverging_epoch is not None:
+        answer.diverging_epoch = part.diverging_epoch.epoch
+        answer.diverging_end = part.diverging_epoch.end_offset
+    return answer

@@ -1,0 +1,117 @@
+"""Replication: what this broker does for its partitions together with other brokers.
+
+As a leader it keeps the in-sync sets current; as a follower it fetches. Which of the two it is for
+a partition the partition table says (`replicas.py`), following the image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ottla.cluster.registry import Registry
+from ottla.config.broker import BrokerConfig
+from ottla.model.ids import TopicPartition
+from ottla.replication.follower import Fetcher, LeaderEndpoint
+from ottla.replication.isr_updates import IsrUpdates
+from ottla.replication.partition import Partition
+from ottla.runtime.clock import Clock
+from ottla.runtime.tasks import Tasks
+
+NO_REGISTRATION = -1
+
+
+class Replication:
+    """One broker's part in replicating partitions."""
+
+    def __init__(
+        self,
+        node_id: int,
+        registry: Registry,
+        *,
+        clock: Clock,
+        config: Callable[[], BrokerConfig],
+        tasks: Tasks,
+        endpoint: Callable[[int], LeaderEndpoint],
+    ) -> None:
+        self.node_id = node_id
+        self.broker_epoch = NO_REGISTRATION
+        self._registry = registry
+        self._clock = clock
+        self._config = config
+        self._tasks = tasks
+        self._endpoint = endpoint
+        self._updates = IsrUpdates(registry, node_id, lambda: self.broker_epoch, tasks)
+        self._fetchers: dict[int, Fetcher] = {}  # by the leader they fetch from
+        self._followed: dict[TopicPartition, int] = {}
+        self._partitions: Callable[[], list[Partition]] = list
+        self._watcher: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ for partitions
+
+    @property
+    def max_lag_ms(self) -> float:
+        return self._config().replica_lag_time_max_ms
+
+    def now_ms(self) -> float:
+        return self._clock.monotonic() * 1000
+
+    def may_join(self, broker: int, broker_epoch: int) -> bool:
+        image = self._registry.image
+        found = image.brokers.get(broker)
+        if found is None or found.epoch != broker_epoch:
+            return False
+        state = image.broker_states.get(broker)
+        return state is None or not state.stopping
+
+    def propose_isr(self, partition: Partition, isr: tuple[int, ...]) -> None:
+        self._updates.propose(partition, isr)
+
+    # ------------------------------------------------------------------ for the partition table
+
+    def start_following(self, partition: Partition) -> None:
+        leader = partition.state.leader
+        known = self._followed.get(partition.id)
+        if known is not None and known != leader:
+            self.stop_following(partition)
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = Fetcher(leader, self._endpoint(leader), self._config)
+            self._fetchers[leader] = fetcher
+            fetcher.start(self._tasks)
+        self._followed[partition.id] = leader
+        fetcher.add(partition)
+
+    def stop_following(self, partition: Partition) -> None:
+        leader = self._followed.pop(partition.id, None)
+        if leader is None:
+            return
+        fetcher = self._fetchers[leader]
+        fetcher.remove(partition)
+        if not len(fetcher):
+            del self._fetchers[leader]
+            fetcher.stop()
+
+    # ------------------------------------------------------------------ while the broker runs
+
+    def start(self, led: Callable[[], list[Partition]]) -> None:
+        """Begin to look after the in-sync sets of the partitions that `led` gives."""
+        self._partitions = led
+        self._watcher = self._tasks.start("watching followers", self._watch(), endless=True)
+
+    async def stop(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        for fetcher in self._fetchers.values():
+            fetcher.stop()
+        await asyncio.gather(*(fetcher.stopped() for fetcher in self._fetchers.values()))
+        self._fetchers.clear()
+        self._followed.clear()
+        await self._updates.stop()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self.max_lag_ms / 2000)
+            for partition in self._partitions():
+                partition.shrink_isr()
