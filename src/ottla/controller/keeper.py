@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
+SESSION_SECONDS = 6.0
 
 
 class ClusterKeeper:
@@ -41,6 +42,10 @@ class ClusterKeeper:
         self._changed = asyncio.Event()
         self._topics: set[str] = set()
         self._everything = True
+
+    def session_began(self) -> None:
+        """This broker's session is new: for as long as one lasts, others may not be back yet."""
+        self.patient_until = asyncio.get_running_loop().time() + SESSION_SECONDS
 
     async def keep(self, term: Term, busy: asyncio.Lock) -> None:
         """Carry out what is to be done, until the term is lost or the store closed."""

@@ -111,6 +111,10 @@ class Controller:
         """The epoch of the term it serves, or -1."""
         return self._term.epoch if self._term is not None and self.active else -1
 
+    def session_began(self) -> None:
+        """This broker has registered: see `keeper.py` for why that makes a controller patient."""
+        self._cluster.session_began()
+
     async def wait_elected(self) -> None:
         """Returns when this broker holds the role."""
         await self._elected.wait()

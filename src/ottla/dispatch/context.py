@@ -15,6 +15,7 @@ from ottla.model.image import ClusterImage
 from ottla.net.connection import Connection
 from ottla.replication.fetch_sessions import FetchSessions
 from ottla.replication.replicas import Replicas
+from ottla.replication.service import Replication
 from ottla.runtime.clock import Clock
 from ottla.runtime.metrics import Metrics
 from ottla.runtime.workers import Workers
@@ -66,6 +67,7 @@ class Services:
     config: BrokerConfig
     registry: Registry
     replicas: Replicas
+    replication: Replication
     logs: LogDirectories
     controller: Controller
     groups: Groups

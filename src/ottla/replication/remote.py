@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from ottla.client.peer import Peer
+from ottla.cluster.registry import Registry
 from ottla.config.broker import BrokerConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId
@@ -44,6 +45,27 @@ SESSION_ERRORS = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
+
+
+class Peers:
+    """The other brokers, where the image says that they are."""
+
+    def __init__(self, registry: Registry, node_id: int, listener: str) -> None:
+        self._registry = registry
+        self._client_id = f"broker-{node_id}"
+        self._listener = listener
+
+    def peer(self, broker_id: int) -> Peer | None:
+        """A new connection to a broker, on the listener for brokers; None if it is not there."""
+        broker = self._registry.image.registrations.get(broker_id)
+        if broker is None:
+            return None
+        endpoint = broker.endpoints.get(self._listener)
+        if endpoint is None:
+            endpoint = next(iter(broker.endpoints.values()), None)
+        if endpoint is None:
+            return None
+        return Peer(endpoint.host, endpoint.port, client_id=self._client_id)
 
 
 class RemoteLeader:

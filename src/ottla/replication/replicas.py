@@ -156,7 +156,7 @@ class Replicas:
         """Make the partitions what the new image says they are."""
         self._image = change.new
         if self._cluster is not None and self._node_id in change.brokers:
-            self._take_note_of_admission()
+            self.take_note_of_admission()
         for name in change.topics:
             before, after = change.old.topics.get(name), change.new.topics.get(name)
             if before is not None and (after is None or after.id != before.id):
@@ -165,7 +165,8 @@ class Replicas:
                 self._update(after, 0 if before is None else len(before.partitions))
         self._following = True
 
-    def _take_note_of_admission(self) -> None:
+    def take_note_of_admission(self) -> None:
+        """Lead from now on, or lead nothing any more, as the image and the registration say."""
         assert self._cluster is not None
         broker = self._image.brokers.get(self._node_id)
         admitted = broker is not None and broker.epoch == self._cluster.broker_epoch

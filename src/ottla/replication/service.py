@@ -12,9 +12,11 @@ from collections.abc import Callable
 from ottla.cluster.registry import Registry
 from ottla.config.broker import BrokerConfig
 from ottla.model.ids import TopicPartition
-from ottla.replication.follower import Fetcher, LeaderEndpoint
+from ottla.replication.follower import Fetcher
 from ottla.replication.isr_updates import IsrUpdates
 from ottla.replication.partition import Partition
+from ottla.replication.remote import Peers, RemoteLeader
+from ottla.replication.replicas import Replicas
 from ottla.runtime.clock import Clock
 from ottla.runtime.tasks import Tasks
 
@@ -32,7 +34,7 @@ class Replication:
         clock: Clock,
         config: Callable[[], BrokerConfig],
         tasks: Tasks,
-        endpoint: Callable[[int], LeaderEndpoint],
+        peers: Peers,
     ) -> None:
         self.node_id = node_id
         self.broker_epoch = NO_REGISTRATION
@@ -40,11 +42,11 @@ class Replication:
         self._clock = clock
         self._config = config
         self._tasks = tasks
-        self._endpoint = endpoint
+        self._peers = peers
         self._updates = IsrUpdates(registry, node_id, lambda: self.broker_epoch, tasks)
         self._fetchers: dict[int, Fetcher] = {}  # by the leader they fetch from
         self._followed: dict[TopicPartition, int] = {}
-        self._partitions: Callable[[], list[Partition]] = list
+        self._replicas: Replicas | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ for partitions
@@ -76,7 +78,13 @@ class Replication:
             self.stop_following(partition)
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
-            fetcher = Fetcher(leader, self._endpoint(leader), self._config)
+            endpoint = RemoteLeader(
+                lambda: self._peers.peer(leader),
+                self.node_id,
+                lambda: self.broker_epoch,
+                self._config,
+            )
+            fetcher = Fetcher(leader, endpoint, self._config)
             self._fetchers[leader] = fetcher
             fetcher.start(self._tasks)
         self._followed[partition.id] = leader
@@ -94,9 +102,15 @@ class Replication:
 
     # ------------------------------------------------------------------ while the broker runs
 
-    def start(self, led: Callable[[], list[Partition]]) -> None:
-        """Begin to look after the in-sync sets of the partitions that `led` gives."""
-        self._partitions = led
+    def registered(self, epoch: int) -> None:
+        """This broker has a new registration, or none any more (NO_REGISTRATION)."""
+        self.broker_epoch = epoch
+        if self._replicas is not None:
+            self._replicas.take_note_of_admission()
+
+    def start(self, replicas: Replicas) -> None:
+        """Begin to look after the in-sync sets of the partitions that are led here."""
+        self._replicas = replicas
         self._watcher = self._tasks.start("watching followers", self._watch(), endless=True)
 
     async def stop(self) -> None:
@@ -113,5 +127,6 @@ class Replication:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self.max_lag_ms / 2000)
-            for partition in self._partitions():
+            assert self._replicas is not None
+            for partition in list(self._replicas.led()):
                 partition.shrink_isr()

@@ -33,6 +33,15 @@ KEEP_BYTES = 64 << 20
 TOP_PAD_BYTES = 4 << 20
 
 
+def boot_id() -> str:
+    """What tells this run of the machine from all others; empty where the system has no such."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def pin_malloc() -> bool:
     """Keep freed memory for reuse; False where the C library has no such knob."""
     try:

@@ -446,6 +446,11 @@ class LogDirectories:
             if folder.failure is not None
         }
 
+    @property
+    def were_clean(self) -> bool:
+        """Whether every folder was closed cleanly by the broker that used it last."""
+        return all(folder.clean for folder in self._folders.values())
+
     def may_be_cut(self, partition: TopicPartition) -> bool:
         """Whether the log may have lost its end since it was last served: its folder was not closed
         cleanly, or it is in none (a power cut may take the name of a young folder with all that is
