@@ -380,11 +380,7 @@ class Broker:
             endpoints=self.endpoints,
             rack=self._static.broker_rack,
             host=socket.gethostname(),
-            directories=tuple(
-                sorted(
-                    meta.directory_id for meta in logs.meta.values() if meta and meta.directory_id
-                )
-            ),
+            directories=logs.directory_ids,
             boot_id=boot_id(),
             clean=logs.were_clean,
         )

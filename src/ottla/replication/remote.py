@@ -156,9 +156,11 @@ class RemoteLeader:
         peer = self._find()
         if peer is None:
             raise Unreachable("it is not registered")
-        if self._peer is None or (self._peer.host, self._peer.port) != (peer.host, peer.port):
-            self.close()
+        if self._peer is None:
             self._peer = peer
+        elif (self._peer.host, self._peer.port) != (peer.host, peer.port):
+            self.close()
+            raise Unreachable(f"it has moved to {peer.host}:{peer.port}")
         waiting = config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms
         try:
             return await self._peer.ask(request, timeout=waiting / 1000)

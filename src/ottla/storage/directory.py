@@ -447,6 +447,12 @@ class LogDirectories:
         }
 
     @property
+    def directory_ids(self) -> tuple[str, ...]:
+        """The ids of the usable folders."""
+        found = (meta.directory_id for meta in self.meta.values() if meta is not None)
+        return tuple(sorted(each for each in found if each is not None))
+
+    @property
     def were_clean(self) -> bool:
         """Whether every folder was closed cleanly by the broker that used it last."""
         return all(folder.clean for folder in self._folders.values())
