@@ -42,6 +42,7 @@ from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import MetadataStore, StoreError
 from ottla.config.broker import BrokerConfig
 from ottla.config.setting import ConfigError
+from ottla.controller.remote import ControllerLink
 from ottla.controller.service import Controller
 from ottla.coordinator.group.classic import ClassicMachine
 from ottla.coordinator.group.consumer import ConsumerMachine
@@ -283,13 +284,14 @@ class Broker:
         self, workers: Workers, logs: LogDirectories, registry: Registry, config: RunningConfig
     ) -> Services:
         """Everything that handlers use."""
+        peers = Peers(registry, self.node_id, self._static.listener_plan.inter_broker)
         replication = Replication(
             self.node_id,
             registry,
             clock=self._clock,
             config=config.current,
             tasks=self._tasks,
-            peers=Peers(registry, self.node_id, self._static.listener_plan.inter_broker),
+            peers=peers,
         )
         replicas = Replicas(self.node_id, logs, logs.group_commit, config.of_topic, replication)
         controller = Controller(
@@ -300,6 +302,7 @@ class Broker:
             rng=self._rng,
             rules_of=config.rules_of,
         )
+        link = ControllerLink(controller, registry, peers)
         logs.positions = groups = self._build_groups(workers, replicas, config)
         return Services(
             node_id=self.node_id,
@@ -310,8 +313,9 @@ class Broker:
             replication=replication,
             logs=logs,
             controller=controller,
+            controller_link=link,
             groups=groups,
-            internal_topics=InternalTopics(controller, lambda: registry.image, config.current),
+            internal_topics=InternalTopics(link, lambda: registry.image, config.current),
             producer_ids=ProducerIds(registry),
             fetch_sessions=FetchSessions(
                 self._static.max_incremental_fetch_session_cache_slots, self._new_session_id
@@ -347,6 +351,7 @@ class Broker:
         services.groups.apply(everything)
         services.replication.start(services.replicas)
         stack.push_async_callback(services.replication.stop)
+        stack.callback(services.controller_link.close)
         stack.push_async_callback(services.groups.close)
         services.registry.subscribe(self._on_image)
 

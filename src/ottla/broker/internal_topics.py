@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from ottla.config.broker import BrokerConfig
-from ottla.controller.service import Controller
+from ottla.controller.remote import ControllerLink
 from ottla.controller.topics import NewTopic
 from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.errors import ErrorCode, KafkaError
@@ -36,7 +36,7 @@ class InternalTopics:
 
     def __init__(
         self,
-        controller: Controller,
+        controller: ControllerLink,
         image: Callable[[], ClusterImage],
         config: Callable[[], BrokerConfig],
     ) -> None:

@@ -75,7 +75,7 @@ class Lifecycle:
 
         Raises KafkaError when the id is in use, StoreError when the store does not answer.
         """
-        await self._register()
+        await self._register(take_over=True)
         for what, work in (
             ("staying registered", self._stay_registered()),
             ("running the controller", self._until_closed(self._controller.run)),
@@ -118,9 +118,9 @@ class Lifecycle:
 
     # --- kept going -------------------------------------------------------------------------------
 
-    async def _register(self) -> None:
+    async def _register(self, *, take_over: bool = False) -> None:
         members = Membership(self._registry)
-        self._registration = await members.register(self._node_id, self._about)
+        self._registration = await members.register(self._node_id, self._about, take_over=take_over)
         self._controller.session_began()
         self._on_registered(self._registration.broker.epoch)
 

@@ -51,11 +51,14 @@ class Membership:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    async def register(self, broker_id: int, about: Host) -> Registration:
+    async def register(
+        self, broker_id: int, about: Host, *, take_over: bool = False
+    ) -> Registration:
         """Announce a broker under an epoch that no registration had before.
 
-        DUPLICATE_BROKER_REGISTRATION while another one with this id is there. One that has the
-        same data folders cannot be there, since this broker holds their locks: it is removed.
+        DUPLICATE_BROKER_REGISTRATION while another one with this id is there. A broker that has
+        just started may `take_over` from one with the same data folders on the same machine: it
+        holds their locks, so the other one is dead, and only its session has not ended yet.
         """
         registry = self._registry
         await registry.load()
@@ -64,12 +67,13 @@ class Membership:
             before = image.broker_states.get(broker_id)
             key = layout.broker_key(broker_id)
             if broker_id in image.registrations:
-                same = before is not None and set(before.directories) & set(about.directories)
-                if not same:
+                stale = image.registrations[broker_id]
+                same_folders = before is not None and before.directories == about.directories
+                if not (take_over and same_folders and stale.host == about.host):
                     raise _duplicate(broker_id)
-                stale = registry.version(key)
-                assert stale is not None
-                await registry.attempt(self._unchanged(broker_id), Delete(key, stale))
+                version = registry.version(key)
+                assert version is not None
+                await registry.attempt(self._unchanged(broker_id), Delete(key, version))
                 continue
             epoch, counter = registry.next_of(layout.BROKER_EPOCH, first=1)
             broker = Broker(

@@ -89,7 +89,8 @@ class ClusterKeeper:
             except (Fenced, StoreClosed):
                 raise
             except StoreError as error:
-                logger.warning("the controller cannot reach the metadata store: %s", error)
+                if pause == FIRST_PAUSE:
+                    logger.warning("the controller waits for the metadata store (%s)", error)
                 self._everything = True
                 if term.lost.happened:
                     return None

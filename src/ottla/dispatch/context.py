@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import Registry
 from ottla.config.broker import BrokerConfig
+from ottla.controller.remote import ControllerLink
 from ottla.controller.service import Controller
 from ottla.coordinator.group.service import Groups
 from ottla.dispatch.table import Table
@@ -70,6 +71,7 @@ class Services:
     replication: Replication
     logs: LogDirectories
     controller: Controller
+    controller_link: ControllerLink
     groups: Groups
     internal_topics: InternalTopics
     producer_ids: ProducerIds

@@ -18,6 +18,7 @@ import logging
 import struct
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from time import perf_counter
 from types import GeneratorType
 from typing import Any
@@ -66,6 +67,8 @@ class Route:
         self.handler = handler
         self.version = version
         self.function: Callable[..., Any] = handler.function
+        if handler.for_controller:
+            self.function = partial(_at_the_controller, handler.function)
         self.response_type = spec.response
         self.request_codec: Codec[Any] = codec(spec.request, version)
         self.response_codec: Codec[Any] = codec(spec.response, version)
@@ -406,6 +409,16 @@ class Dispatcher:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
         await self._turns.finish(CLOSE_SECONDS)
+
+
+def _at_the_controller(
+    function: Callable[..., Coroutine[Any, Any, Any]], request: Request[Any], services: Services
+) -> Coroutine[Any, Any, Any]:
+    """Handle the request here if this broker is the controller; else hand it on to that one."""
+    link = services.controller_link
+    if not link.goes_on(request.client_id):
+        return function(request, services)
+    return link.hand_on(request.body, request.api_version, lambda: function(request, services))
 
 
 def _unspeakable(route: Route, error: EncodeError) -> Hangup:

@@ -31,6 +31,8 @@ class Handler:
     # How a request of many entries is cut; None: it is handled whole, and may have `most` of them.
     pieces: Pieces | None = None
     most: int = MANY_WHOLE
+    # Only the controller can do it: other brokers hand the request on to it.
+    for_controller: bool = False
 
     @property
     def spec(self) -> ApiSpec:
@@ -44,11 +46,12 @@ def handles(
     *,
     pieces: Pieces | None = None,
     most: int = MANY_WHOLE,
+    for_controller: bool = False,
 ) -> Callable[[F], F]:
     """Mark a function as the handler of `key` for `versions`."""
 
     def mark(function: F) -> F:
-        handler = Handler(key, versions, function, failure, pieces, most)
+        handler = Handler(key, versions, function, failure, pieces, most, for_controller)
         function.handler = handler  # type: ignore[attr-defined]
         return function
 

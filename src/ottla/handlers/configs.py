@@ -147,6 +147,7 @@ def _shown(
     ApiKey.ALTER_CONFIGS,
     versions=range(3),
     pieces=ListOf("resources", "responses", piece=16, changes=True),
+    for_controller=True,
 )
 async def alter_configs(
     request: Request[AlterConfigsRequest], services: Services
@@ -168,6 +169,7 @@ async def alter_configs(
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     versions=range(2),
     pieces=ListOf("resources", "responses", piece=16, changes=True),
+    for_controller=True,
 )
 async def incremental_alter_configs(
     request: Request[IncrementalAlterConfigsRequest], services: Services

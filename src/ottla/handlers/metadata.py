@@ -118,7 +118,8 @@ async def _create_and_answer(
         except KafkaError as error:
             failures[name] = error.code
     new_topics = [NewTopic(name) for name in sorted(missing - INTERNAL_TOPICS)]
-    for outcome in await services.controller.create_topics(new_topics) if new_topics else ():
+    creating = services.controller_link.create_topics
+    for outcome in await creating(new_topics) if new_topics else ():
         if outcome.error is not None:
             failures[outcome.name] = outcome.error.code
     return _response(request, services, _answers(wanted, services, failures))

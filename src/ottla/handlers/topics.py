@@ -57,6 +57,7 @@ def _create_failed(
     versions=range(2, 8),
     failure=_create_failed,
     pieces=ListOf("topics", "topics", answered_within="configs", piece=16, changes=True),
+    for_controller=True,
 )
 async def create_topics(
     request: Request[CreateTopicsRequest], services: Services
@@ -120,6 +121,7 @@ def _delete_failed(
     versions=range(1, 7),
     failure=_delete_failed,
     pieces=ListOf("topics", "responses", formerly="topic_names", changes=True),
+    for_controller=True,
 )
 async def delete_topics(
     request: Request[DeleteTopicsRequest], services: Services
@@ -168,6 +170,7 @@ def _grow_failed(
     versions=range(4),
     failure=_grow_failed,
     pieces=ListOf("topics", "results", piece=16, changes=True),
+    for_controller=True,
 )
 async def create_partitions(
     request: Request[CreatePartitionsRequest], services: Services

@@ -34,6 +34,8 @@ from ottla.protocol.messages.offsets import (
 from ottla.replication.follower import Fetched, Unreachable, Wanted
 from ottla.replication.partition import Partition
 
+BROKER_CLIENT_ID = "broker-"
+"""How the client id of a broker begins, as among Kafka's brokers."""
 NO_SESSION = 0
 FIRST_EPOCH = 0
 LAST_EPOCH = 2**31 - 1
@@ -52,7 +54,7 @@ class Peers:
 
     def __init__(self, registry: Registry, node_id: int, listener: str) -> None:
         self._registry = registry
-        self._client_id = f"broker-{node_id}"
+        self._client_id = f"{BROKER_CLIENT_ID}{node_id}"
         self._listener = listener
 
     def peer(self, broker_id: int) -> Peer | None:

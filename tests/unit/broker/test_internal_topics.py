@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.internal_topics import InternalTopics
 from ottla.config.broker import BrokerConfig
-from ottla.controller.service import Controller
+from ottla.controller.remote import ControllerLink
 from ottla.controller.topics import NewTopic, TopicCreation
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker
@@ -40,7 +40,7 @@ class FakeController:
 
     def topics(self, **settings: Any) -> InternalTopics:
         config = BrokerConfig(**settings)
-        return InternalTopics(cast("Controller", self), lambda: self.image, lambda: config)
+        return InternalTopics(cast("ControllerLink", self), lambda: self.image, lambda: config)
 
 
 async def test_the_offsets_topic_is_compacted_and_has_fifty_partitions() -> None:
@@ -77,7 +77,7 @@ async def test_fewer_replicas_than_somebody_can_expect_are_said_once(
     controller = FakeController(brokers)
     config = BrokerConfig.of(given)
     topics = InternalTopics(
-        cast("Controller", controller), lambda: controller.image, lambda: config
+        cast("ControllerLink", controller), lambda: controller.image, lambda: config
     )
     await topics.ensure(OFFSETS)
     await topics.ensure(OFFSETS)

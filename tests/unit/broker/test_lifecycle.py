@@ -14,11 +14,13 @@ from ottla.broker.lifecycle import Lifecycle
 from ottla.cluster import layout
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.handle import StoreHandle
+from ottla.cluster.membership import Host
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Delete, MetadataStore, StoreFailed, Unavailable
 from ottla.controller.service import Controller
 from ottla.controller.topics import TopicDefaults
 from ottla.errors import ErrorCode, KafkaError
+from ottla.replication.isr import Rules
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.tasks import Tasks
 from ottla.testing.files import MemoryFileSystem
@@ -62,7 +64,7 @@ class Unreliable(StoreHandle):
 class Member:
     """A broker, as far as its membership goes."""
 
-    def __init__(self, store: EmbeddedStore, node_id: int) -> None:
+    def __init__(self, store: EmbeddedStore, node_id: int, folder: str = "folder") -> None:
         self.store = Unreliable(store)
         self.registry = Registry(self.store)
         self.controller = Controller(
@@ -71,16 +73,18 @@ class Member:
             defaults=lambda: TopicDefaults(1, 1),
             check_topic_config=accept,
             rng=Random(node_id),
+            rules_of=lambda topic: Rules(min_insync=1),
         )
         self.deaths: list[tuple[str, BaseException | None]] = []
+        self.epochs: list[int] = []
         self.lifecycle = Lifecycle(
             self.registry,
             self.controller,
             Tasks(lambda what, error: self.deaths.append((what, error))),
             SystemClock(),
             node_id=node_id,
-            endpoints=(),
-            rack=None,
+            about=Host(directories=(f"{folder}-{node_id}",)),
+            on_registered=self.epochs.append,
         )
 
     async def start(self) -> None:
@@ -160,7 +164,7 @@ async def test_a_broker_is_not_ready_while_nobody_is_controller(store: EmbeddedS
 
 
 async def test_an_id_in_use_is_refused(store: EmbeddedStore, member: Member) -> None:
-    second = Member(store, 1)
+    second = Member(store, 1, folder="another")
     with pytest.raises(KafkaError) as refused:
         await second.start()
     assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION

@@ -95,7 +95,7 @@ async def test_a_fenced_broker_has_lost_its_session(
 async def test_an_id_in_use_is_refused(members: Membership) -> None:
     await members.register(1, ABOUT)
     with pytest.raises(KafkaError) as caught:
-        await members.register(1, replace(ABOUT, directories=("another",)))
+        await members.register(1, replace(ABOUT, directories=("another",)), take_over=True)
     assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
@@ -103,7 +103,11 @@ async def test_who_has_the_same_folders_takes_over_a_stale_registration(
     members: Membership, registry: Registry
 ) -> None:
     stale = await members.register(1, ABOUT)
-    fresh = await members.register(1, ABOUT)
+    with pytest.raises(KafkaError):
+        await members.register(1, ABOUT)
+    with pytest.raises(KafkaError):
+        await members.register(1, replace(ABOUT, host="another"), take_over=True)
+    fresh = await members.register(1, ABOUT, take_over=True)
     assert stale.session.lost.happened
     assert registry.image.registrations == {1: fresh.broker}
 

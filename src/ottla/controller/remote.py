@@ -1,0 +1,135 @@
+"""The controller on another broker: requests are handed on to it, so that clients may ask anyone.
+
+A request is sent on as it is, in the version in which it came, and the answer is passed back. While
+there is no controller, or the one that was asked is it no longer, the next one is waited for, as
+long as the client's time allows. When the connection breaks meanwhile it is sent again, as Kafka's
+brokers do: whoever creates a topic may then be told that it is there already.
+
+A request that comes from a broker is not handed on once more: two brokers that each take the other
+for the controller must not send it to and fro.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from ottla.client.peer import Peer
+from ottla.cluster.registry import Registry
+from ottla.controller.service import Controller
+from ottla.controller.topics import NewTopic, TopicCreation
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.channel import ChannelClosed
+from ottla.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ottla.replication.remote import BROKER_CLIENT_ID, Peers
+
+PAUSE = 0.05
+TIMEOUT_MS = 30_000
+
+
+class ControllerLink:
+    """One broker's way to the controller."""
+
+    def __init__(self, controller: Controller, registry: Registry, peers: Peers) -> None:
+        self._controller = controller
+        self._registry = registry
+        self._peers = peers
+        self._peer: Peer | None = None
+        self._controller_id = -1
+
+    def goes_on(self, client_id: str | None) -> bool:
+        """Whether a request is to be handed on: it is for the controller, which is elsewhere."""
+        return not self._controller.active and not (client_id or "").startswith(BROKER_CLIENT_ID)
+
+    async def hand_on(
+        self, request: Any, version: int | None, here: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """The controller's response; that of `here` if this broker becomes the controller.
+
+        NOT_CONTROLLER when none is found in time.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + getattr(request, "timeout_ms", TIMEOUT_MS) / 1000
+        while True:
+            if self._controller.active:
+                return await here()
+            peer = self._find()
+            reason = "there is no controller"
+            if peer is not None:
+                try:
+                    left = max(deadline - loop.time(), PAUSE)
+                    response = await peer.ask(request, timeout=left, version=version)
+                except ChannelClosed as error:
+                    reason = str(error)
+                else:
+                    if ErrorCode.NOT_CONTROLLER not in _codes(response):
+                        await self._registry.load()  # what was changed is in the image from here on
+                        return response
+                    reason = f"broker {self._controller_id} is not the controller any more"
+            if loop.time() + PAUSE >= deadline:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, reason)
+            await asyncio.sleep(PAUSE)
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicCreation]:
+        """Topics that a broker needs by itself; they are in the image when this returns."""
+        if self._controller.active:
+            return await self._controller.create_topics(topics)
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=topic.name,
+                    num_partitions=topic.partitions,
+                    replication_factor=topic.replication_factor,
+                    assignments=[],
+                    configs=[
+                        CreatableTopicConfig(name=name, value=value)
+                        for name, value in topic.config.items()
+                    ],
+                )
+                for topic in topics
+            ],
+            timeout_ms=TIMEOUT_MS,
+        )
+        response = await self.hand_on(request, None, lambda: self._controller.create_topics(topics))
+        if not isinstance(response, CreateTopicsResponse):
+            return list(response)
+        return [
+            TopicCreation(
+                answer.name,
+                error=KafkaError(ErrorCode.of(answer.error_code), answer.error_message)
+                if answer.error_code
+                else None,
+            )
+            for answer in response.topics
+        ]
+
+    def close(self) -> None:
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
+
+    def _find(self) -> Peer | None:
+        controller_id = self._registry.image.controller_id
+        peer = self._peers.peer(controller_id)
+        known = self._peer
+        if peer is None:
+            return None
+        if known is None or (known.host, known.port) != (peer.host, peer.port):
+            self.close()
+            self._peer = peer
+        self._controller_id = controller_id
+        return self._peer
+
+
+def _codes(response: Any) -> Iterator[int]:
+    """The error codes of a response: its own, and those of what it is about."""
+    yield getattr(response, "error_code", 0)
+    for field in ("topics", "responses", "results", "replica_election_results"):
+        for part in getattr(response, field, ()):
+            yield getattr(part, "error_code", 0)
