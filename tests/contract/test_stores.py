@@ -10,6 +10,8 @@ import pytest
 
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.handle import StoreHandle
+from ottla.cluster.lender import Lender
+from ottla.cluster.lent import LentStore
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.testing.check_store import CHECKS, Connect, StoreCheck, check_store
 from ottla.testing.files import MemoryFileSystem
@@ -101,3 +103,32 @@ async def test_the_suite_lists_every_check_it_defines() -> None:
         and name not in ("check_store",)
     }
     assert defined == {check.__name__ for check in CHECKS}
+
+
+class Lent:
+    """Clients of one embedded store over a Unix socket, as processes of one machine have."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lender: Lender | None = None
+
+    async def __call__(self) -> LentStore:
+        path = str(self._folder / "metadata.socket")
+        if self._lender is None:
+            store = await EmbeddedStore.open(MemoryFileSystem(), "/data/metadata")
+            self._lender = Lender(store, path)
+            await self._lender.start()
+        return await LentStore.connect(path)
+
+    async def close(self) -> None:
+        if self._lender is not None:
+            await self._lender.stop()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_a_lent_store(check: StoreCheck, tmp_path: Path) -> None:
+    lent = Lent(tmp_path)
+    try:
+        await check(lent)
+    finally:
+        await lent.close()

@@ -24,6 +24,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from ottla.broker.addresses import not_bound
+from ottla.broker.failure_detector import FailureDetector
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.loaded_logs import log_progress, needing_new_epochs, set_aside_strays
@@ -378,6 +379,15 @@ class Broker:
         stack.push_async_callback(lifecycle.stop)
         await lifecycle.start()
         await self._unless_failed(lifecycle.wait_ready())
+        detector = FailureDetector(
+            services.registry,
+            self.node_id,
+            self._static.listener_plan.inter_broker,
+            lambda: services.controller.active,
+            self._tasks,
+        )
+        detector.start()
+        stack.push_async_callback(detector.stop)
 
     def _about(self, logs: LogDirectories) -> Host:
         """What the broker says of itself to the cluster."""
@@ -387,6 +397,7 @@ class Broker:
             host=socket.gethostname(),
             directories=logs.directory_ids,
             boot_id=boot_id(),
+            incarnation=self._new_member_id(),
             clean=logs.were_clean,
         )
 

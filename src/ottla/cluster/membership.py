@@ -19,9 +19,11 @@ from dataclasses import dataclass, replace
 
 from ottla.cluster import layout
 from ottla.cluster.registry import Registry
-from ottla.cluster.store import Check, Conflict, Delete, Op, Session
+from ottla.cluster.store import Check, Conflict, Delete, Op, Session, holder_key
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker, BrokerState, Endpoint
+
+CONTROLLER_HOLDER = holder_key(layout.CONTROLLER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Host:
     host: str = ""
     directories: tuple[str, ...] = ()
     boot_id: str = ""
+    incarnation: str = ""
     clean: bool = False
     lost: bool = False  # it knows that records are gone: a log was cut, a write had failed
 
@@ -87,6 +90,7 @@ class Membership:
                 epoch,
                 about.directories,
                 about.boot_id,
+                about.incarnation,
                 clean=about.clean,
                 lost=_may_have_lost(before, about),
             )
@@ -129,7 +133,8 @@ class Membership:
         return await self._change(broker_id, epoch, ops, fence, done=lambda state: state.fenced)
 
     async def fence(self, broker_id: int, epoch: int) -> bool:
-        """Remove exactly this registration; False when it is not there any more."""
+        """Remove exactly this registration, and the role of controller from who had it; False when
+        it is not there any more."""
 
         def ops(state: BrokerState) -> list[Op]:
             key = layout.broker_key(broker_id)
@@ -137,7 +142,14 @@ class Membership:
             registration = self._registry.image.registrations.get(broker_id)
             if version is None or registration is None or registration.epoch != epoch:
                 return []
-            return [Delete(key, version), self._set(broker_id, replace(state, fenced=True))]
+            changes: list[Op] = [
+                Delete(key, version),
+                self._set(broker_id, replace(state, fenced=True)),
+            ]
+            holder = self._registry.version(CONTROLLER_HOLDER)
+            if holder is not None and self._registry.image.controller_id == broker_id:
+                changes.append(Delete(CONTROLLER_HOLDER, holder))
+            return changes
 
         return await self._change(broker_id, epoch, ops, None, done=lambda state: state.fenced)
 

@@ -47,6 +47,7 @@ class BrokerState:
     epoch: int  # of its newest registration
     directories: tuple[str, ...] = ()  # the ids of its data folders
     boot_id: str = ""  # of its machine
+    incarnation: str = ""  # tells one run of its process from another
     clean: bool = False  # whether it was stopped cleanly before this registration
     lost: bool = False  # it may have lost records: nothing is to count on what it had
     fenced: bool = True

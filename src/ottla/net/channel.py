@@ -33,6 +33,7 @@ class Channel(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[memoryview]] = {}
         self._failure: ChannelClosed | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # what has arrived: in the scratch buffer, or of one large frame
         self._scratch = bytearray(SCRATCH)
         self._view = memoryview(self._scratch)
@@ -67,6 +68,10 @@ class Channel(asyncio.BufferedProtocol):
     def in_flight(self) -> int:
         """Requests that wait for their answers."""
         return len(self._waiting)
+
+    async def wait_closed(self) -> None:
+        """Returns when the connection has ended."""
+        await asyncio.shield(self._ended)
 
     def send(self, correlation_id: int, parts: Iterable[bytes]) -> asyncio.Future[memoryview]:
         """Send a frame, without its length; the future is the answer to it, number included."""
@@ -151,6 +156,7 @@ class Channel(asyncio.BufferedProtocol):
         if self._failure is not None:
             return
         self._failure = ChannelClosed(f"{self.name}: {reason}")
+        self._ended.set_result(None)
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             if not answer.done():

@@ -1,0 +1,159 @@
+"""Death is noticed, not waited for.
+
+A session with the metadata store ends seconds after its broker does. A process that has died is
+known at once to whoever has a connection to it: the kernel closes it, and refuses new ones. So the
+controller keeps a connection to every other broker, and every broker keeps one to the controller.
+When one of them ends, its address is tried; when that refuses a connection three times in a row,
+nobody is there any more, and the registration is removed in the metadata: exactly that one, so that
+a broker which has come back meanwhile is left alone.
+
+Nothing else is evidence. A connection that ends while the address still accepts, one that times
+out, a host that cannot be reached: the broker may live, and its session decides. Where it lives all
+the same (somebody has dropped its packets with a refusal) it loses its registration, leads nothing
+and registers anew; then for ten minutes only its session decides about it.
+
+It is safe to be wrong: who leads is fenced by epochs, whatever anybody believes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+
+from ottla.cluster.membership import Membership
+from ottla.cluster.registry import ImageChange, Registry
+from ottla.cluster.store import StoreError
+from ottla.model.broker import Broker, Endpoint
+from ottla.net.channel import Channel, ChannelClosed
+from ottla.runtime.tasks import Tasks
+
+logger = logging.getLogger(__name__)
+
+PROBES = 3
+PROBE_PAUSE = 0.1
+CONNECT_SECONDS = 5.0
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+TRUST_SECONDS = 600.0
+
+
+class FailureDetector:
+    """One broker's watch over others."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        node_id: int,
+        listener: str,
+        is_controller: Callable[[], bool],
+        tasks: Tasks,
+    ) -> None:
+        self._registry = registry
+        self._members = Membership(registry)
+        self._node_id = node_id
+        self._listener = listener
+        self._is_controller = is_controller
+        self._tasks = tasks
+        self._watched: dict[int, tuple[int, asyncio.Task[None]]] = {}  # broker: epoch, task
+        self._fenced: dict[int, str] = {}  # broker: the process that was taken for dead
+        self._trusted_until: dict[int, float] = {}
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        self._unsubscribe = self._registry.subscribe(self._on_image)
+        self.look()
+
+    async def stop(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        tasks = [task for _, task in self._watched.values()]
+        self._watched.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _on_image(self, change: ImageChange) -> None:
+        if change.brokers or change.new.controller_id != change.old.controller_id:
+            for broker in change.brokers:
+                self._notice_survivor(broker)
+            self.look()
+
+    def look(self) -> None:
+        """Watch those who are to be watched, and nobody else."""
+        image = self._registry.image
+        chosen = set(image.brokers) if self._is_controller() else {image.controller_id}
+        chosen.discard(self._node_id)
+        for broker_id, (epoch, task) in list(self._watched.items()):
+            broker = image.registrations.get(broker_id)
+            if broker_id not in chosen or broker is None or broker.epoch != epoch:
+                task.cancel()
+                del self._watched[broker_id]
+        for broker_id in chosen - set(self._watched):
+            broker = image.registrations.get(broker_id)
+            endpoint = None if broker is None else self._endpoint(broker)
+            if broker is not None and endpoint is not None:
+                watching = self._watch(broker, endpoint)
+                task = self._tasks.start(f"watching broker {broker_id}", watching)
+                self._watched[broker_id] = (broker.epoch, task)
+
+    def _notice_survivor(self, broker_id: int) -> None:
+        """Whoever comes back as the same process was not dead when we took it for dead."""
+        state = self._registry.image.broker_states.get(broker_id)
+        if state is None or broker_id not in self._registry.image.registrations:
+            return
+        taken_for_dead = self._fenced.pop(broker_id, None)
+        if taken_for_dead is not None and taken_for_dead == state.incarnation:
+            logger.warning("broker %d lives: only its session decides about it now", broker_id)
+            until = asyncio.get_running_loop().time() + TRUST_SECONDS
+            self._trusted_until[broker_id] = until
+
+    def _endpoint(self, broker: Broker) -> Endpoint | None:
+        return broker.endpoints.get(self._listener) or next(iter(broker.endpoints.values()), None)
+
+    async def _watch(self, broker: Broker, endpoint: Endpoint) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                channel = await Channel.open(endpoint.host, endpoint.port, timeout=CONNECT_SECONDS)
+            except ChannelClosed:
+                # Never connected: no evidence of a death.
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            pause = FIRST_PAUSE
+            try:
+                await channel.wait_closed()
+            finally:
+                channel.abort()
+            if await self._refuses(endpoint):
+                await self._fence(broker)
+                pause = LONGEST_PAUSE
+
+    async def _refuses(self, endpoint: Endpoint) -> bool:
+        """Whether nobody is at the address any more."""
+        for attempt in range(PROBES):
+            if attempt:
+                await asyncio.sleep(PROBE_PAUSE)
+            try:
+                channel = await Channel.open(endpoint.host, endpoint.port, timeout=CONNECT_SECONDS)
+            except ChannelClosed as error:
+                if error.errno != errno.ECONNREFUSED:
+                    return False
+            else:
+                channel.abort()
+                return False
+        return True
+
+    async def _fence(self, broker: Broker) -> None:
+        if self._trusted_until.get(broker.id, 0.0) > asyncio.get_running_loop().time():
+            return
+        state = self._registry.image.broker_states.get(broker.id)
+        try:
+            if await self._members.fence(broker.id, broker.epoch):
+                logger.warning("broker %d is dead: its address refuses connections", broker.id)
+                if state is not None:
+                    self._fenced[broker.id] = state.incarnation
+        except StoreError as error:
+            logger.warning("broker %d is dead, but cannot be fenced: %s", broker.id, error)

@@ -1,0 +1,236 @@
+"""Lender: serves the metadata store of this process to other processes of the same machine.
+
+Each connection is a client of its own: what it has joined or won ends with it, at once when it is
+closed, after the session's time when nothing is heard on it any more. Every change is sent to all
+clients, so that they read without asking (`lent.py`).
+
+The socket is a file that only its owner may use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from ottla.cluster import lent_protocol as wire
+from ottla.cluster.handle import StoreHandle
+from ottla.cluster.store import (
+    Conflict,
+    Entry,
+    MetadataStore,
+    Op,
+    Session,
+    StoreError,
+    Term,
+)
+from ottla.cluster.unix_path import short_path
+
+logger = logging.getLogger(__name__)
+
+SESSION_SECONDS = 6.0
+
+
+class Lender:
+    """Serves one store on one socket. `await start()`, `await stop()`."""
+
+    def __init__(
+        self, store: MetadataStore, path: str, *, session_seconds: float = SESSION_SECONDS
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._session_seconds = session_seconds
+        self._server: asyncio.AbstractServer | None = None
+        self._clients: set[_Client] = set()
+
+    async def start(self) -> None:
+        """Serve from now on. OSError when the socket cannot be made."""
+        with contextlib.suppress(FileNotFoundError):
+            # A socket that was left behind: whoever has the store open is the only lender.
+            os.unlink(self._path)
+        with short_path(self._path) as path:
+            before = os.umask(0o177)
+            try:
+                self._server = await asyncio.start_unix_server(self._serve, path)
+            finally:
+                os.umask(before)
+        os.chmod(self._path, stat.S_IRUSR | stat.S_IWUSR)
+
+    async def stop(self) -> None:
+        """End every session, and serve no more."""
+        if self._server is None:
+            return
+        self._server.close()
+        await asyncio.gather(*(client.close() for client in tuple(self._clients)))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = _Client(StoreHandle(self._store), reader, writer, self._session_seconds)
+        self._clients.add(client)
+        try:
+            await client.run()
+        finally:
+            self._clients.discard(client)
+            await client.close()
+
+
+class _Client:
+    """One connection: requests in, answers and changes out."""
+
+    def __init__(
+        self,
+        store: StoreHandle,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        session_seconds: float,
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._writer = writer
+        self._session_seconds = session_seconds
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[int, asyncio.Task[None]] = {}  # joins and campaigns, by request
+        self._held: dict[int, Session | Term] = {}  # by request
+        self._sent: Mapping[str, Entry] = {}
+
+    async def run(self) -> None:
+        self._start(self._send_changes())
+        while True:
+            try:
+                async with asyncio.timeout(self._session_seconds):
+                    (length,) = wire.LENGTH.unpack(await self._reader.readexactly(4))
+                    if length > wire.MAX_MESSAGE:
+                        raise wire.BadMessage(f"a message of {length} bytes")
+                    message = wire.decode(await self._reader.readexactly(length))
+                self._take(message)
+            except (asyncio.IncompleteReadError, ConnectionError, OSError, TimeoutError):
+                return
+            except (wire.BadMessage, KeyError, TypeError, ValueError) as error:
+                logger.warning("a client of the metadata store is not understood: %s", error)
+                return
+
+    async def close(self) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._store.close()
+        self._writer.close()
+
+    def _take(self, message: wire.Message) -> None:
+        kind = message["t"]
+        if kind == "ping":
+            self._send({"t": "pong"})
+            return
+        request = int(message["id"])
+        if kind == "commit":
+            ops = tuple(map(wire.decode_op, message["ops"]))
+            self._start(self._answer(request, partial(self._commit, request, ops)))
+        elif kind == "join":
+            ops = tuple(map(wire.decode_op, message["ops"]))
+            value = wire.decode_value(message["value"])
+            self._begin(request, partial(self._store.join, message["key"], value, *ops))
+        elif kind == "campaign":
+            value = wire.decode_value(message["value"])
+            self._begin(request, partial(self._store.campaign, message["role"], value))
+        elif kind == "cancel":
+            task = self._waiting.pop(request, None)
+            if task is not None:
+                task.cancel()
+            self._start(self._release(request))
+        elif kind == "release":
+            held = int(message["held"])
+            self._start(self._answer(request, partial(self._release_and_tell, request, held)))
+        elif kind == "sync":
+            self._start(self._answer(request, partial(self._sync, request)))
+        else:
+            raise wire.BadMessage(f"{kind!r} is no request")
+
+    def _begin(self, request: int, work: Callable[[], Coroutine[Any, Any, Session | Term]]) -> None:
+        """Work on what may be cancelled before it is done."""
+        holding = partial(self._hold, request, work)
+        self._waiting[request] = self._start(self._answer(request, holding))
+
+    async def _answer(self, request: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except Conflict as conflict:
+            self._send(
+                {"t": "conflict", "id": request, "key": conflict.key, "message": conflict.message}
+            )
+        except ValueError as error:
+            self._send({"t": "failed", "id": request, "invalid": True, "message": str(error)})
+        except StoreError as error:
+            self._send({"t": "failed", "id": request, "invalid": False, "message": str(error)})
+        finally:
+            self._waiting.pop(request, None)
+
+    async def _commit(self, request: int, ops: tuple[Op, ...]) -> None:
+        revision = await self._store.commit(*ops)
+        self._send({"t": "done", "id": request, "revision": revision})
+
+    async def _hold(
+        self, request: int, work: Callable[[], Coroutine[Any, Any, Session | Term]]
+    ) -> None:
+        held = await work()
+        self._held[request] = held
+        answer: wire.Message = {"t": "done", "id": request, "revision": 0}
+        fence = getattr(held, "fence", None)
+        if fence is not None:
+            answer |= {"epoch": fence.version + 1, "fence": [fence.key, fence.version]}
+        self._send(answer)
+        self._start(self._tell_loss(request, held))
+
+    async def _tell_loss(self, request: int, held: Session | Term) -> None:
+        await held.lost
+        if self._held.pop(request, None) is not None:
+            self._send({"t": "lost", "held": request})
+
+    async def _release(self, request: int) -> None:
+        held = self._held.pop(request, None)
+        if held is not None:
+            with contextlib.suppress(StoreError):
+                await held.release()
+
+    async def _release_and_tell(self, request: int, held: int) -> None:
+        await self._release(held)
+        self._send({"t": "done", "id": request, "revision": 0})
+
+    async def _sync(self, request: int) -> None:
+        snapshot = await self._store.read("")
+        self._send({"t": "done", "id": request, "revision": snapshot.revision})
+
+    async def _send_changes(self) -> None:
+        first = True
+        with contextlib.suppress(StoreError):
+            async for _ in self._store.watch(""):
+                snapshot = await self._store.read("")
+                before, entries = self._sent, snapshot.entries
+                changed = {
+                    key: wire.encode_entry(entry)
+                    for key, entry in entries.items()
+                    if before.get(key) is not entry
+                }
+                changed |= {key: None for key in before if key not in entries}
+                self._sent = entries
+                kind = "all" if first else "changes"
+                first = False
+                self._send({"t": kind, "revision": snapshot.revision, "entries": changed})
+                await self._writer.drain()
+        self._writer.close()
+
+    def _send(self, message: wire.Message) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(wire.encode(message))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
