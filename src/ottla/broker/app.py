@@ -115,6 +115,7 @@ class Broker:
         self._listeners: Listeners
         self._store: MetadataStore
         self._lifecycle: Lifecycle
+        self._detector: FailureDetector
         # while it runs
         self._running = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
@@ -161,8 +162,11 @@ class Broker:
         self._running.pop_all()
         self._listeners.close()
         await self._lifecycle.abandon()
-        cut()
+        await self._detector.stop()
         services = self.services
+        await services.replication.stop()
+        services.controller_link.close()
+        cut()
         services.logs.cleaner.abandon()
         services.workers.close()
         for log in services.logs.logs.values():
@@ -379,7 +383,7 @@ class Broker:
         stack.push_async_callback(lifecycle.stop)
         await lifecycle.start()
         await self._unless_failed(lifecycle.wait_ready())
-        detector = FailureDetector(
+        self._detector = detector = FailureDetector(
             services.registry,
             self.node_id,
             self._static.listener_plan.inter_broker,

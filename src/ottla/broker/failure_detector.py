@@ -87,6 +87,8 @@ class FailureDetector:
         chosen.discard(self._node_id)
         for broker_id, (epoch, task) in list(self._watched.items()):
             broker = image.registrations.get(broker_id)
+            if broker is None and not task.done():
+                continue  # its session has ended; whether it is dead we are about to know
             if broker_id not in chosen or broker is None or broker.epoch != epoch:
                 task.cancel()
                 del self._watched[broker_id]
@@ -114,7 +116,7 @@ class FailureDetector:
 
     async def _watch(self, broker: Broker, endpoint: Endpoint) -> None:
         pause = FIRST_PAUSE
-        while True:
+        while self._is_current(broker):
             try:
                 channel = await Channel.open(endpoint.host, endpoint.port, timeout=CONNECT_SECONDS)
             except ChannelClosed:
@@ -129,7 +131,10 @@ class FailureDetector:
                 channel.abort()
             if await self._refuses(endpoint):
                 await self._fence(broker)
-                pause = LONGEST_PAUSE
+
+    def _is_current(self, broker: Broker) -> bool:
+        registered = self._registry.image.registrations.get(broker.id)
+        return registered is not None and registered.epoch == broker.epoch
 
     async def _refuses(self, endpoint: Endpoint) -> bool:
         """Whether nobody is at the address any more."""

@@ -133,21 +133,20 @@ class Membership:
         return await self._change(broker_id, epoch, ops, fence, done=lambda state: state.fenced)
 
     async def fence(self, broker_id: int, epoch: int) -> bool:
-        """Remove exactly this registration, and the role of controller from who had it; False when
-        it is not there any more."""
+        """Fence a broker that was seen dead: exactly this registration goes, if it is still there,
+        and with it the role of controller. False when the broker has registered again."""
 
         def ops(state: BrokerState) -> list[Op]:
-            key = layout.broker_key(broker_id)
-            version = self._registry.version(key)
-            registration = self._registry.image.registrations.get(broker_id)
-            if version is None or registration is None or registration.epoch != epoch:
-                return []
-            changes: list[Op] = [
-                Delete(key, version),
-                self._set(broker_id, replace(state, fenced=True)),
-            ]
-            holder = self._registry.version(CONTROLLER_HOLDER)
-            if holder is not None and self._registry.image.controller_id == broker_id:
+            registry = self._registry
+            changes: list[Op] = [self._set(broker_id, replace(state, fenced=True))]
+            registration = registry.image.registrations.get(broker_id)
+            if registration is not None:
+                if registration.epoch != epoch:
+                    return []
+                key = layout.broker_key(broker_id)
+                changes.append(Delete(key, registry.version(key) or 0))
+            holder = registry.version(CONTROLLER_HOLDER)
+            if holder is not None and registry.image.controller_id == broker_id:
                 changes.append(Delete(CONTROLLER_HOLDER, holder))
             return changes
 

@@ -88,7 +88,7 @@ class Partition:
         # changes with every election
         self.state = state
         self.leader_epoch = state.leader_epoch
-        self.leading = False
+        self.leading = cluster is None
         self.in_sync: InSyncReplicas | None = None  # of a leader that has followers
         # changes with every append
         self._flushing = False
@@ -168,11 +168,14 @@ class Partition:
         prepared: bool = False,
         header: BatchHeader | None = None,
     ) -> AppendInfo:
-        """Validate, write, and make readable what may be read. Raises KafkaError, or TakesLong.
+        """Validate, write, and make readable what may be read. Raises KafkaError, or TakesLong;
+        NOT_LEADER_OR_FOLLOWER also for who has kept the partition from when it was led here.
 
         `prepared` batches have been through `storage.validate.prepare`; those with a `header` were
         built by the caller.
         """
+        if not self.leading:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = self.log
         info = log.append(
             records,

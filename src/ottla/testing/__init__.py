@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ottla.client.descriptions import NewTopic
     from ottla.testing.broker import Broker, BrokerDown
+    from ottla.testing.cluster import Cluster
     from ottla.testing.faults import Fault, Faults
 
-__all__ = ["Broker", "BrokerDown", "Fault", "Faults", "NewTopic"]
+__all__ = ["Broker", "BrokerDown", "Cluster", "Fault", "Faults", "NewTopic"]
 
 _HOMES = {
     "Broker": "ottla.testing.broker",
     "BrokerDown": "ottla.testing.broker",
+    "Cluster": "ottla.testing.cluster",
     "Fault": "ottla.testing.faults",
     "Faults": "ottla.testing.faults",
     "NewTopic": "ottla.client.descriptions",

@@ -34,6 +34,7 @@ from ottla.broker.app import Broker as App
 from ottla.broker.app import StartFailed
 from ottla.client.descriptions import NewTopic
 from ottla.client.records import Delivery, Headers, Record
+from ottla.cluster.store import MetadataStore
 from ottla.config.broker import BrokerConfig
 from ottla.config.describe import describe_broker, describe_topic
 from ottla.config.dynamic import (
@@ -91,6 +92,7 @@ class Broker:
     data_dir  where to keep the data; a temporary folder, removed at the end, unless given
     folders   how many data folders (`log.dirs`) to spread it over
     port      a fixed one instead of a free one
+    store     makes the metadata store, on the broker's loop; its own one, unless given (`Cluster`)
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Broker:
         data_dir: str | os.PathLike[str] | None = None,
         folders: int = 1,
         port: int | None = None,
+        store: Callable[[], Coroutine[Any, Any, MetadataStore]] | None = None,
     ) -> None:
         # for the life of this object
         self._config = {name: _text(value) for name, value in (config or {}).items()}
@@ -110,6 +113,7 @@ class Broker:
         self.data_dir = Path(home).absolute()
         self._folders = [str(self.data_dir / f"data-{n}") for n in range(1, folders + 1)]
         self.port = port or 0
+        self._make_store = store
         self._clock = ShiftedClock()
         self._disk = Disk()
         self.faults = Faults(self._disk, self._clock)
@@ -125,7 +129,7 @@ class Broker:
         _open_brokers.add(self)
         try:
             self.start()
-            self._create(_wanted(topics))
+            self._create(wanted_topics(topics))
         except BaseException:
             self.close()
             raise
@@ -181,14 +185,16 @@ class Broker:
         self.failure = None
         self._over.clear()
         self._session = DiskSession(self._disk, self._clock)
-        app = App(
-            config,
-            fs=self._session,
-            clock=self._clock,
-            handlers=[self.faults.wrap(it) for it in HANDLERS],
-        )
         self._thread = thread = LoopThread(f"ottla-broker-{self.port}")
         try:
+            store = thread.call(self._make_store()) if self._make_store is not None else None
+            app = App(
+                config,
+                store=store,
+                fs=self._session,
+                clock=self._clock,
+                handlers=[self.faults.wrap(handler) for handler in HANDLERS],
+            )
             thread.call(app.start(), START_SECONDS)
         except BaseException:
             self._thread = None
@@ -369,7 +375,7 @@ class Broker:
             )
             for it in wanted
         ]
-        for outcome in self._call(self._services().controller.create_topics(requests)):
+        for outcome in self._call(self._services().controller_link.create_topics(requests)):
             if outcome.error is not None:
                 raise outcome.error
 
@@ -453,6 +459,11 @@ class Broker:
     def _services(self) -> Services:
         return self._running_app().services
 
+    def _on_loop(self, work: Callable[[], object]) -> None:
+        """Have something done on the broker's loop, without waiting for it."""
+        assert self._thread is not None
+        self._thread.loop.call_soon_threadsafe(work)
+
     def _call(self, work: Coroutine[Any, Any, T], timeout: float = CALL_SECONDS) -> T:
         assert self._thread is not None
         return self._thread.call(work, timeout)
@@ -484,7 +495,8 @@ def _watch(app: App, cut: Callable[[], None], ref: weakref.ref[Broker]) -> None:
     watcher.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-def _wanted(topics: Topics) -> list[NewTopic]:
+def wanted_topics(topics: Topics) -> list[NewTopic]:
+    """The topics that somebody has named, one way or another."""
     if isinstance(topics, str):
         raise TypeError(f"topics is a list of names, not the one name {topics!r}")
     if isinstance(topics, Mapping):

@@ -2,6 +2,7 @@
 
     def test_orders(ottla_broker): ...                    # a broker for this test alone
     def test_reports(ottla_session_broker): ...           # one for the whole run (of each worker)
+    def test_failover(ottla_cluster): ...                 # three replicated brokers for this test
 
     @pytest.mark.ottla(config={"num.partitions": 3}, topics=["orders"])
     def test_totals(ottla_broker): ...
@@ -23,15 +24,18 @@ import pytest
 
 if TYPE_CHECKING:
     from ottla.testing.broker import Broker
+    from ottla.testing.cluster import Cluster
 
 MARKER = "ottla"
 OPTIONS = ("config", "topics", "folders")
+CLUSTER_OPTIONS = (*OPTIONS, "brokers")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "ottla(config={}, topics=[], folders=1): what the broker of `ottla_broker` is made of",
+        "ottla(config={}, topics=[], folders=1, brokers=3): what the broker of `ottla_broker`, or "
+        "the cluster of `ottla_cluster`, is made of",
     )
 
 
@@ -42,6 +46,15 @@ def ottla_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
     with Broker(**marked_options(request.node)) as broker:
         yield broker
+
+
+@pytest.fixture
+def ottla_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three replicated Kafka brokers for this test: `ottla_cluster.bootstrap` has all of them."""
+    from ottla.testing.cluster import Cluster
+
+    with Cluster(**marked_options(request.node, CLUSTER_OPTIONS)) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
@@ -59,22 +72,24 @@ def ottla_session_broker(ottla_session_options: dict[str, Any]) -> Iterator[Brok
         yield broker
 
 
-def marked_options(node: pytest.Item) -> dict[str, Any]:
-    """The arguments of `Broker` that the markers on a test, its class and its module say."""
+def marked_options(node: pytest.Item, allowed: tuple[str, ...] = OPTIONS) -> dict[str, Any]:
+    """The arguments of `Broker` (or `Cluster`) that the markers on a test, its class and its module
+    say."""
     options: dict[str, Any] = {}
     config: dict[str, object] = {}
     topics: list[Any] = []
     for marker in reversed(list(node.iter_markers(MARKER))):  # the nearest one last
-        unknown = set(marker.kwargs) - set(OPTIONS)
+        unknown = set(marker.kwargs) - set(allowed)
         if marker.args or unknown:
             wrong = ", ".join(sorted(unknown)) or "positional arguments"
             raise pytest.UsageError(
-                f"{node.nodeid}: mark.ottla takes {', '.join(OPTIONS)}, not {wrong}"
+                f"{node.nodeid}: mark.ottla takes {', '.join(allowed)}, not {wrong}"
             )
         config.update(marker.kwargs.get("config", {}))
         topics += _topic_list(marker.kwargs.get("topics", ()))
-        if "folders" in marker.kwargs:
-            options["folders"] = marker.kwargs["folders"]
+        for name in ("folders", "brokers"):
+            if name in marker.kwargs:
+                options[name] = marker.kwargs[name]
     return {**options, "config": config, "topics": topics}
 
 

@@ -1,0 +1,259 @@
+"""Cluster: real replicated brokers inside the test process, gone when the test is over.
+
+    with Cluster(brokers=3, topics=[NewTopic("orders", 6, 3)]) as cluster:
+        run_the_service(cluster.bootstrap)
+        cluster.leader("orders", 0).crash()           # as by kill -9; clients notice a pause
+
+Each broker is a `Broker` with a loop, a port, a disk and faults of its own; they share one metadata
+store over a Unix socket, as the brokers of `ottla server start --processes` do. A broker that is
+crashed loses its session at once; one that is paused, when its session has expired.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ottla.client.descriptions import NewTopic
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.lender import Lender
+from ottla.cluster.lent import LentStore
+from ottla.cluster.store import MetadataStore
+from ottla.model.ids import TopicPartition
+from ottla.model.topic import PartitionState
+from ottla.runtime.files import OsFileSystem
+from ottla.testing.broker import Broker, Topics, wanted_topics
+from ottla.testing.folder import TemporaryFolder
+from ottla.testing.thread import LoopThread
+
+SESSION_SECONDS = 2.0
+WAIT_SECONDS = 30.0
+
+
+class Cluster:
+    """Brokers 1 to `brokers`, replicated. Starts when made; `close`, or leave the `with` block.
+
+    brokers          how many
+    config           settings of all brokers, by their Kafka names
+    topics           created at the start: names, `NewTopic`s, or names with numbers of partitions
+    folders          data folders of each broker
+    session_seconds  how long a broker may be silent before it counts as dead
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        config: Mapping[str, object] | None = None,
+        *,
+        topics: Topics = (),
+        folders: int = 1,
+        session_seconds: float = SESSION_SECONDS,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError("a cluster has at least one broker")
+        self._temporary = TemporaryFolder()
+        self._home = Path(self._temporary.path)
+        self._session_seconds = session_seconds
+        self._metadata = LoopThread("ottla-metadata")
+        self._store: EmbeddedStore | None = None
+        self._lender: Lender | None = None
+        self.brokers: dict[int, Broker] = {}
+        factor = min(3, brokers)
+        shared = {
+            "default.replication.factor": factor,
+            "offsets.topic.replication.factor": factor,
+            "transaction.state.log.replication.factor": factor,
+            "min.insync.replicas": min(2, brokers),
+            **(config or {}),
+        }
+        try:
+            self.start_metadata()
+            starting = [
+                threading.Thread(target=self._add, args=(node_id, shared, folders))
+                for node_id in range(1, brokers + 1)
+            ]
+            self._failures: list[BaseException] = []
+            for thread in starting:
+                thread.start()
+            for thread in starting:
+                thread.join()
+            if self._failures:
+                raise self._failures[0]
+            self.wait_until(lambda: all(len(self._live(each)) == brokers for each in self.running))
+            self.create(*wanted_topics(topics))
+        except BaseException:
+            self.close()
+            raise
+
+    def _add(self, node_id: int, config: Mapping[str, object], folders: int) -> None:
+        try:
+            self.brokers[node_id] = Broker(
+                {"node.id": node_id, **config},
+                data_dir=self._home / f"broker-{node_id}",
+                folders=folders,
+                store=self._connect,
+            )
+        except BaseException as error:
+            self._failures.append(error)
+
+    async def _connect(self) -> MetadataStore:
+        return await LentStore.connect(self._socket, session_seconds=self._session_seconds)
+
+    @property
+    def _socket(self) -> str:
+        return str(self._home / "metadata.socket")
+
+    # ------------------------------------------------------------------ the metadata store
+
+    def start_metadata(self) -> None:
+        """Start the store again after `stop_metadata`: brokers come back to it by themselves."""
+
+        async def start() -> None:
+            self._store = await EmbeddedStore.open(OsFileSystem(), str(self._home / "metadata"))
+            self._lender = Lender(self._store, self._socket, session_seconds=self._session_seconds)
+            await self._lender.start()
+
+        self._metadata.call(start(), WAIT_SECONDS)
+
+    def stop_metadata(self) -> None:
+        """Take the metadata store away, as by kill -9 of the process that has it."""
+
+        async def stop() -> None:
+            if self._lender is not None:
+                await self._lender.stop()
+            if self._store is not None:
+                await self._store.close()
+
+        self._metadata.call(stop(), WAIT_SECONDS)
+
+    # ------------------------------------------------------------------ brokers
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers, running or not, for a client's bootstrap servers."""
+        return ",".join(self.brokers[each].bootstrap for each in sorted(self.brokers))
+
+    def __getitem__(self, node_id: int) -> Broker:
+        return self.brokers[node_id]
+
+    def __iter__(self) -> Iterator[Broker]:
+        return iter([self.brokers[each] for each in sorted(self.brokers)])
+
+    @property
+    def running(self) -> list[Broker]:
+        return [broker for broker in self if broker.running]
+
+    @contextmanager
+    def paused(self, node_id: int) -> Iterator[None]:
+        """The broker stands still, as after SIGSTOP: it neither answers nor notices anything."""
+        resume, stopped = threading.Event(), threading.Event()
+
+        def stand_still() -> None:
+            stopped.set()
+            resume.wait()
+
+        self.brokers[node_id]._on_loop(stand_still)
+        stopped.wait(WAIT_SECONDS)
+        try:
+            yield
+        finally:
+            resume.set()
+
+    @property
+    def controller(self) -> Broker | None:
+        """The broker that is the controller, if there is one now."""
+        for broker in self.running:
+            with suppress(Exception):
+                if broker._services().controller.active:
+                    return broker
+        return None
+
+    # ------------------------------------------------------------------ topics
+
+    def create(self, *topics: NewTopic) -> None:
+        """Create topics; they are known to every running broker when this returns."""
+        if not topics:
+            return
+        self.wait_until(lambda: self.controller is not None)
+        controller = self.controller
+        assert controller is not None
+        controller._create(list(topics))
+        names = {topic.name for topic in topics}
+        self.wait_until(
+            lambda: all(names <= set(each._services().image.topics) for each in self.running)
+        )
+
+    def state(self, topic: str, partition: int) -> PartitionState:
+        """Who leads a partition and who is in sync, as the running brokers know it at best."""
+        images = [broker._services().image for broker in self.running]
+        newest = max(images, key=lambda image: image.revision)
+        return newest.topics[topic].partitions[partition]
+
+    def leader(self, topic: str, partition: int) -> Broker:
+        """The broker that leads a partition; waits until there is one that runs."""
+
+        def found() -> Broker | None:
+            leader = self.brokers.get(self.state(topic, partition).leader)
+            return leader if leader is not None and leader.running else None
+
+        self.wait_until(lambda: found() is not None)
+        leader = found()
+        assert leader is not None
+        return leader
+
+    def wait_in_sync(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
+        """Wait until every replica of a topic is in sync."""
+
+        def in_sync() -> bool:
+            broker = self.running[0]
+            states = broker._services().image.topics[topic].partitions
+            return all(set(state.isr) == set(state.replicas) for state in states)
+
+        self.wait_until(in_sync, timeout)
+
+    def replica(self, node_id: int, topic: str, partition: int) -> Any:
+        """One broker's replica of a partition, to look at its log."""
+        tp = TopicPartition(topic, partition)
+        return self.brokers[node_id]._services().replicas.replica_by_name(tp.topic, tp.partition)
+
+    # ------------------------------------------------------------------ the end
+
+    def wait_until(self, condition: Any, timeout: float = WAIT_SECONDS) -> None:
+        """Wait for something to become true; AssertionError when it does not in time."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not so within {timeout:g} s")
+            time.sleep(0.01)
+
+    def _live(self, broker: Broker) -> Mapping[int, object]:
+        return broker._services().image.brokers
+
+    def close(self) -> None:
+        """End all brokers and remove their data. May be called twice."""
+        for broker in self.brokers.values():
+            with suppress(Exception):
+                if broker.running:
+                    broker.crash()
+                broker.close()
+        with suppress(Exception):
+            self.stop_metadata()
+        with suppress(Exception):
+            self._metadata.close()
+        self._temporary.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
