@@ -43,7 +43,7 @@ from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import MetadataStore, StoreError
 from ottla.config.broker import BrokerConfig
 from ottla.config.setting import ConfigError
-from ottla.controller.remote import ControllerLink
+from ottla.controller.remote import ControllerLink, LogEnds
 from ottla.controller.service import Controller
 from ottla.coordinator.group.classic import ClassicMachine
 from ottla.coordinator.group.consumer import ConsumerMachine
@@ -210,8 +210,10 @@ class Broker:
         measure(self.metrics, services, listeners)
         self._open_listeners(stack, listeners, dispatcher)
         self.listening = bound
-        # When the broker stops, those who wait for a rebalance are sent elsewhere first of all.
+        # When the broker stops, other brokers lead its partitions first, then those who wait for a
+        # rebalance are sent elsewhere.
         stack.push_async_callback(services.groups.close)
+        stack.push_async_callback(self._lifecycle.hand_over)
 
     def _take_folders(self, stack: AsyncExitStack, workers: Workers) -> LogDirectories:
         """The data folders, locked; their logs are not read yet."""
@@ -306,6 +308,7 @@ class Broker:
             check_topic_config=config.check_topic,
             rng=self._rng,
             rules_of=config.rules_of,
+            ask_log_ends=LogEnds(peers).ask,
         )
         link = ControllerLink(controller, registry, peers)
         logs.positions = groups = self._build_groups(workers, replicas, config)

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 OUTAGE_LOG_SECONDS = 60.0
+HAND_OVER_SECONDS = 10.0
 
 
 class Lifecycle:
@@ -99,6 +100,35 @@ class Lifecycle:
         finally:
             unsubscribe()
         self._ready = True
+
+    async def hand_over(self) -> None:
+        """Have every partition led by another broker, where there is one that can."""
+        registration = self._registration
+        if registration is None or not set(self._registry.image.brokers) - {self._node_id}:
+            return
+        led_elsewhere = asyncio.Event()
+
+        def look(change: ImageChange) -> None:
+            topics = change.new.topics.values()
+            if not any(
+                state.leader == self._node_id for topic in topics for state in topic.partitions
+            ):
+                led_elsewhere.set()
+
+        unsubscribe = self._registry.subscribe(look)
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                if await Membership(self._registry).announce_stop(
+                    self._node_id, registration.broker.epoch
+                ):
+                    look(ImageChange(self._registry.image, self._registry.image, frozenset()))
+                    await led_elsewhere.wait()
+        except TimeoutError:
+            logger.warning("broker %d stops with partitions that it leads", self._node_id)
+        except StoreError as error:
+            logger.warning("broker %d cannot hand over: %s", self._node_id, error)
+        finally:
+            unsubscribe()
 
     async def stop(self) -> None:
         """Follow no more, give the role of controller back, leave."""

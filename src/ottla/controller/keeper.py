@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
 
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
-from ottla.controller.machine import Plan, plan
+from ottla.controller.election import LogEnd
+from ottla.controller.machine import Plan, plan, plan_recovery
+from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
 from ottla.replication.isr import Rules
 
 logger = logging.getLogger(__name__)
+
+AskLogEnds = Callable[[TopicPartition, Collection[int]], Coroutine[Any, Any, dict[int, LogEnd]]]
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
@@ -32,12 +37,16 @@ SESSION_SECONDS = 6.0
 class ClusterKeeper:
     """The controller's standing work."""
 
-    def __init__(self, registry: Registry, rules_of: Callable[[Topic], Rules]) -> None:
+    def __init__(
+        self, registry: Registry, rules_of: Callable[[Topic], Rules], ask: AskLogEnds
+    ) -> None:
         self._registry = registry
+        self._ask = ask
         self._members = Membership(registry)
         self._rules_of = rules_of
         # Until then brokers that are missing may come back: see above. By the loop's clock.
         self.patient_until = float("-inf")
+        self._asking = False  # some replica has not said yet what it has
         # What has changed since the last plan.
         self._changed = asyncio.Event()
         self._topics: set[str] = set()
@@ -97,6 +106,8 @@ class ClusterKeeper:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
         waiting = self.patient_until - asyncio.get_running_loop().time()
+        if self._asking:
+            waiting = LONGEST_PAUSE
         if waiting > 0:
             self._everything = True
             return waiting
@@ -114,6 +125,9 @@ class ClusterKeeper:
                 patient=patient,
                 topics=None if everything else topics,
             )
+            self._asking = False
+            for partition, replicas in todo.to_ask.items():
+                await self._recover(partition, replicas, fence)
             if not todo:
                 return
             self._everything = True  # until all of it is done
@@ -130,6 +144,26 @@ class ClusterKeeper:
         for arrival in todo.arrivals:
             if await self._members.admit(*arrival, fence=fence):
                 logger.info("broker %d has joined the cluster (epoch %d)", *arrival)
+
+    async def _recover(
+        self, partition: TopicPartition, replicas: tuple[int, ...], fence: Check
+    ) -> None:
+        """Nobody is certain to have all of a partition, and all who could have it are there: let
+        the one that has most of it lead."""
+        reports = await self._ask(partition, replicas)
+        change = plan_recovery(self._registry.image, partition, reports)
+        if change is None:
+            self._asking = True
+            return
+        if not await self._registry.change_partitions([change], fence=fence):
+            leader = change.after.leader
+            logger.error(
+                "%s: unclean recovery: no replica is certain to have all acknowledged records; "
+                "broker %d leads, with most of them (%s)",
+                partition,
+                leader,
+                ", ".join(f"broker {each}: {reports[each]}" for each in sorted(reports)),
+            )
 
 
 async def _happened(term: Term) -> None:

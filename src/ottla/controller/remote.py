@@ -12,15 +12,23 @@ for the controller must not send it to and fro.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from ottla.client.peer import Peer
 from ottla.cluster.registry import Registry
+from ottla.controller.election import LogEnd
 from ottla.controller.service import Controller
 from ottla.controller.topics import NewTopic, TopicCreation
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.net.channel import ChannelClosed
+from ottla.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from ottla.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -31,6 +39,9 @@ from ottla.replication.remote import BROKER_CLIENT_ID, Peers
 
 PAUSE = 0.05
 TIMEOUT_MS = 30_000
+ASK_SECONDS = 5.0
+ANY_REPLICA = -2
+LATEST = -1
 
 
 class ControllerLink:
@@ -125,6 +136,40 @@ class ControllerLink:
             self._peer = peer
         self._controller_id = controller_id
         return self._peer
+
+
+class LogEnds:
+    """Asks replicas what they have of a partition, whoever leads it."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def ask(self, partition: TopicPartition, replicas: Collection[int]) -> dict[int, LogEnd]:
+        """What each replica has; those that do not answer are missing."""
+        answers = await asyncio.gather(*(self._ask(partition, each) for each in replicas))
+        return {
+            replica: answer
+            for replica, answer in zip(replicas, answers, strict=True)
+            if answer is not None
+        }
+
+    async def _ask(self, partition: TopicPartition, replica: int) -> LogEnd | None:
+        peer = self._peers.peer(replica)
+        if peer is None:
+            return None
+        part = ListOffsetsPartition(partition_index=partition.partition, timestamp=LATEST)
+        request = ListOffsetsRequest(
+            replica_id=ANY_REPLICA,
+            topics=[ListOffsetsTopic(name=partition.topic, partitions=[part])],
+        )
+        try:
+            response: ListOffsetsResponse = await peer.ask(request, timeout=ASK_SECONDS)
+        except (ChannelClosed, KafkaError):
+            return None
+        finally:
+            peer.close()
+        answer = response.topics[0].partitions[0]
+        return None if answer.error_code else LogEnd(answer.leader_epoch, answer.offset)
 
 
 def _codes(response: Any) -> Iterator[int]:

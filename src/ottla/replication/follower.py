@@ -170,6 +170,7 @@ class Fetcher:
             want = _wanted(partition)
             if self._asked.get(tp) != want:
                 self._asked[tp] = want
+                self._forgotten.pop(tp, None)
                 wanted.append(want)
         if not self._asked:
             await asyncio.sleep(max(0.0, min(self._resting.values()) - now))

@@ -17,15 +17,21 @@ from ottla.cluster.handle import StoreHandle
 from ottla.cluster.membership import Host
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Delete, MetadataStore, StoreFailed, Unavailable
+from ottla.controller.election import LogEnd
 from ottla.controller.service import Controller
 from ottla.controller.topics import TopicDefaults
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.replication.isr import Rules
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.tasks import Tasks
 from ottla.testing.files import MemoryFileSystem
 
 LIMIT = 10
+
+
+async def nobody_answers(partition: TopicPartition, replicas: object) -> dict[int, LogEnd]:
+    return {}
 
 
 class Unreliable(StoreHandle):
@@ -74,6 +80,7 @@ class Member:
             check_topic_config=accept,
             rng=Random(node_id),
             rules_of=lambda topic: Rules(min_insync=1),
+            ask_log_ends=nobody_answers,
         )
         self.deaths: list[tuple[str, BaseException | None]] = []
         self.epochs: list[int] = []

@@ -13,6 +13,7 @@ from ottla.cluster.membership import Host, Membership
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, Delete, Loss, Term, holder_key
 from ottla.config.setting import ConfigError
+from ottla.controller.election import LogEnd
 from ottla.controller.service import (
     ConfigChange,
     Controller,
@@ -20,12 +21,17 @@ from ottla.controller.service import (
 )
 from ottla.controller.topics import DeleteTopic, GrowTopic, NewTopic, TopicDefaults
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.replication.isr import Rules
 from ottla.testing.files import MemoryFileSystem
 
 
 def nothing_wrong(config: Mapping[str, str]) -> None:
     pass
+
+
+async def nobody_answers(partition: TopicPartition, replicas: object) -> dict[int, LogEnd]:
+    return {}
 
 
 class Node:
@@ -42,6 +48,7 @@ class Node:
             check_topic_config=nothing_wrong,
             rng=Random(broker_id),
             rules_of=lambda topic: Rules(min_insync=1),
+            ask_log_ends=nobody_answers,
         )
         self.id = broker_id
         self.running: asyncio.Task[None] | None = None

@@ -1,0 +1,216 @@
+"""A replicated cluster loses nothing that was acknowledged, whoever dies."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from ottla.testing import Cluster, NewTopic
+
+PARTITIONS = 3
+PATIENT = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "linger.ms": 1,
+    "retry.backoff.ms": 10,
+    "retry.backoff.max.ms": 100,
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 100,
+    "log_level": 0,
+}
+
+
+class Load:
+    """Produces numbered records until stopped; remembers which were acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str = "t") -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, **PATIENT})
+        self._topic = topic
+        self.acknowledged: set[bytes] = set()
+        self.failures: list[str] = []
+        self.sent = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            value = str(self.sent).encode()
+            self._producer.produce(
+                self._topic, value, partition=self.sent % PARTITIONS, on_delivery=self._delivered
+            )
+            self.sent += 1
+            self._producer.poll(0.002)
+
+    def _delivered(self, error: object, message: object) -> None:
+        if error is not None:
+            self.failures.append(str(error))
+        else:
+            self.acknowledged.add(message.value())  # type: ignore[attr-defined]
+
+    def wait_for_more(self, count: int = 50) -> None:
+        """Wait until so many more records were acknowledged than now."""
+        wanted = len(self.acknowledged) + count
+        deadline = time.monotonic() + 60
+        while len(self.acknowledged) < wanted:
+            assert time.monotonic() < deadline, "the cluster takes no records any more"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+
+
+def read_all(bootstrap: str, expected: int, topic: str = "t") -> Counter[bytes]:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "reader", "auto.offset.reset": "earliest",
+         "log_level": 0}
+    )  # fmt: skip
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+    found: Counter[bytes] = Counter()
+    deadline = time.monotonic() + 60
+    try:
+        while found.total() < expected and time.monotonic() < deadline:
+            for message in consumer.consume(1000, 0.2):
+                if message.error() is None:
+                    found[message.value()] += 1
+    finally:
+        consumer.close()
+    return found
+
+
+def check(cluster: Cluster, load: Load) -> None:
+    """Every acknowledged record is there once, and all replicas have the same."""
+    load.stop()
+    assert not load.failures
+    found = read_all(cluster.bootstrap, len(load.acknowledged))
+    assert load.acknowledged <= set(found), "acknowledged records are missing"
+    assert max(found.values()) == 1, "records are there twice"
+    cluster.wait_in_sync("t")
+    for partition in range(PARTITIONS):
+        ends = {
+            cluster.replica(broker, "t", partition).log.log_end_offset
+            for broker in cluster.state("t", partition).replicas
+        }
+        assert len(ends) == 1, f"replicas of partition {partition} differ: {ends}"
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    topic = NewTopic("t", PARTITIONS, 3, config={"min.insync.replicas": "2"})
+    with Cluster(3, topics=[topic]) as cluster:
+        yield cluster
+
+
+def test_the_leader_dies(cluster: Cluster) -> None:
+    load = Load(cluster.bootstrap)
+    load.wait_for_more()
+    leader = cluster.leader("t", 0)
+    leader.crash()
+    load.wait_for_more()
+    assert cluster.leader("t", 0) is not leader
+    leader.start()
+    load.wait_for_more()
+    check(cluster, load)
+
+
+def test_each_broker_dies_in_turn(cluster: Cluster) -> None:
+    load = Load(cluster.bootstrap)
+    for broker in cluster:
+        load.wait_for_more()
+        broker.crash()
+        load.wait_for_more()
+        broker.start()
+        cluster.wait_in_sync("t")
+    check(cluster, load)
+
+
+def test_the_controller_dies(cluster: Cluster) -> None:
+    load = Load(cluster.bootstrap)
+    load.wait_for_more()
+    controller = cluster.controller
+    assert controller is not None
+    controller.crash()
+    load.wait_for_more()
+    cluster.wait_until(lambda: cluster.controller not in (None, controller))
+    controller.start()
+    check(cluster, load)
+
+
+def test_a_broker_stops_cleanly_and_hands_over(cluster: Cluster) -> None:
+    load = Load(cluster.bootstrap)
+    load.wait_for_more()
+    leader = cluster.leader("t", 0)
+    leader.stop()
+    load.wait_for_more()
+    assert cluster.leader("t", 0) is not leader
+    leader.start()
+    check(cluster, load)
+
+
+def test_a_broker_stands_still_and_comes_back(cluster: Cluster) -> None:
+    load = Load(cluster.bootstrap)
+    load.wait_for_more()
+    leader = cluster.leader("t", 0)
+    (node_id,) = [each for each, broker in cluster.brokers.items() if broker is leader]
+    others = [broker for broker in cluster if broker is not leader]
+    with cluster.paused(node_id):
+        cluster.wait_until(
+            lambda: others[0]._services().image.topics["t"].partitions[0].leader != node_id
+        )
+        load.wait_for_more()
+    check(cluster, load)
+
+
+def test_all_brokers_die_at_once(cluster: Cluster) -> None:
+    load = Load(cluster.bootstrap)
+    load.wait_for_more()
+    for broker in cluster:
+        broker.crash()
+    for broker in cluster:
+        broker.start()
+    load.wait_for_more()
+    check(cluster, load)
+
+
+def test_the_metadata_store_goes_and_comes_back(cluster: Cluster) -> None:
+    load = Load(cluster.bootstrap)
+    load.wait_for_more()
+    before = [cluster.state("t", index).leader for index in range(PARTITIONS)]
+    cluster.stop_metadata()
+    cluster.start_metadata()
+    load.wait_for_more()
+    cluster.wait_until(lambda: cluster.controller is not None)
+    after = [cluster.state("t", index).leader for index in range(PARTITIONS)]
+    assert after == before
+    check(cluster, load)
+
+
+def test_below_the_minimum_in_sync_nothing_is_acknowledged(cluster: Cluster) -> None:
+    first, second, third = cluster
+    cluster.wait_in_sync("t")
+    second.crash()
+    third.crash()
+    cluster.wait_until(lambda: cluster.state("t", 0).isr == (1,))
+    producer = Producer(
+        {"bootstrap.servers": first.bootstrap, "acks": "all", "message.timeout.ms": 1500,
+         "log_level": 0}
+    )  # fmt: skip
+    outcomes: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        outcomes.append(error)
+
+    producer.produce("t", b"x", partition=0, on_delivery=delivered)
+    producer.flush(20)
+    assert outcomes
+    assert outcomes != [None]
+    second.start()
+    third.start()
+    cluster.wait_in_sync("t")
