@@ -90,10 +90,19 @@ def log_context(
 
 
 class Bench:
-    """What can be done to any log of a disk in memory."""
+    """A disk in memory, a clock, the settings of a topic, and what can be done to a log there."""
 
-    fs: MemoryFileSystem
-    clock: ManualClock
+    def __init__(
+        self,
+        config: TopicConfig | None = None,
+        *,
+        fs: MemoryFileSystem | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.config = config or TopicConfig()
+        self.fs = fs or MemoryFileSystem()
+        self.clock = clock or ManualClock()
+        self.fs.now_ms = self.clock.now_ms()
 
     def append(
         self,
@@ -244,10 +253,7 @@ class LogBench(Bench):
         fs: MemoryFileSystem | None = None,
         clock: ManualClock | None = None,
     ) -> None:
-        self.config = config or TopicConfig()
-        self.fs = fs or MemoryFileSystem()
-        self.clock = clock or ManualClock()
-        self.fs.now_ms = self.clock.now_ms()
+        super().__init__(config, fs=fs, clock=clock)
         self.host = RecordingHost()
         self.context = log_context(self.fs, clock=self.clock, host=self.host)
 
@@ -304,18 +310,6 @@ class FolderBench(Bench):
     """
 
     directories: LogDirectories
-
-    def __init__(
-        self,
-        config: TopicConfig | None = None,
-        *,
-        fs: MemoryFileSystem | None = None,
-        clock: ManualClock | None = None,
-    ) -> None:
-        self.config = config or TopicConfig()
-        self.fs = fs or MemoryFileSystem()
-        self.clock = clock or ManualClock()
-        self.fs.now_ms = self.clock.now_ms()
 
     async def load(self) -> None:
         """Open the folder and every log in it."""
