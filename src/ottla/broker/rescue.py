@@ -116,7 +116,7 @@ class Plan:
                     "id": topic_id_text(topic.id),
                     "partitions": len(topic.partitions),
                     "empty_partitions": list(topic.made),
-                    "leader_epoch": max(it.leader_epoch for it in topic.partitions),
+                    "leader_epoch": max(state.leader_epoch for state in topic.partitions),
                     "config": dict(topic.config),
                     "origin": topic.origin,
                 }
@@ -302,7 +302,7 @@ class _Planner:
         for partition, traces in found.found.items():
             self._found.setdefault(partition.topic, {})[partition.partition] = traces
         # A partition without a folder may have been under any of the epochs that the others had.
-        self._highest = max((it.leader_epoch for it in found.found.values()), default=-1)
+        self._highest = max((traces.leader_epoch for traces in found.found.values()), default=-1)
         # what is said
         self.conflicts: list[str] = []
         self.notes: list[str] = []
@@ -358,9 +358,15 @@ class _Planner:
         return TopicPlan(name, topic_id, states, settings, missing, origin)
 
     def _id(self, name: str, mine: Mapping[int, Traces], known: _Known | None) -> TopicId:
-        ids = {it.topic_id: it.folder for it in mine.values() if it.topic_id is not None}
+        ids = {
+            traces.topic_id: traces.folder
+            for traces in mine.values()
+            if traces.topic_id is not None
+        }
         if len(ids) > 1:
-            where = "; ".join(f"{topic_id_text(it)} in {folder}" for it, folder in ids.items())
+            where = "; ".join(
+                f"{topic_id_text(topic_id)} in {folder}" for topic_id, folder in ids.items()
+            )
             self.conflicts.append(
                 f"{name} has more than one topic id ({where}): move the partitions of the topic "
                 "you do not want out of their data folders"

@@ -82,7 +82,7 @@ class ListOf:
         answers = getattr(response, self.answered)
         if self.answered_within is None:
             return len(answers)
-        return len(answers) + sum(len(getattr(it, self.answered_within)) for it in answers)
+        return len(answers) + sum(len(getattr(answer, self.answered_within)) for answer in answers)
 
 
 def split(entries: Any, within: str | None, piece: int = PIECE) -> Iterator[list[Any]]:
