@@ -49,7 +49,7 @@ PRODUCER_ID_GAP = 1_000_000
 LEADER_EPOCH_GAP = 1_000
 
 MOST_MISSING = 10_000
-"""A topic of which more partitions have no folder is rather a folder that is no partition's."""
+"""When more partitions of a topic have no folder, a folder was probably taken for a partition."""
 
 UNRECOVERABLE = (
     "settings of topics, groups and brokers (topics get the broker's defaults)",
@@ -58,7 +58,7 @@ UNRECOVERABLE = (
 
 
 class RescueRefused(Exception):
-    """It cannot be done as asked; nothing was changed."""
+    """The rescue cannot be done as asked; nothing was changed."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class TopicPlan:
 
 @dataclass(slots=True)
 class Plan:
-    """The store to be made, and what is to be said about it."""
+    """The store to be made, and what the user has to know about it."""
 
     home: str
     replaces: str | None
@@ -102,7 +102,7 @@ class Plan:
     notes: list[str]
 
     def document(self, done: bool) -> dict[str, object]:
-        """The same for programs."""
+        """The plan as JSON for programs."""
         return {
             "done": done,
             "metadata": store_path(self.home),
@@ -250,7 +250,7 @@ def plan(
 
 
 def _has_files(fs: FileSystem, store: str) -> bool:
-    """Whether there is anything to replace. The lock of a store is not."""
+    """Whether there is anything to replace; a store's lock file alone is nothing."""
     return fs.is_dir(store) and any(name != paths.LOCK for name in fs.listdir(store))
 
 
@@ -280,7 +280,7 @@ def _topics_of(backup: journal.Contents) -> dict[str, _Known]:
 
 
 class _Planner:
-    """Works out the topics."""
+    """Works out which topics there are, and what they are like."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class _Planner:
             self._found.setdefault(partition.topic, {})[partition.partition] = traces
         # A partition without a folder may have been under any of the epochs that the others had.
         self._highest = max((traces.leader_epoch for traces in found.found.values()), default=-1)
-        # what is said
+        # for the user
         self.conflicts: list[str] = []
         self.notes: list[str] = []
 

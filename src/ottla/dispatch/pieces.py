@@ -4,8 +4,8 @@ Nearly every request is a list: of topics with their partitions, of groups, of r
 entry is answered by itself, so a list of a hundred thousand can be given to its handler a few
 hundred at a time, as if it had come in as many requests, with those of others in between.
 
-What an API loses by it: entries that contradict one another (a topic named twice) are only seen as
-such within a piece. Requests that are not cut are as they always were.
+One thing is lost: entries that contradict one another (a topic named twice) are only noticed when
+they are in the same piece. Requests that are short enough are not cut and lose nothing.
 """
 
 from __future__ import annotations

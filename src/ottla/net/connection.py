@@ -273,7 +273,7 @@ class Connection:
             self._serve()
 
     def _resume_soon(self) -> None:
-        """Not at once: somebody else is still at work, perhaps on this very connection."""
+        """Not at once: the caller may still be at work on this very connection."""
         if self._backlog and not self._exclusive and not self._paused:
             self._host.loop.call_soon(self._resume)
 
@@ -457,7 +457,7 @@ class Connection:
     def _send_region(self, region: FileRegion) -> int:
         length = min(region.length, SENDFILE_CHUNK)
         if self._loaded:
-            # Sent whatever is said of the page cache now, or this would never end where a file
+            # Sent whether or not the page cache has it now, or this would never end where a file
             # system keeps its pages elsewhere, or where the file has become shorter.
             self._loaded = False
         elif not is_resident(region, length):

@@ -470,7 +470,7 @@ def _close_all() -> None:
 
 
 def _watch(app: App, cut: Callable[[], None], ref: weakref.ref[Broker]) -> None:
-    """Let a broker without any data folder end, as `ottla server start` does."""
+    """Let a broker that has failed end, as `ottla server start` does, and note why."""
 
     async def watch() -> None:
         reason = await app.wait_failed()

@@ -1,4 +1,4 @@
-"""A consumer of the classic protocol for tests of the group machines: joins, syncs, assigns, obeys.
+"""A consumer of the classic protocol, for tests of the state machines of groups.
 
 `step` does the next thing a client would do and returns. Eager ones drop everything before they
 join again; cooperative ones keep what they own, report it, give up what they are told to give up

@@ -1,10 +1,10 @@
 """Logs on a disk in memory, to be opened, crashed and opened again: one, or a data folder of them.
 
-bench = LogBench(TopicConfig(segment_bytes=1000))
-log = bench.open()
-bench.append(log, b"a", b"b")
-bench = bench.killed()
-assert bench.contents(bench.open()) == [(0, b"a"), (1, b"b")]
+    bench = LogBench(TopicConfig(segment_bytes=1000))
+    log = bench.open()
+    bench.append(log, b"a", b"b")
+    bench = bench.killed()
+    assert bench.contents(bench.open()) == [(0, b"a"), (1, b"b")]
 
 `FolderBench` is the same for a whole data folder, as a broker holds it: what a log is told about
 itself when it is opened again has gone through the folder's checkpoints.
@@ -244,7 +244,7 @@ class Bench:
 
 
 class LogBench(Bench):
-    """A folder for one log, and the world around it."""
+    """A folder for one log, with a disk and a clock of its own."""
 
     def __init__(
         self,
@@ -305,8 +305,7 @@ class InlineWorkers(Workers):
 class FolderBench(Bench):
     """A data folder as a broker holds it, and the partition `t-0` in it.
 
-    To be used inside one event loop. `open` is the start of a broker; `abandon` is its death,
-    `close` its end.
+    To be used inside one event loop. `open` is the start of a broker, `abandon` its death.
     """
 
     directories: LogDirectories
