@@ -3,7 +3,8 @@
 For each partition of the topic led by this broker there is a `Slot`. It loads the partition's log
 into a new shard, slice by slice, with COORDINATOR_LOAD_IN_PROGRESS for whoever asks meanwhile; then
 it runs commands; when the partition is led elsewhere or its disk fails it is gone, and everybody is
-told NOT_COORDINATOR.
+told NOT_COORDINATOR. A slot stands for one leader epoch. A new epoch means that another broker may
+have led in between, so the shard is loaded anew, even if this broker leads again or still.
 
 A command runs in one call: handle, write and replay (see `writing`), `after`. Its own reply is
 given first. Those of others that it brought about follow in the loop's next turn: giving one may
@@ -133,7 +134,7 @@ class Host:
         for index in tuple(self._slots):
             if index not in mine:
                 self.unload(index)
-        for index in mine:
+        for index, epoch in mine.items():
             try:
                 partition = self.partitions.by_name(self.topic, index)
             except KafkaError as error:
@@ -141,11 +142,14 @@ class Host:
                 self.unload(index)
                 continue
             slot = self._slots.get(index)
-            if slot is not None and slot.partition is not partition:
-                self.unload(index)
-                slot = None
             if slot is None:
-                self._slots[index] = Slot(self, index, partition)
+                self._slots[index] = Slot(self, index, partition, epoch)
+            elif slot.partition is not partition:
+                self.unload(index)
+                self._slots[index] = Slot(self, index, partition, epoch)
+            elif slot.leader_epoch != epoch:
+                logger.info("%s: loaded anew for leader epoch %d", partition.id, epoch)
+                self._replace(slot, epoch)
 
     def unload(self, index: int) -> None:
         """The shard is no longer ours."""
@@ -155,10 +159,13 @@ class Host:
 
     def reload(self, index: int) -> None:
         """The state in memory cannot be trusted: make it anew from the log."""
-        slot = self._slots.pop(index, None)
+        slot = self._slots.get(index)
         if slot is not None:
-            slot.close()
-            self._slots[index] = Slot(self, index, slot.partition, slot.missed)
+            self._replace(slot, slot.leader_epoch)
+
+    def _replace(self, slot: Slot, epoch: int) -> None:
+        slot.close()
+        self._slots[slot.index] = Slot(self, slot.index, slot.partition, epoch, slot.missed)
 
     async def wait_loaded(self) -> None:
         """Returns when nothing is being loaded."""
@@ -177,17 +184,25 @@ class Host:
 
 
 class Slot:
-    """One partition: its shard, and what is needed to run it."""
+    """One partition in one leader epoch: its shard, and what is needed to run it."""
 
     def __init__(
-        self, host: Host, index: int, partition: Partition, missed: Iterable[Any] = ()
+        self,
+        host: Host,
+        index: int,
+        partition: Partition,
+        leader_epoch: int,
+        missed: Iterable[Any] = (),
     ) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self.index = index
         self.partition = partition
+        self.leader_epoch = leader_epoch
         self.shard = host.make_shard(index, host.image)
-        self.writer = Writer(partition, self.shard, host.turn, host.settings, self._lost_trust)
+        self.writer = Writer(
+            partition, leader_epoch, self.shard, host.turn, host.settings, self._lost_trust
+        )
         self.active = False
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -214,15 +229,15 @@ class Slot:
         except asyncio.CancelledError:
             return
         except OutOfDescriptors:
-            self._loop.call_later(SHORTAGE_SECONDS, self._host.reload, self.index)
+            self._loop.call_later(SHORTAGE_SECONDS, self._reload)
             return
         except (KafkaError, InvalidBatch) as error:
             logger.error("%s cannot be loaded: %s", self.partition.id, error)
-            self._host.unload(self.index)
+            self._unload()
             return
         except Exception:
             logger.exception("%s cannot be loaded", self.partition.id)
-            self._host.unload(self.index)
+            self._unload()
             return
         finally:
             self.loading = None
@@ -266,8 +281,15 @@ class Slot:
         """What is in memory is not what is in the log: it is made anew, here or elsewhere."""
         self.active = False
         elsewhere = error.code is ErrorCode.NOT_COORDINATOR
-        again = self._host.unload if elsewhere else self._host.reload
-        self._loop.call_soon(again, self.index)
+        self._loop.call_soon(self._unload if elsewhere else self._reload)
+
+    def _unload(self) -> None:
+        if not self._closed:  # else there may be another slot in this one's place
+            self._host.unload(self.index)
+
+    def _reload(self) -> None:
+        if not self._closed:
+            self._host.reload(self.index)
 
     # ------------------------------------------------------------------ running
 
@@ -339,7 +361,7 @@ class Slot:
             except KafkaError as failure:
                 reply = error = as_coordinator(failure)
                 if error.code is ErrorCode.NOT_COORDINATOR and not self.writer.broken:
-                    self._loop.call_soon(self._host.unload, self.index)
+                    self._loop.call_soon(self._unload)
         if error is None:
             answers.extend(result.answers)
             if result.work:

@@ -11,6 +11,9 @@ shard must be thrown away, and everybody who waits is told. So that a log that t
 not do that again and again, nothing is gathered before a write has gone well, nor after a failure
 until one has.
 
+Records are written under the leader epoch for which the shard was loaded, or refused: what a shard
+of an earlier epoch decides may rest on what another leader has changed since.
+
 An answer leaves when the high watermark is at the log's end, which with one replica it always is:
 so no answer tells of a state that a new leader might not have. The straight path makes no future.
 """
@@ -78,12 +81,14 @@ class Writer:
     def __init__(
         self,
         partition: Partition,
+        leader_epoch: int,
         shard: Shard,
         turn: Turn,
         settings: WriterSettings,
         on_broken: Callable[[KafkaError], None],
     ) -> None:
         self._partition = partition
+        self._leader_epoch = leader_epoch
         self._shard = shard
         self._turn = turn
         self._settings = settings
@@ -141,6 +146,7 @@ class Writer:
             [(key, value)] = records
             if value is not None:
                 self._gathers = False
+                self._check_epoch()
                 batch, header = build_single(now.wall_ms, key, value)
                 info = self._partition.append(memoryview(batch), now.wall_ms, header=header)
                 self._gathers = True
@@ -200,11 +206,20 @@ class Writer:
     def _append_batch(self, records: Sequence[RecordItem]) -> int:
         """The offset of the first."""
         self._gathers = False
+        self._check_epoch()
         batch = bytearray(build_batch(records, compression=self._settings.compression))
         # It is ours, with a key in every record: it need not be looked through again.
         info = self._partition.append(memoryview(batch), records[-1][0], prepared=True)
         self._gathers = True
         return info.base_offset
+
+    def _check_epoch(self) -> None:
+        if self._partition.leader_epoch != self._leader_epoch:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"loaded for leader epoch {self._leader_epoch}, "
+                f"but it is {self._partition.leader_epoch} by now",
+            )
 
     def _replay(self, records: Sequence[Record], offset: int) -> None:
         replay = self._shard.replay

@@ -72,7 +72,7 @@ class World:
 
     def open(self, shard: Any) -> None:
         self.shard = shard
-        self.writer = Writer(self.partition, shard, self.turn, Settings(), lambda error: None)
+        self.writer = Writer(self.partition, 0, shard, self.turn, Settings(), lambda error: None)
 
     def append(self, partition: Partition, *arguments: Any, **more: Any) -> Any:
         if next(self._appends) in self._fails:

@@ -18,6 +18,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
+from ottla.records.batch import batches
 from ottla.records.builder import build_batch
 from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
@@ -142,9 +143,12 @@ class Bench:
     def by_name(self, topic: str, index: int) -> Partition:
         return self.partitions[index]
 
-    def lead(self, *leaders: int) -> None:
-        """Partition n is led by leaders[n] from now on."""
-        states = tuple(PartitionState(it, 0, 0, (it,), (it,)) for it in leaders)
+    def lead(self, *leaders: int, epoch: int = 0) -> None:
+        """Partition n is led by leaders[n] from now on; the partitions here know it first."""
+        states = tuple(PartitionState(leader, epoch, 0, (leader,), (leader,)) for leader in leaders)
+        for index, state in enumerate(states):
+            if state.leader == 1:
+                self.partitions[index].lead(state)
         topics = {NAME: Topic(NAME, ID, states)} if leaders else {}
         before, self.image = self.image, ClusterImage(topics=topics)
         self.host.apply(ImageChange(before, self.image, frozenset({NAME})))
@@ -410,12 +414,92 @@ async def test_when_it_comes_back_it_is_loaded_anew(bench: Bench) -> None:
     assert len(bench.slates) == 3
 
 
-async def test_a_new_epoch_of_the_same_leader_changes_nothing(bench: Bench) -> None:
+async def test_an_image_with_the_same_leader_and_epoch_changes_nothing(bench: Bench) -> None:
     await bench.ready()
     before = bench.slate()
     bench.lead(1, 1)
     assert bench.slate() is before
     assert bench.run(write(b"a")) == "done"
+
+
+async def test_a_new_epoch_of_the_same_leader_loads_anew(bench: Bench) -> None:
+    """Between two images another broker may have led, and written."""
+    await bench.ready()
+    bench.run(write(b"a", b"ours"))
+    bench.slate().content[b"c"] = b"in memory only"
+    meanwhile = build_batch([(1, b"b", b"theirs", ())], base_offset=1, leader_epoch=4)
+    bench.partitions[0].log.append_replicated(memoryview(bytearray(meanwhile)))
+    bench.lead(1, 1, epoch=5)
+    assert refused(lambda: bench.run(write(b"c"))) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await bench.host.wait_loaded()
+    assert bench.slate().content == {b"a": b"ours", b"b": b"theirs"}
+
+
+async def test_whoever_waits_when_the_epoch_changes_asks_again(slow: Bench) -> None:
+    await slow.ready()
+    parked = Parked()
+    slow.slate().parked.append(parked)
+    waiting = [slow.run(lambda slate, now: Result(parked)), slow.run(write(b"a"))]
+    slow.lead(1, 1, epoch=1)
+    for reply in waiting:
+        with pytest.raises(KafkaError) as caught:
+            reply.result()
+        assert caught.value.code is ErrorCode.NOT_COORDINATOR
+
+
+async def test_records_carry_the_epoch_for_which_the_shard_was_loaded(bench: Bench) -> None:
+    await bench.ready()
+    bench.run(write(b"a"))
+    bench.lead(1, 1, epoch=5)
+    await bench.host.wait_loaded()
+    replies = [bench.run(write(b"%d" % number)) for number in range(FEW + 2)]
+    assert [await settled(reply) for reply in replies] == ["done"] * (FEW + 2)
+    log = bench.partitions[0].log
+    region = log.read(0, 1 << 20, upper=log.log_end_offset).region
+    assert region is not None
+    epochs = [header.leader_epoch for _, header in batches(region.read())]
+    assert (epochs[0], set(epochs[1:])) == (0, {5})
+
+
+async def test_a_shard_of_an_earlier_epoch_writes_nothing(bench: Bench) -> None:
+    await bench.ready()
+    bench.run(write(b"a"))
+    gathered = [bench.run(write(b"b")) for _ in range(FEW)]
+    bench.partitions[0].lead(PartitionState(1, 1, 0, (1,), (1,)))
+    for reply in gathered:
+        with pytest.raises(KafkaError) as caught:
+            await reply
+        assert caught.value.code is ErrorCode.NOT_COORDINATOR
+    assert refused(lambda: bench.host.run(0, write(b"c"))) is ErrorCode.NOT_COORDINATOR
+    bench.partitions[1].lead(PartitionState(1, 1, 0, (1,), (1,)))
+    assert refused(lambda: bench.host.run(1, write(b"c"))) is ErrorCode.NOT_COORDINATOR
+    ends = [partition.log.log_end_offset for partition in bench.partitions.values()]
+    assert ends == [1, 0]
+    bench.lead(1, 1, epoch=1)
+    await bench.host.wait_loaded()
+    assert bench.slate().content == {b"a": b"v"}
+    assert bench.run(write(b"c")) == "done"
+
+
+async def test_what_happened_while_loading_is_not_lost_when_the_epoch_changes(
+    bench: Bench,
+) -> None:
+    bench.lead(1, 2)
+    bench.host.notify(write(b"meanwhile"))
+    bench.lead(1, 2, epoch=1)
+    await bench.host.wait_loaded()
+    assert bench.slate().content == {b"meanwhile": b"v"}
+
+
+async def test_a_shard_that_was_given_up_does_not_take_its_successor_with_it(
+    bench: Bench,
+) -> None:
+    await bench.ready()
+    bench.partitions[0].lead(PartitionState(1, 1, 0, (1,), (1,)))
+    assert refused(lambda: bench.run(write(b"a"))) is ErrorCode.NOT_COORDINATOR
+    bench.lead(1, 1, epoch=1)  # in the same turn of the loop
+    await bench.host.wait_loaded()
+    assert bench.run(write(b"c")) == "done"
 
 
 async def test_a_topic_that_is_gone_is_not_coordinated(bench: Bench) -> None:

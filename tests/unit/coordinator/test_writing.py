@@ -72,6 +72,7 @@ class Desk:
         shard: Any = self.shard
         self.writer = Writer(
             self.partition,
+            state.leader_epoch,
             shard,
             turn or Turn(),
             Settings(),
