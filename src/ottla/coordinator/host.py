@@ -6,10 +6,10 @@ it runs commands; when the partition is led elsewhere or its disk fails it is go
 told NOT_COORDINATOR. A slot stands for one leader epoch. A new epoch means that another broker may
 have led in between, so the shard is loaded anew, even if this broker leads again or still.
 
-A command runs in one call: handle, write and replay (see `writing`), `after`. Its own reply is
-given first. Those of others that it brought about follow in the loop's next turn: giving one may
-bring the next command, and a group's leader, who has the most to do, should not be the last to
-know. The straight path makes no future and no task.
+A command runs in one call: handle, write and replay, `after`, and again while `after` brings more.
+That makes one reply, and answers to earlier commands. Whether they may be known yet is for
+`writing` to say; the reply is given first, and on the straight path without a future or a task.
+There is a picture in docs/internals/groups.md.
 
 Time-outs are the shard's deadlines; a slot has at most one timer of the loop, set to the earliest.
 """
@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ottla.cluster.registry import ImageChange
+from ottla.coordinator.answers import as_coordinator, settle
 from ottla.coordinator.loading import replay_log
 from ottla.coordinator.shard import Answer, Now, Parked, Result, Shard, Work
-from ottla.coordinator.writing import Turn, Writer, WriterSettings, as_coordinator, settle
+from ottla.coordinator.writing import Turn, Writer, WriterSettings
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
 from ottla.records.batch import InvalidBatch
@@ -208,7 +209,6 @@ class Slot:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
         self._working: dict[Any, asyncio.Task[None]] = {}
-        self._answers: list[Answer] = []  # to be given in the next turn
         self.missed: list[Any] = list(missed)  # what has happened since the loading began
         self.loading: asyncio.Task[None] | None = host.tasks.start(
             f"loading {partition.id}", self._load()
@@ -252,6 +252,7 @@ class Slot:
             count,
             seconds * 1000,
         )
+        self.writer.loaded()
         now = self._host.now()
         first = self.shard.loaded(now)
         self.active = True
@@ -271,8 +272,7 @@ class Slot:
         for task in self._working.values():
             task.cancel()
         error = KafkaError(ErrorCode.NOT_COORDINATOR)
-        taken_back = [(parked, error) for parked, _ in self._answers]
-        for parked, value in (*self.shard.unload(error), *taken_back):
+        for parked, value in self.shard.unload(error):
             if parked.waiting is not None:
                 settle(parked.waiting, value)
         self.writer.close(error)
@@ -301,19 +301,19 @@ class Slot:
         try:
             result = self.shard.handle(command, now)
         except KafkaError as refusal:
-            return self.writer.reply(refusal)
+            return self.writer.reply(refusal, command)
         if not result.records and not result.answers and result.after is None:
             reply = result.reply  # nothing to write: the straight path of heartbeats and fetches
             if result.work:
                 self._begin(result.work)
         else:
-            reply = self._carry_out(result, now)
+            reply = self._carry_out(result, command, now)
         due = self.shard.next_due_ms
         if due is not None and (self._timer is None or due < self._timer_due):
             self._arm(now)
         if type(reply) is Parked:
             return self._park(reply)
-        return self.writer.reply(reply)
+        return self.writer.reply(reply, command)
 
     def notify(self, command: Any) -> None:
         """Run a command now or, while the shard is being loaded, when it has been."""
@@ -331,52 +331,39 @@ class Slot:
         except Exception:
             logger.exception("%s: %r failed", self.partition.id, command)
 
-    def _carry_out(self, result: Result, now: Now) -> Any:
-        """Append, replay, go on; the reply."""
+    def _carry_out(self, result: Result, command: Any, now: Now) -> Any:
+        """Write, replay and go on until nothing follows; the reply. Others are answered later."""
+        reply: Any = None
         answers: list[Answer] = []
-        reply = self._apply(result, now, answers)
+        step: Result | None = result
+        while step is not None:
+            error = self._write(step, command, now) if step.records else None
+            outcome = step.reply if error is None else error
+            if outcome is not None:
+                reply = outcome
+            if error is None:
+                answers += step.answers
+                if step.work:
+                    self._begin(step.work)
+            step = None if step.after is None else step.after(error, now)
+        own = reply
         for parked, value in answers:
-            if parked is reply:
-                self.writer.answer(self._park(parked), value)
-            elif self.writer.gathering:
-                self._answer(parked, value)
-            else:
-                if not self._answers:
-                    self._loop.call_soon(self._give_answers)
-                self._answers.append((parked, value))
+            if parked is own:
+                reply = value
+            elif parked.waiting is not None:
+                self.writer.answer(parked.waiting, value, command)
         return reply
 
-    def _give_answers(self) -> None:
-        answers, self._answers = self._answers, []
-        if not self._closed:
-            for parked, value in answers:
-                self._answer(parked, value)
-
-    def _apply(self, result: Result, now: Now, answers: list[Answer]) -> Any:
-        reply = result.reply
-        error: KafkaError | None = None
-        if result.records:
-            try:
-                self.writer.record(result, now)
-            except KafkaError as failure:
-                reply = error = as_coordinator(failure)
-                if error.code is ErrorCode.NOT_COORDINATOR and not self.writer.broken:
-                    self._loop.call_soon(self._unload)
-        if error is None:
-            answers.extend(result.answers)
-            if result.work:
-                self._begin(result.work)
-        if result.after is not None:
-            followed = result.after(error, now)
-            if followed is not None:
-                more = self._apply(followed, now, answers)
-                if more is not None:
-                    reply = more
-        return reply
-
-    def _answer(self, parked: Parked, value: Any) -> None:
-        if parked.waiting is not None:
-            self.writer.answer(parked.waiting, value)
+    def _write(self, step: Result, command: Any, now: Now) -> KafkaError | None:
+        """The error, if nothing was written."""
+        try:
+            self.writer.record(step, command, now)
+        except KafkaError as failure:
+            error = as_coordinator(failure)
+            if error.code is ErrorCode.NOT_COORDINATOR and not self.writer.broken:
+                self._loop.call_soon(self._unload)
+            return error
+        return None
 
     def _park(self, parked: Parked) -> Deferred[Any]:
         if parked.waiting is None:

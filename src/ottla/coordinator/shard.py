@@ -9,9 +9,10 @@ goes
     replay(each record)
     after(None), or after(error) when the append failed and nothing was replayed
 
-and its reply leaves when the partition's high watermark has reached the log's end of that moment,
-so nobody is told of anything that another leader might not know. Of commands that come in a crowd
-the records are replayed first and appended together; if that fails, the shard is thrown away.
+and its reply leaves when the partition's high watermark has reached the end of all records about
+the command's subject, so nobody is told of anything that another leader might not know. Of commands
+that come in a crowd the records are replayed first and appended together; if that fails, the shard
+is thrown away.
 
 What need not survive is soft state: who waits for a rebalance, whose session ends when. `handle`
 changes it at once. A machine must leave the shard consistent when the append fails: it changes
@@ -111,6 +112,11 @@ class Shard(Protocol):
 
     def handle(self, command: Any, now: Now) -> Result:
         """Decide. Raises KafkaError for a command that is refused as a whole."""
+        ...
+
+    def subject(self, command: Any) -> Hashable | None:
+        """What a command is about: a reply tells nothing of records about other subjects, and need
+        not wait for them. None: about everything."""
         ...
 
     def replay(

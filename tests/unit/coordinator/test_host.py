@@ -11,6 +11,7 @@ import pytest
 from ottla.cluster.registry import ImageChange
 from ottla.config.topic import TopicConfig
 from ottla.coordinator import host as host_module
+from ottla.coordinator import writing as writing_module
 from ottla.coordinator.host import Host, Slot
 from ottla.coordinator.shard import Answer, Now, Parked, Result, Work
 from ottla.coordinator.writing import FEW
@@ -48,6 +49,9 @@ class Slate:
 
     def handle(self, command: Callable[[Slate, Now], Result], now: Now) -> Result:
         return command(self, now)
+
+    def subject(self, command: Callable[[Slate, Now], Result]) -> str | None:
+        return getattr(command, "about", None)
 
     def replay(
         self,
@@ -186,8 +190,24 @@ async def slow() -> AsyncIterator[Bench]:
     it.workers.close()
 
 
-def write(key: bytes, value: bytes = b"v", reply: Any = "done", **more: Any) -> Any:
-    return lambda slate, now: Result(reply, [(key, value)], **more)
+def write(
+    key: bytes,
+    value: bytes = b"v",
+    reply: Any = "done",
+    about: str | None = None,
+    **more: Any,
+) -> Any:
+    return told_of(about, lambda slate, now: Result(reply, [(key, value)], **more))
+
+
+def look(key: bytes, about: str | None = None) -> Any:
+    """A command that only reads."""
+    return told_of(about, lambda slate, now: Result(slate.content.get(key)))
+
+
+def told_of(about: str | None, command: Any) -> Any:
+    command.about = about
+    return command
 
 
 async def settled(reply: Any) -> Any:
@@ -344,8 +364,7 @@ async def test_a_parked_reply_is_answered_by_a_later_command(bench: Bench) -> No
 async def test_a_command_may_answer_itself(bench: Bench) -> None:
     await bench.ready()
     parked = Parked()
-    waiting = bench.run(write(b"a", reply=parked, answers=[(parked, "now")]))
-    assert waiting.result() == "now"
+    assert bench.run(write(b"a", reply=parked, answers=[(parked, "now")])) == "now"
 
 
 async def test_nothing_is_told_before_it_is_committed(slow: Bench) -> None:
@@ -360,6 +379,67 @@ async def test_nothing_is_told_before_it_is_committed(slow: Bench) -> None:
     await slow.disk.flush()
     assert [it.result() for it in (first, other, read)] == ["done", "seen", b"v"]
     assert slow.run(lambda slate, now: Result("at once")) == "at once"
+
+
+async def test_a_reply_waits_for_no_records_but_those_it_tells_of(slow: Bench) -> None:
+    await slow.ready()
+    written = slow.run(write(b"a", about="a"))
+    assert slow.run(look(b"b", about="b")) is None, "of a it tells nothing"
+    asked = [slow.run(look(b"a", about=about)) for about in ("a", None)]
+    later = slow.run(write(b"b", about="b"))
+    others = slow.run(look(b"a", about="a"))
+    await asyncio.sleep(0)
+    assert not any(reply.done for reply in (written, *asked, later, others))
+    slow.disk.waiting.pop(0).set_result(None)  # the flush that began before b was written
+    await asyncio.sleep(0)
+    assert [reply.result() for reply in (written, *asked, others)] == ["done", *[b"v"] * 3]
+    assert not later.done
+    assert slow.run(look(b"a", about="a")) == b"v"
+    await slow.disk.flush()
+    assert later.result() == "done"
+
+
+async def test_what_was_loaded_and_is_not_committed_is_not_told(slow: Bench) -> None:
+    batch = bytearray(build_batch([(1, b"a", b"v", ())]))
+    slow.partitions[0].append(memoryview(batch), 1)
+    await slow.ready()
+    asked = slow.run(look(b"a", about="a"))
+    assert not asked.done
+    await slow.disk.flush()
+    assert asked.result() == b"v"
+
+
+async def test_after_a_flush_that_failed_the_next_one_is_waited_for(slow: Bench) -> None:
+    await slow.ready()
+    lost = slow.run(write(b"a", about="a"))
+    shortage = OutOfDescriptors(ErrorCode.KAFKA_STORAGE_ERROR)
+    slow.disk.waiting.pop(0).set_exception(shortage)
+    with pytest.raises(KafkaError):
+        await lost
+    asked = slow.run(look(b"a", about="a"))
+    assert not asked.done
+    await slow.disk.flush()
+    assert asked.result() == b"v"
+
+
+async def test_however_many_have_written_who_has_not_committed_is_known(
+    slow: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing_module, "MANY", 2)
+    await slow.ready()
+    names = [f"{number}" for number in range(20)]
+    for name in names[:10]:
+        slow.run(write(name.encode(), about=name))
+    await asyncio.sleep(0)
+    slow.disk.waiting.pop(0).set_result(None)
+    await asyncio.sleep(0)
+    known = [isinstance(slow.run(look(b"", about=name)), Deferred) for name in names[:10]]
+    for name in names[10:]:
+        slow.run(write(name.encode(), about=name))
+    for name, waits in zip(names, known + [True] * 10, strict=True):
+        assert isinstance(slow.run(look(b"", about=name)), Deferred) is waits
+    await slow.disk.flush()
+    assert not any(isinstance(slow.run(look(b"", about=name)), Deferred) for name in names)
 
 
 async def test_replicas_that_do_not_follow_make_a_commit_uncertain(slow: Bench) -> None:

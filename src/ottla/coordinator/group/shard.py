@@ -119,6 +119,10 @@ class GroupShard:
     def handle(self, command: Any, now: Now) -> Result:
         return self._commands[type(command)](command, now)
 
+    def subject(self, command: Any) -> str | None:
+        """The group; a command without one, as are time-outs of the whole shard, is about all."""
+        return getattr(command, "group_id", None) or None
+
     def replay(
         self,
         key: bytes,
