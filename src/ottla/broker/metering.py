@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ottla.coordinator.group.members import GroupType
+from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.service import Groups
 from ottla.dispatch.context import Services
 from ottla.net.listener import Listeners

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ottla.cluster.registry import ImageChange
-from ottla.coordinator.answers import as_coordinator, settle
+from ottla.coordinator.errors import as_coordinator
 from ottla.coordinator.loading import replay_log
+from ottla.coordinator.replies import settle
 from ottla.coordinator.shard import Answer, Now, Parked, Result, Shard, Work
 from ottla.coordinator.writing import Turn, Writer, WriterSettings
 from ottla.errors import ErrorCode, KafkaError

@@ -7,7 +7,7 @@ that is not must not hold back the connection's next request, as a coroutine wou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ottla.errors import KafkaError
 from ottla.runtime.waiters import Deferred
@@ -59,3 +59,11 @@ def gather(
     for index, reply in waiting:
         reply.on_done(lambda it, index=index: done(index, it))  # type: ignore[misc]
     return everything
+
+
+def settle(deferred: Deferred[Any], value: Any) -> None:
+    """Resolve a Deferred, or fail it if the value is a KafkaError."""
+    if isinstance(value, KafkaError):
+        deferred.fail(value)
+    else:
+        deferred.resolve(value)

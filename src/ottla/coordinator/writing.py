@@ -27,13 +27,10 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.coordinator.answers import (
-    AnswerSettings,
-    UncommittedAnswers,
-    as_coordinator,
-    settle,
-)
+from ottla.coordinator.errors import as_coordinator
+from ottla.coordinator.replies import settle
 from ottla.coordinator.shard import Now, Record, Result, Shard, Written
+from ottla.coordinator.uncommitted import AnswerSettings, UncommittedAnswers
 from ottla.errors import ErrorCode, KafkaError
 from ottla.records.builder import build_batch, build_single
 from ottla.records.compression import Compression

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ottla.coordinator.group.assignors import Partitions
-from ottla.coordinator.group.consumer_commands import (
+from ottla.coordinator.group.commands import (
     ConsumerAlive,
     ConsumerHeartbeat,
     DescribeConsumerGroup,
@@ -27,7 +27,7 @@ from ottla.coordinator.group.consumer_commands import (
     NamedPartitions,
 )
 from ottla.coordinator.group.consumer_group import AWAY_EPOCH, LEFT_EPOCH
-from ottla.coordinator.group.members import check_group_id, client_at
+from ottla.coordinator.group.group import check_group_id, client_at
 from ottla.coordinator.replies import attempt, gather, then
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.pieces import ListOf

@@ -35,7 +35,7 @@ from ottla.coordinator.group.commands import (
     Sync,
     Synced,
 )
-from ottla.coordinator.group.members import client_at
+from ottla.coordinator.group.group import client_at
 from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.coordinator.replies import then
 from ottla.dispatch.context import Request, Services

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from ottla.config.topic import TopicConfig
-from ottla.coordinator.answers import as_coordinator
+from ottla.coordinator.errors import as_coordinator
 from ottla.coordinator.shard import Now, Record, Result
 from ottla.coordinator.writing import CROWD, FEW, Turn, Writer
 from ottla.errors import ErrorCode, KafkaError

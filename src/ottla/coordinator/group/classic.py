@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.classic_group import ClassicGroup, ClassicMember, State
 from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync, Synced
+from ottla.coordinator.group.group import ShardState, Timer
 from ottla.coordinator.group.journal import GroupEntry, GroupSnapshot
-from ottla.coordinator.group.members import ShardState, Timer
 from ottla.coordinator.group.phases import SESSION, SYNC, Outcome, Phases
 from ottla.coordinator.shard import Answer, Now, Parked, Record, Result
 from ottla.errors import ErrorCode, KafkaError

@@ -19,8 +19,8 @@ from enum import Enum
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.commands import Joined, JoinedMember, Protocols
 from ottla.coordinator.group.consumer_protocol import read_topics
+from ottla.coordinator.group.group import CONSUMER_PROTOCOL, ExpiryBase, GroupType
 from ottla.coordinator.group.journal import GroupSnapshot, MemberSnapshot
-from ottla.coordinator.group.members import CONSUMER_PROTOCOL, ExpiryBase, GroupType
 from ottla.coordinator.shard import Parked, Record
 from ottla.errors import ErrorCode, KafkaError
 

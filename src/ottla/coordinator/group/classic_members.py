@@ -18,8 +18,8 @@ from ottla.coordinator.group.clocks import Clocks
 from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync, Synced
 from ottla.coordinator.group.consumer_group import ConsumerGroup, ConsumerMember, MemberState
 from ottla.coordinator.group.consumer_protocol import Subscription, read_subscription
+from ottla.coordinator.group.group import CONSUMER_PROTOCOL, ShardState
 from ottla.coordinator.group.journal import ClassicFacet
-from ottla.coordinator.group.members import CONSUMER_PROTOCOL, ShardState
 from ottla.coordinator.group.migration import Downgrade, assignment_of, downgrade
 from ottla.coordinator.group.revision import Revision, check_room
 from ottla.coordinator.group.subscribable_topics import SubscribableTopics

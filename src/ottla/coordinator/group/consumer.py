@@ -21,7 +21,7 @@ from ottla.coordinator.group.assignors import NO_PARTITIONS, Partitions
 from ottla.coordinator.group.classic import ClassicMachine
 from ottla.coordinator.group.classic_members import ClassicMembers
 from ottla.coordinator.group.clocks import JOIN, REBALANCE, SESSION, SYNC, Clocks, Overrides
-from ottla.coordinator.group.consumer_commands import (
+from ottla.coordinator.group.commands import (
     ConsumerAlive,
     ConsumerHeartbeat,
     DescribeConsumerGroup,
@@ -39,6 +39,7 @@ from ottla.coordinator.group.consumer_group import (
     MemberState,
     encode,
 )
+from ottla.coordinator.group.group import Client, Group, ShardState, Timer
 from ottla.coordinator.group.journal import (
     ConsumerGroupEntry,
     ConsumerMemberEntry,
@@ -49,7 +50,6 @@ from ottla.coordinator.group.journal import (
     TargetAssignmentEntry,
     TargetEpochEntry,
 )
-from ottla.coordinator.group.members import Client, Group, ShardState, Timer
 from ottla.coordinator.group.migration import dismiss_waiting, downgrade, open_group
 from ottla.coordinator.group.revision import (
     Revision,

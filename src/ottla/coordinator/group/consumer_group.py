@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.assignors import NO_PARTITIONS, Partitions
+from ottla.coordinator.group.group import CONSUMER_PROTOCOL, ExpiryBase, GroupType
 from ottla.coordinator.group.journal import (
     ClassicFacet,
     ConsumerGroupEntry,
@@ -33,7 +34,6 @@ from ottla.coordinator.group.journal import (
     TargetAssignmentEntry,
     TargetEpochEntry,
 )
-from ottla.coordinator.group.members import CONSUMER_PROTOCOL, ExpiryBase, GroupType
 from ottla.coordinator.shard import Record, Written
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId
@@ -164,7 +164,7 @@ _GONE = CurrentAssignment(LEFT_EPOCH, LEFT_EPOCH, MemberState.STABLE, {}, {})
 
 
 class ConsumerGroup:
-    """One group; a `members.Group`."""
+    """One group; a `group.Group`."""
 
     type = GroupType.CONSUMER
     protocol_type = CONSUMER_PROTOCOL

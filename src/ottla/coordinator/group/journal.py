@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from struct import Struct, pack
 from typing import Any, NamedTuple
 
-from ottla.coordinator.group.members import CommittedOffset
+from ottla.coordinator.group.group import CommittedOffset
 from ottla.coordinator.shard import Record, Written
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId
 from ottla.protocol.compiler import Codec, codec

@@ -34,6 +34,7 @@ from ottla.coordinator.group.consumer_protocol import (
     read_version,
     write_assignment,
 )
+from ottla.coordinator.group.group import CONSUMER_PROTOCOL, Group, ShardState
 from ottla.coordinator.group.journal import (
     ClassicFacet,
     ConsumerGroupEntry,
@@ -42,7 +43,6 @@ from ottla.coordinator.group.journal import (
     TargetAssignmentEntry,
     TargetEpochEntry,
 )
-from ottla.coordinator.group.members import CONSUMER_PROTOCOL, Group, ShardState
 from ottla.coordinator.group.subscribable_topics import SubscribableTopics
 from ottla.coordinator.shard import Answer, Now, Record, Result
 from ottla.errors import ErrorCode, KafkaError

@@ -4,7 +4,7 @@ The offsets are kept per group, topic and partition, each with the position of i
 log. An offset committed in a transaction is pending until the transaction ends; then it counts,
 unless a later record has committed the same partition since (compaction may reorder the two).
 
-Who may commit or read is for the group to say (`members.Group`). A commit of nobody's, to a group
+Who may commit or read is for the group to say (`group.Group`). A commit of nobody's, to a group
 that does not exist, makes a simple group: one without members that keeps offsets.
 """
 
@@ -26,8 +26,8 @@ from ottla.coordinator.group.commands import (
     PartitionCommit,
 )
 from ottla.coordinator.group.expiry import expired
+from ottla.coordinator.group.group import CommittedOffset, Group, ShardState
 from ottla.coordinator.group.journal import OffsetEntry
-from ottla.coordinator.group.members import CommittedOffset, Group, ShardState
 from ottla.coordinator.shard import Now, Record, Result
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_ID, ZERO_TOPIC_ID

@@ -21,7 +21,7 @@ from ottla.coordinator.group.assignors import (
     Partitions,
     Subscriber,
 )
-from ottla.coordinator.group.consumer_commands import PatternsResolved
+from ottla.coordinator.group.commands import PatternsResolved
 from ottla.coordinator.group.consumer_group import (
     ConsumerEntry,
     ConsumerGroup,

@@ -32,8 +32,9 @@ from ottla.coordinator.group.commands import (
     Sync,
     Synced,
 )
-from ottla.coordinator.group.members import Counts, GroupType, ShardState, check_group_id
-from ottla.coordinator.group.shard import ConsumerMachine, GroupShard
+from ottla.coordinator.group.consumer import ConsumerMachine
+from ottla.coordinator.group.group import Counts, GroupType, ShardState, check_group_id
+from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.host import Host, Partitions
 from ottla.coordinator.replies import attempt, gather, then
 from ottla.errors import ErrorCode, KafkaError

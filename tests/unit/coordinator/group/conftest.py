@@ -12,7 +12,7 @@ import pytest
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync
-from ottla.coordinator.group.members import Client, ShardState
+from ottla.coordinator.group.group import Client, ShardState
 from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.shard import Parked
 from ottla.errors import ErrorCode

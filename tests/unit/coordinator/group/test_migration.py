@@ -8,8 +8,16 @@ import pytest
 
 from ottla.coordinator.group.assignors import Partitions
 from ottla.coordinator.group.classic_group import ClassicGroup, State
-from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync
-from ottla.coordinator.group.consumer_commands import ConsumerAlive, DescribeConsumerGroup
+from ottla.coordinator.group.commands import (
+    ConsumerAlive,
+    DescribeConsumerGroup,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Leaver,
+    Sync,
+)
 from ottla.coordinator.group.consumer_group import ConsumerGroup, MemberState
 from ottla.coordinator.group.consumer_protocol import write_assignment
 from ottla.coordinator.shard import Parked

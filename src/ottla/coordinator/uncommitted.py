@@ -14,10 +14,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from ottla.coordinator.errors import as_coordinator
+from ottla.coordinator.replies import settle
 from ottla.errors import ErrorCode, KafkaError
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
-from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import AppendInfo
 
 
@@ -93,32 +94,3 @@ class UncommittedAnswers:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(self._held[0].deadline, self._give_up)
         return taken
-
-
-def settle(deferred: Deferred[Any], value: Any) -> None:
-    """Resolve it, or fail it if the value is a KafkaError."""
-    if isinstance(value, KafkaError):
-        deferred.fail(value)
-    else:
-        deferred.resolve(value)
-
-
-_TRANSLATED = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-
-
-def as_coordinator(error: KafkaError) -> KafkaError:
-    """What a failed append means to a client of the coordinator: it did not produce anything."""
-    if isinstance(error, OutOfDescriptors):  # the log is here, and works again in a moment
-        return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
-    code = _TRANSLATED.get(error.code)
-    return error if code is None else KafkaError(code, error.message)
