@@ -400,10 +400,10 @@ class Slot:
             self._arm(self._host.now())
 
     def _begin(self, work: Sequence[Work]) -> None:
-        for it in work:
-            if it.key not in self._working:
-                self._working[it.key] = self._host.tasks.start(
-                    f"work for {self.partition.id}", self._do(it)
+        for piece in work:
+            if piece.key not in self._working:
+                self._working[piece.key] = self._host.tasks.start(
+                    f"work for {self.partition.id}", self._do(piece)
                 )
 
     async def _do(self, work: Work) -> None:

@@ -46,10 +46,10 @@ def gather(
     everything: Deferred[list[T | KafkaError]] = Deferred()
     left = len(waiting)
 
-    def done(index: int, it: Deferred[T]) -> None:
+    def done(index: int, reply: Deferred[T]) -> None:
         nonlocal left
         try:
-            settled[index] = it.result()
+            settled[index] = reply.result()
         except KafkaError as error:
             settled[index] = error
         left -= 1
@@ -57,7 +57,7 @@ def gather(
             everything.resolve(settled)
 
     for index, reply in waiting:
-        reply.on_done(lambda it, index=index: done(index, it))  # type: ignore[misc]
+        reply.on_done(lambda reply, index=index: done(index, reply))  # type: ignore[misc]
     return everything
 
 

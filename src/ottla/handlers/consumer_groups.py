@@ -143,9 +143,9 @@ def _invalid(message: str) -> KafkaError:
 
 def _partitions(topics: Sequence[wire.TopicPartitions]) -> Partitions:
     owned: dict[TopicId, frozenset[int]] = {}
-    for it in topics:
-        topic = TopicId(it.topic_id)
-        owned[topic] = owned.get(topic, frozenset()) | frozenset(it.partitions)
+    for entry in topics:
+        topic = TopicId(entry.topic_id)
+        owned[topic] = owned.get(topic, frozenset()) | frozenset(entry.partitions)
     return owned
 
 
@@ -222,7 +222,7 @@ def _described(group: DescribedConsumerGroup, operations: bool) -> wire.Describe
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=group.assignor,
-        members=[_member(it) for it in group.members],
+        members=[_member(member) for member in group.members],
         authorized_operations=GROUP_OPERATIONS if operations else NOT_ASKED,
     )
 
@@ -247,8 +247,8 @@ def _assignment(named: Sequence[NamedPartitions]) -> wire.DescribedAssignment:
     return wire.DescribedAssignment(
         topic_partitions=[
             wire.DescribedTopicPartitions(
-                topic_id=it.topic_id, topic_name=it.topic, partitions=list(it.partitions)
+                topic_id=topic.topic_id, topic_name=topic.topic, partitions=list(topic.partitions)
             )
-            for it in named
+            for topic in named
         ]
     )

@@ -161,7 +161,7 @@ def join_group(
         body.session_timeout_ms,
         body.rebalance_timeout_ms if has_timeout else body.session_timeout_ms,
         body.protocol_type,
-        tuple((it.name, it.metadata) for it in body.protocols),
+        tuple((protocol.name, protocol.metadata) for protocol in body.protocols),
         id_required=version >= ID_REQUIRED_SINCE,
         can_skip_assignment=version >= SKIP_ASSIGNMENT_SINCE,
         reason=body.reason,
@@ -183,9 +183,11 @@ def _joined(request: Request[wire.JoinGroupRequest], reply: Joined) -> wire.Join
         member_id=reply.member_id,
         members=[
             wire.JoinGroupResponseMember(
-                member_id=it.member_id, group_instance_id=it.instance_id, metadata=it.metadata
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata,
             )
-            for it in reply.members
+            for member in reply.members
         ],
     )
 
@@ -215,7 +217,7 @@ def sync_group(
         body.generation_id,
         body.protocol_type,
         body.protocol_name,
-        tuple((it.member_id, it.assignment) for it in body.assignments),
+        tuple((member.member_id, member.assignment) for member in body.assignments),
     )
     return then(services.groups.sync(command), _synced)
 
@@ -276,7 +278,10 @@ def leave_group(
     body = request.body
     many = request.api_version >= MANY_LEAVERS_SINCE
     leavers = (
-        tuple(Leaver(it.member_id, it.group_instance_id, it.reason) for it in body.members)
+        tuple(
+            Leaver(leaver.member_id, leaver.group_instance_id, leaver.reason)
+            for leaver in body.members
+        )
         if many
         else (Leaver(body.member_id),)
     )
@@ -287,9 +292,11 @@ def leave_group(
         return wire.LeaveGroupResponse(
             members=[
                 wire.MemberResponse(
-                    member_id=it.member_id, group_instance_id=it.instance_id, error_code=code
+                    member_id=leaver.member_id,
+                    group_instance_id=leaver.instance_id,
+                    error_code=code,
                 )
-                for it, code in zip(leavers, codes, strict=True)
+                for leaver, code in zip(leavers, codes, strict=True)
             ]
         )
 
@@ -354,14 +361,14 @@ def _described(
         protocol_data=group.protocol_name,
         members=[
             wire.DescribedGroupMember(
-                member_id=it.member_id,
-                group_instance_id=it.instance_id,
-                client_id=it.client_id,
-                client_host=it.client_host,
-                member_metadata=it.metadata,
-                member_assignment=it.assignment,
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
             )
-            for it in group.members
+            for member in group.members
         ],
         authorized_operations=_operations(request),
     )
@@ -396,12 +403,12 @@ def _listed(groups: Sequence[ListedGroup]) -> wire.ListGroupsResponse:
     return wire.ListGroupsResponse(
         groups=[
             wire.ListedGroup(
-                group_id=it.group_id,
-                protocol_type=it.protocol_type,
-                group_state=it.state,
-                group_type=it.type,
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state,
+                group_type=group.type,
             )
-            for it in groups
+            for group in groups
         ]
     )
 

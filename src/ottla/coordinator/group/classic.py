@@ -210,15 +210,15 @@ class ClassicMachine:
         snapshot = snapshot._replace(
             leader=new_id if old_id == old_leader else old_leader,
             members=tuple(
-                it._replace(
+                member._replace(
                     member_id=new_id,
                     rebalance_timeout_ms=command.rebalance_timeout_ms,
                     session_timeout_ms=command.session_timeout_ms,
                     subscription=metadata,
                 )
-                if it.member_id == old_id
-                else it
-                for it in snapshot.members
+                if member.member_id == old_id
+                else member
+                for member in snapshot.members
             ),
         )
 

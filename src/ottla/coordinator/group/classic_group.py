@@ -240,8 +240,10 @@ class ClassicGroup:
         `instead` puts other protocols in place of those of one member.
         """
         offers = [
-            instead[1] if instead is not None and it.member_id == instead[0] else it.protocols
-            for it in self.members.values()
+            instead[1]
+            if instead is not None and member.member_id == instead[0]
+            else member.protocols
+            for member in self.members.values()
         ]
         common = set.intersection(*({name for name, _ in offer} for offer in offers))
         votes: Counter[str] = Counter()
@@ -300,8 +302,8 @@ class ClassicGroup:
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
         return tuple(
-            JoinedMember(it.member_id, it.instance_id, it.metadata(self.protocol_name))
-            for it in self.members.values()
+            JoinedMember(member.member_id, member.instance_id, member.metadata(self.protocol_name))
+            for member in self.members.values()
         )
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
@@ -332,8 +334,8 @@ class ClassicGroup:
         if self.state is State.COMPLETING and snapshot.generation == self.generation:
             # It was taken from this group a moment ago: only the assignments are new.
             assert len(snapshot.members) == len(self.members)
-            for it in snapshot.members:
-                self.members[it.member_id].assignment = it.assignment
+            for saved in snapshot.members:
+                self.members[saved.member_id].assignment = saved.assignment
             self.to(State.STABLE, snapshot.since_ms)
             return
         known, self.members = self.members, {}
@@ -341,26 +343,26 @@ class ClassicGroup:
         self.supported.clear()
         self.awaiting_joins = 0
         self.leader = None
-        for it in snapshot.members:
-            offer = (snapshot.protocol or "", it.subscription)
-            member = known.get(it.member_id)
+        for saved in snapshot.members:
+            offer = (snapshot.protocol or "", saved.subscription)
+            member = known.get(saved.member_id)
             if member is None or offer not in member.protocols:
                 # Not the member that the record was taken from: it is being loaded.
                 member = ClassicMember(
-                    it.member_id,
-                    it.instance_id,
-                    it.client_id,
-                    it.client_host,
-                    it.rebalance_timeout_ms,
-                    it.session_timeout_ms,
+                    saved.member_id,
+                    saved.instance_id,
+                    saved.client_id,
+                    saved.client_host,
+                    saved.rebalance_timeout_ms,
+                    saved.session_timeout_ms,
                     snapshot.protocol_type,
                     (offer,),
                 )
-            member.instance_id = it.instance_id
-            member.client_id, member.client_host = it.client_id, it.client_host
-            member.rebalance_timeout_ms = it.rebalance_timeout_ms
-            member.session_timeout_ms = it.session_timeout_ms
-            member.assignment = it.assignment
+            member.instance_id = saved.instance_id
+            member.client_id, member.client_host = saved.client_id, saved.client_host
+            member.rebalance_timeout_ms = saved.rebalance_timeout_ms
+            member.session_timeout_ms = saved.session_timeout_ms
+            member.assignment = saved.assignment
             self.add(member, member.awaiting_join)
         self.protocol_type = snapshot.protocol_type
         self.generation = snapshot.generation
@@ -444,13 +446,15 @@ class ClassicGroup:
 
     def validate(self) -> None:
         members = self.members
-        assert all(member_id == it.member_id for member_id, it in members.items())
+        assert all(member_id == member.member_id for member_id, member in members.items())
         assert self.static_members == {
-            it.instance_id: it.member_id for it in members.values() if it.instance_id is not None
+            member.instance_id: member.member_id
+            for member in members.values()
+            if member.instance_id is not None
         }
-        offered = Counter(name for it in members.values() for name, _ in it.protocols)
+        offered = Counter(name for member in members.values() for name, _ in member.protocols)
         assert +self.supported == offered
-        waiting = [it for it in members.values() if it.awaiting_join is not None]
+        waiting = [member for member in members.values() if member.awaiting_join is not None]
         assert self.awaiting_joins == len(waiting)
         assert not self.pending & members.keys()
         assert self.pending_sync <= members.keys()
@@ -461,8 +465,9 @@ class ClassicGroup:
             assert members
             assert not waiting
             assert all(
-                self.protocol_name in [name for name, _ in it.protocols] for it in members.values()
+                self.protocol_name in [name for name, _ in member.protocols]
+                for member in members.values()
             )
         if self.state is not State.COMPLETING:
-            assert all(it.awaiting_sync is None for it in members.values())
+            assert all(member.awaiting_sync is None for member in members.values())
         assert self.state is State.PREPARING or self.initial_delay is None

@@ -195,7 +195,7 @@ class ClassicMembers:
             else:
                 codes.append(ErrorCode.NONE)
                 leaving[member.id] = member
-        reasons = ", ".join(it.reason for it in command.members if it.reason)
+        reasons = ", ".join(leaver.reason for leaver in command.members if leaver.reason)
         why = f"it left: {reasons}" if reasons else "it left"
         return self._remove(group, list(leaving.values()), codes, now, why)
 
@@ -203,7 +203,7 @@ class ClassicMembers:
 def _check_protocols(group: ConsumerGroup, command: Join) -> None:
     """A protocol that all classic members have, as a classic group would demand."""
     names = [name for name, _ in command.protocols]
-    common = any(group.classic_protocols[it] == group.classic_members for it in names)
+    common = any(group.classic_protocols[name] == group.classic_members for name in names)
     if command.protocol_type != CONSUMER_PROTOCOL or not common:
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 

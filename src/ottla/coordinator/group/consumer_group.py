@@ -138,7 +138,7 @@ class ConsumerMember(NamedTuple):
             self.revoking,
         )
 
-    def holding(self, it: CurrentAssignment) -> ConsumerMember:
+    def holding(self, current: CurrentAssignment) -> ConsumerMember:
         """The member when it has this."""
         # In most heartbeats of a rebalance: `_replace` would take three times as long.
         return ConsumerMember(
@@ -152,11 +152,11 @@ class ConsumerMember(NamedTuple):
             self.rebalance_timeout_ms,
             self.server_assignor,
             self.classic,
-            it.member_epoch,
-            it.previous_member_epoch,
-            it.state if type(it.state) is MemberState else MemberState(it.state),
-            it.assigned,
-            it.pending_revocation,
+            current.member_epoch,
+            current.previous_member_epoch,
+            current.state if type(current.state) is MemberState else MemberState(current.state),
+            current.assigned,
+            current.pending_revocation,
         )
 
 
@@ -205,7 +205,7 @@ class ConsumerGroup:
             return "Empty"
         if self.epoch > self.target_epoch:
             return "Assigning"
-        if all(it.has_reached(self.target_epoch) for it in self.members.values()):
+        if all(member.has_reached(self.target_epoch) for member in self.members.values()):
             return "Stable"
         return "Reconciling"
 
@@ -268,12 +268,14 @@ class ConsumerGroup:
         names = {name for name, count in self._names.items() if count > leaving[name]}
         if plus is not None:
             names |= plus.topics
-        for it in (self.resolved if resolved is None else resolved).values():
-            names |= it.topics
+        for match in (self.resolved if resolved is None else resolved).values():
+            names |= match.topics
         return names
 
     def is_subscribed(self, topic: str) -> bool:
-        return topic in self._names or any(topic in it.topics for it in self.resolved.values())
+        return topic in self._names or any(
+            topic in match.topics for match in self.resolved.values()
+        )
 
     def check_offset_commit(
         self,
@@ -333,7 +335,7 @@ class ConsumerGroup:
         return not self.members
 
     def tombstones(self) -> list[Record]:
-        return [encode(it) for it in self.end()]
+        return [encode(entry) for entry in self.end()]
 
     def end(self) -> Iterator[ConsumerEntry]:
         """The entries that make the group gone, in the order in which they make sense."""
@@ -369,7 +371,7 @@ class ConsumerGroup:
             case ConsumerMemberEntry(_, member_id, None):
                 member = self.members.pop(member_id, None)
                 if member is not None:
-                    self._forget_wishes(member)
+                    self._forget_subscription(member)
                     self._forget_holdings(member)
             case ConsumerMemberEntry(_, member_id, ConsumerMemberSnapshot() as about):
                 self._introduce(member_id, about)
@@ -388,7 +390,7 @@ class ConsumerGroup:
     def _introduce(self, member_id: str, about: ConsumerMemberSnapshot) -> None:
         old = self.members.get(member_id)
         if old is not None:
-            self._forget_wishes(old)
+            self._forget_subscription(old)
         topics = frozenset(about.topics)
         topics = self._wanted.setdefault(topics, topics)
         member = (old or ConsumerMember(member_id)).told(about, topics)
@@ -405,9 +407,9 @@ class ConsumerGroup:
         if member.instance_id is not None:
             self.static[member.instance_id] = member_id
         if len(self._wanted) > 16 + 2 * len(self.members):
-            self._wanted = {it.topics: it.topics for it in self.members.values()}
+            self._wanted = {member.topics: member.topics for member in self.members.values()}
 
-    def _forget_wishes(self, member: ConsumerMember) -> None:
+    def _forget_subscription(self, member: ConsumerMember) -> None:
         _uncount(self._names, member.topics)
         if member.regex:
             _uncount(self.regexes, (member.regex,))
@@ -457,18 +459,20 @@ class ConsumerGroup:
                 owners[one] = member.id
             assert member.epoch <= max(self.epoch, 0), f"{member} is ahead of the group"
             assert bool(member.revoking) == (member.state is MemberState.UNREVOKED), member
-        indexed = {(t, p): it for t, held in self.owners.items() for p, it in held.items()}
+        indexed = {(t, p): owner for t, held in self.owners.items() for p, owner in held.items()}
         assert indexed == owners, "the index of owners is wrong"
         assert self.target_epoch <= self.epoch
         assert self.targets.keys() <= self.members.keys(), "a target for nobody"
-        shared_out = Counter((t, p) for it in self.targets.values() for t in it for p in it[t])
+        shared_out = Counter(
+            (t, p) for target in self.targets.values() for t in target for p in target[t]
+        )
         assert not shared_out or max(shared_out.values()) == 1, "two members shall own a partition"
         members = self.members.values()
         assert self.static == {m.instance_id: m.id for m in members if m.instance_id is not None}
-        assert self._names == Counter(name for it in members for name in it.topics)
-        assert self.regexes == Counter(it.regex for it in members if it.regex)
+        assert self._names == Counter(name for member in members for name in member.topics)
+        assert self.regexes == Counter(member.regex for member in members if member.regex)
         assert self.resolved.keys() <= self.regexes.keys(), "a pattern that nobody subscribes to"
-        assert self.classic_members == sum(it.classic is not None for it in members)
+        assert self.classic_members == sum(member.classic is not None for member in members)
 
 
 def _each(member: ConsumerMember) -> Iterator[tuple[TopicId, int]]:

@@ -50,7 +50,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 SHORT_ID = 256
 """Characters of a group's id. There are longer ones, but not many."""
 _INT = 0xFFFFFFFF
-_COMPRESSION = {int(it): it for it in Compression}
+_COMPRESSION = {int(codec): codec for codec in Compression}
 
 T = TypeVar("T")
 Reply: TypeAlias = T | Deferred[T]
@@ -210,7 +210,7 @@ class Groups:
     def fetch_offsets(
         self, commands: Sequence[FetchOffsets]
     ) -> Reply[list[list[FetchedTopic] | KafkaError]]:
-        return gather([attempt(functools.partial(self.run, it)) for it in commands])
+        return gather([attempt(functools.partial(self.run, command)) for command in commands])
 
     def delete_offsets(self, command: DeleteOffsets) -> Reply[list[ErrorCode]]:
         check_group_id(command.group_id)
@@ -229,10 +229,10 @@ class Groups:
         """Group, partition and offset of everything committed in a topic, by the groups of all
         shards on this broker that are in service."""
         return [
-            it
+            committed
             for slot in self.host
             if slot.active and isinstance(slot.shard, GroupShard)
-            for it in slot.shard.offsets.committed_in(topic)
+            for committed in slot.shard.offsets.committed_in(topic)
         ]
 
     # ------------------------------------------------------------------ groups as a whole
@@ -243,10 +243,17 @@ class Groups:
         return then(gather(replies), _joined)
 
     def describe_groups(self, group_ids: Sequence[str]) -> Reply[list[DescribedGroup | KafkaError]]:
-        return gather([attempt(functools.partial(self.run, DescribeGroup(it))) for it in group_ids])
+        return gather(
+            [
+                attempt(functools.partial(self.run, DescribeGroup(group_id)))
+                for group_id in group_ids
+            ]
+        )
 
     def delete_groups(self, group_ids: Sequence[str]) -> Reply[list[KafkaError | None]]:
-        return gather([attempt(functools.partial(self.run, DeleteGroup(it))) for it in group_ids])
+        return gather(
+            [attempt(functools.partial(self.run, DeleteGroup(group_id))) for group_id in group_ids]
+        )
 
 
 def _id(image: ClusterImage, name: str) -> bytes:
@@ -255,12 +262,12 @@ def _id(image: ClusterImage, name: str) -> bytes:
 
 def _joined(lists: Sequence[list[ListedGroup] | KafkaError]) -> list[ListedGroup]:
     groups = []
-    for it in lists:
-        if isinstance(it, KafkaError):
-            if it.code is ErrorCode.NOT_COORDINATOR:
+    for reply in lists:
+        if isinstance(reply, KafkaError):
+            if reply.code is ErrorCode.NOT_COORDINATOR:
                 continue  # the shard went elsewhere meanwhile, and is listed there
-            raise it
-        groups += it
+            raise reply
+        groups += reply
     return groups
 
 

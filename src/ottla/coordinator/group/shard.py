@@ -253,14 +253,14 @@ class GroupShard:
                 name or "",
                 tuple(
                     DescribedMember(
-                        it.member_id,
-                        it.instance_id,
-                        it.client_id,
-                        it.client_host,
-                        it.metadata(name) if stable else b"",
-                        it.assignment,
+                        member.member_id,
+                        member.instance_id,
+                        member.client_id,
+                        member.client_host,
+                        member.metadata(name) if stable else b"",
+                        member.assignment,
                     )
-                    for it in group.members.values()
+                    for member in group.members.values()
                 ),
             )
         )

@@ -107,7 +107,10 @@ class SubscribableTopics:
     def assignable(self, ids: Iterable[TopicId]) -> dict[TopicId, AssignableTopic]:
         """What an assignor has to know about topics that exist."""
         names = self.image.topic_names
-        return {it: self._describe(self.image.topics[names[it]]).assignable for it in ids}
+        return {
+            topic_id: self._describe(self.image.topics[names[topic_id]]).assignable
+            for topic_id in ids
+        }
 
     def hash(self, names: Iterable[str]) -> int:
         """The number that stands for the state of these topics."""
@@ -133,7 +136,11 @@ class SubscribableTopics:
         racks: tuple[frozenset[str], ...] = ()
         if self._racks:
             racks = tuple(
-                frozenset(self._racks[it] for it in partition.replicas if it in self._racks)
+                frozenset(
+                    self._racks[broker_id]
+                    for broker_id in partition.replicas
+                    if broker_id in self._racks
+                )
                 for partition in topic.partitions
             )
             if not any(racks):
