@@ -48,7 +48,7 @@ from ottla.protocol.messages import groups as wire
 from ottla.runtime.waiters import Deferred
 
 MANY_KEYS = 4
-GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
+GROUP_KEY, TRANSACTION_KEY = 0, 1
 
 REBALANCE_TIMEOUT_SINCE = 1
 ID_REQUIRED_SINCE = 4

@@ -91,7 +91,7 @@ class ClassicGroup:
 
     __slots__ = (
         "added_meanwhile", "awaiting_joins", "generation", "id", "initial_delay", "leader",
-        "members", "pending", "pending_sync", "previous_state", "protocol_name", "protocol_type",
+        "members", "pending", "pending_sync", "protocol_name", "protocol_type",
         "since_ms", "state", "static_members", "subscribed", "supported",
     )  # fmt: skip
 
@@ -113,7 +113,6 @@ class ClassicGroup:
         self.subscribed: frozenset[str] | None = None  # None: not known
         # soft
         self.state = State.EMPTY
-        self.previous_state = State.EMPTY
         self.pending: set[str] = set()  # ids given to clients that have not come back with them
         self.pending_sync: set[str] = set()  # members that have not asked for their assignment
         self.initial_delay: tuple[int, int] | None = None  # its length, and what may follow it
@@ -273,7 +272,7 @@ class ClassicGroup:
     # ------------------------------------------------------------------ generations
 
     def to(self, state: State, now_ms: int) -> None:
-        self.previous_state, self.state = self.state, state
+        self.state = state
         self.since_ms = now_ms
 
     def begin_generation(self, now_ms: int) -> None:
@@ -379,9 +378,6 @@ class ClassicGroup:
 
     def is_empty(self) -> bool:
         return self.state is State.EMPTY
-
-    def has_member(self, member_id: str) -> bool:
-        return member_id in self.members
 
     def check_offset_commit(
         self,

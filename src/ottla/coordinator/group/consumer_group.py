@@ -212,9 +212,6 @@ class ConsumerGroup:
     def is_empty(self) -> bool:
         return not self.members
 
-    def has_member(self, member_id: str) -> bool:
-        return member_id in self.members
-
     def member(self, member_id: str) -> ConsumerMember:
         """UNKNOWN_MEMBER_ID unless there is one."""
         member = self.members.get(member_id)

@@ -98,8 +98,6 @@ class Group(Protocol):
         """Whether it has no members."""
         ...
 
-    def has_member(self, member_id: str) -> bool: ...
-
     def check_offset_commit(
         self,
         member_id: str,
