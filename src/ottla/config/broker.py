@@ -73,7 +73,7 @@ class BrokerConfig(
 
     @property
     def static(self) -> Texts:
-        """What the file and the flags said."""
+        """What the file and the flags set."""
         return self.layers[-1]
 
     @property

@@ -123,7 +123,7 @@ class Host:
     # ------------------------------------------------------------------ leadership
 
     def apply(self, change: ImageChange) -> None:
-        """Follow the cluster: load what has become ours, let go what is no longer."""
+        """Follow the cluster: load partitions that this broker leads now, unload the others."""
         self.image = change.new
         if self._closed or self.topic not in change.topics:
             return
@@ -175,7 +175,7 @@ class Host:
             await asyncio.wait(loading)
 
     async def close(self) -> None:
-        """Let go of everything, and take on nothing any more."""
+        """Unload everything, and load nothing any more."""
         self._closed = True
         tasks = [slot.loading for slot in self if slot.loading is not None]
         for slot in self:

@@ -48,7 +48,7 @@ class Written(tuple[bytes, bytes | None]):
 
 
 class Now(NamedTuple):
-    """A moment, twice: time-outs must not mind when somebody sets the clock."""
+    """A moment by two clocks, because time-outs must not change when the wall clock is set."""
 
     wall_ms: int
     """Milliseconds since the epoch: what is written into records."""
@@ -130,7 +130,7 @@ class Shard(Protocol):
     ) -> None:
         """Apply one record, either just appended or read while loading.
 
-        One that was just appended may come with what it means, as its machine has said.
+        A record that was just appended may come with its decoded `meaning`, as the machine gave it.
 
         With a producer id the record is part of a transaction: it counts when `end_transaction`
         says so.

@@ -5,7 +5,7 @@ Versions   ConsumerGroupHeartbeat 0-1, ConsumerGroupDescribe 0-1. Version 1 of t
 Behaviour  A pattern is in RE2's syntax and is matched after the heartbeat that brings it has been
            answered: what it finds comes with one of the next.
            Without `consumer` among `group.coordinator.rebalance.protocols` both are refused with
-           UNSUPPORTED_VERSION, and clients fall back to nothing: they say so and stop.
+           UNSUPPORTED_VERSION. Clients have nothing to fall back to: they report it and stop.
 Odd        A group that does not exist, or is a classic one, is GROUP_ID_NOT_FOUND; a classic group
            that may not be upgraded is so too.
 Not done   Authorization: a pattern finds every topic.

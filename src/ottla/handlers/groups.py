@@ -5,7 +5,8 @@ Versions   FindCoordinator 0-6, JoinGroup 0-9, Heartbeat 0-4, LeaveGroup 0-5, Sy
 Behaviour  FindCoordinator makes the offsets topic when it is asked for the first time. Kafka
            answers that COORDINATOR_NOT_AVAILABLE and makes it meanwhile; we make it and answer,
            which spares the client a retry.
-           JoinGroup and SyncGroup are answered when the group has got there. Other requests on the
+           JoinGroup and SyncGroup are answered when all members have joined, and when the leader
+           has sent its assignment. Other requests on the
            same connection are handled meanwhile; their answers wait their turn.
            What is refused with a member's id in hand (MEMBER_ID_REQUIRED) says it in the answer.
 Odd        DescribeGroups knows classic groups only. Up to version 5 an unknown group is no error
@@ -13,7 +14,7 @@ Odd        DescribeGroups knows classic groups only. Up to version 5 an unknown 
            Up to version 2 LeaveGroup is for one member, whose error is the answer's.
 Not done   Transaction coordinators: a transactional id is answered with
            TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients take as final; with a retriable
-           code a transactional producer would wait for ever without a word.
+           code a transactional producer would wait for ever without an error.
 See        KIP-62, KIP-345, KIP-394, KIP-430, KIP-518, KIP-559, KIP-699, KIP-800, KIP-814, KIP-848,
            KIP-1043
 """

@@ -4,8 +4,8 @@ A rebalance in two phases. Everybody joins; when all have, or time is up, the ge
 each is told so, the leader with everybody's subscription. Then everybody syncs; the leader brings
 the assignments, which are written down and handed out.
 
-Here is what members may ask, and what becomes of it; how a rebalance goes on, and how long it may
-take, is in phases.py. The generation lives in memory from the end of the join phase on, and is in
+This module handles the members' requests; how a rebalance proceeds, and how long it may take, is in
+phases.py. The generation lives in memory from the end of the join phase on, and is in
 the log once the leader has synced.
 """
 

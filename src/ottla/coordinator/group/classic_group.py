@@ -75,7 +75,7 @@ class ClassicMember:
     def may_be_silent(self) -> bool:
         """Whether it is the coordinator's turn, so that no heartbeat can be expected.
 
-        A new member is let go nevertheless: its client may be gone, and without an id it cannot
+        A new member is removed nevertheless: its client may be gone, and without an id it cannot
         come back as the same.
         """
         if self.is_new:

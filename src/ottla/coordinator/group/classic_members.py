@@ -1,6 +1,6 @@
 """Members of a consumer group that still speak the classic protocol (KIP-848's migration).
 
-They are led through the new protocol in the words of the old one. A member's epoch is its
+They take part in the new protocol by the requests of the old one. A member's epoch is its
 generation, and every Join is answered at once, for there is nobody to wait for. Sync brings what
 the member owns by now. Heartbeat tells it to join again whenever there is something for it to do: a
 new epoch, partitions to give up, partitions that have become free. All are followers; the broker

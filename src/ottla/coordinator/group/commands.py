@@ -1,9 +1,10 @@
 """What can be asked of a group, and what comes back: the vocabulary between handlers and machines.
 
 One class per request, in the machines' words and free of wire versions: where a version of a
-request changes what is to be done, the handler turns it into a flag. Every command names its group,
-which is how the service finds the shard. What fails as a whole is a raised KafkaError; JoinGroup's
-replies carry their error, because they tell the member its id with it.
+request changes what is to be done, the handler turns it into a flag. A command has the id of its
+group, by which the service finds the shard; those without one are for every shard. What fails as a
+whole is a raised KafkaError; JoinGroup's replies carry their error, because they tell the member
+its id with it.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class ConsumerHeartbeat(NamedTuple):
 
 
 class ConsumerAlive(NamedTuple):
-    """The answer: the member's epoch, and what it shall own when that has changed."""
+    """The answer: the member's epoch, and what it is to own when that has changed."""
 
     member_id: str
     epoch: int

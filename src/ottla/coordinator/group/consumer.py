@@ -1,9 +1,9 @@
-"""The consumer protocol (KIP-848), as Kafka 4.2 does it: one heartbeat that says and brings all.
+"""The consumer protocol (KIP-848), as Kafka 4.2 does it: the heartbeat is its only request.
 
-A member joins, changes its mind, reports what it owns, and leaves by the same request; the answer
-tells it its epoch and, when that has changed, what it shall own. There is no moment at which all
-members must be present: see `consumer_group` for the epochs, `revision` for what a heartbeat sets
-in motion, `reconcile` for how a partition changes hands, `clocks` for how long it may take.
+A member joins, changes its subscription, reports what it owns, and leaves by that request; the
+answer tells it its epoch and, when that has changed, what it is to own. There is no moment at which
+all members must be present: see `consumer_group` for the epochs, `revision` for what a heartbeat
+sets in motion, `reconcile` for how a partition changes hands, `clocks` for how long it may take.
 
 A member that is removed is fenced: it must drop everything and join anew. Most heartbeats say
 nothing new; those cost a few comparisons and no record.
@@ -116,7 +116,7 @@ class ConsumerMachine:
 
     def _topics(self) -> SubscribableTopics:
         """The topics of the newest image."""
-        self._subscribable.look(self._state.image)
+        self._subscribable.follow(self._state.image)
         return self._subscribable
 
     # ------------------------------------------------------------------ heartbeat
@@ -364,7 +364,8 @@ class ConsumerMachine:
             group.apply(entry)
 
     def loaded(self, now: Now) -> list[Any]:
-        """Members have a session's time to be heard of, and as long as before to let go."""
+        """Members have a whole session to send a heartbeat, and the whole rebalance timeout to give
+        up partitions."""
         for group in self._state.groups.values():
             if isinstance(group, ConsumerGroup):
                 self._clocks.start(group, now)

@@ -1,11 +1,11 @@
-"""The state of a consumer group: members, epochs, who shall own what and who does (KIP-848).
+"""The state of a consumer group: members, epochs, who is to own what and who does (KIP-848).
 
 Three epochs tell how far things have come. The *group epoch* grows when something happens that
-calls for a new assignment: a member comes, goes or changes its mind, a subscribed topic changes.
-The *target epoch* is the group epoch for which an assignor has shared out the partitions. A
-*member's epoch* is the target it has reached, and it reaches one only after it has given up what
-the target does not give it. So each moves towards its target on its own, nobody waits for all,
-and a partition is given to its next owner when the previous one has let go of it.
+calls for a new assignment: a member comes, goes or changes its subscription, a subscribed topic
+changes. The *target epoch* is the group epoch for which an assignor has shared out the partitions.
+A *member's epoch* is the target it has reached, and it reaches one only after it has given up what
+the target does not give it. So each moves towards its target on its own, nobody waits for all, and
+a partition is given to its next owner when the previous one has let go of it.
 
 State changes only in `apply`, entry by entry; `consumer` decides, and never touches it. What
 is asked often (who holds a partition, which topics are subscribed) is kept up to date there.
@@ -62,7 +62,7 @@ class MemberState(IntEnum):
     STABLE = 0
     """It has what it may have at its epoch."""
     UNREVOKED = 1
-    """It has to give up partitions first, and has not said that it did."""
+    """It has to give up partitions first, and has not reported that it did."""
     UNRELEASED = 2
     """It waits for partitions that others have not given up yet."""
     UNKNOWN = 127
@@ -119,7 +119,7 @@ class ConsumerMember(NamedTuple):
         )
 
     def told(self, about: ConsumerMemberSnapshot, topics: frozenset[str]) -> ConsumerMember:
-        """The member after it has said this about itself; `topics` are those it names there."""
+        """The member with these changes to its description; `topics` are those it subscribes to."""
         return ConsumerMember(
             self.id,
             about.instance_id,

@@ -128,7 +128,7 @@ class TargetEpochEntry(NamedTuple):
 
 
 class TargetAssignmentEntry(NamedTuple):
-    """Type 7: what a member shall own."""
+    """Type 7: what a member is to own."""
 
     group_id: str
     member_id: str

@@ -4,7 +4,7 @@ A classic group of consumers becomes a consumer group when the first member of t
 joins it; its members stay and are served as before (`classic_members`), each with its generation as
 its epoch and its assignment as its target. A consumer group becomes a classic one when its last
 member of the new protocol has gone and classic ones are left; they are made to rebalance.
-An empty group of either kind gives way to the other without a word.
+An empty group of either kind is simply replaced by one of the other kind.
 
 `group.consumer.migration.policy` says which of the two ways is open. Where the way is closed the
 newcomer is refused with GROUP_ID_NOT_FOUND, for a group of that kind there is none.
@@ -240,7 +240,7 @@ def downgrade(
     *,
     instead: ConsumerMember | None = None,
 ) -> Downgrade | None:
-    """What makes a classic group of a consumer group that some members leave, if it shall be one.
+    """The downgrade of a consumer group that some members leave; None if it stays what it is.
 
     `instead` is a static member that comes in place of the one who goes.
     """

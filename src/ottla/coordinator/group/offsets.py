@@ -4,8 +4,8 @@ The offsets are kept per group, topic and partition, each with the position of i
 log. An offset committed in a transaction is pending until the transaction ends; then it counts,
 unless a later record has committed the same partition since (compaction may reorder the two).
 
-Who may commit or read is for the group to say (`group.Group`). A commit of nobody's, to a group
-that does not exist, makes a simple group: one without members that keeps offsets.
+The group decides who may commit or read (`group.Group`). A commit without a member, to a group that
+does not exist, makes a simple group: one without members that keeps offsets.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Revision:
         self.before: ConsumerMember
         self.member: ConsumerMember
         self.replaced: ConsumerMember | None = None
-        # what becomes of the group
+        # the group's next state
         self.epoch = group.epoch
         self.target_epoch = group.target_epoch
         self._target: Partitions | None = None
@@ -104,13 +104,13 @@ class Revision:
     # ------------------------------------------------------------------ what it wants
 
     def update(self, now: Now, changes: Mapping[str, Any]) -> None:
-        """Take over what the member has said about itself."""
+        """Take over what the member reports about itself."""
         before = self.before
         if not changes and not self._group.regexes and before.id in self._group.members:
-            return  # nothing, as most do
-        news = {name: value for name, value in changes.items() if value != getattr(before, name)}
-        self.member = member = before._replace(**news) if news else before
-        if news or (member.id not in self._group.members and self.replaced is None):
+            return  # most heartbeats change nothing
+        new = {name: value for name, value in changes.items() if value != getattr(before, name)}
+        self.member = member = before._replace(**new) if new else before
+        if new or (member.id not in self._group.members and self.replaced is None):
             self._add(ConsumerMemberEntry(self._group.id, member.id, member.about()))
         if member.topics != before.topics:
             self.resubscribed = self.calls_for_assignment = True

@@ -1,4 +1,4 @@
-"""Groups: the door to the group coordinator for handlers.
+"""Groups: the group coordinator as handlers see it.
 
 It finds the shard of a group (which belongs to the partition of `__consumer_offsets` that the hash
 of its id names), runs the command there and gives the reply, or a Deferred of it. What Kafka checks
@@ -48,7 +48,7 @@ from ottla.runtime.workers import Workers
 
 OFFSETS_TOPIC = "__consumer_offsets"
 SHORT_ID = 256
-"""Characters of a group's id. There are longer ones, but not many."""
+"""Characters of a group's id up to which its hash is remembered."""
 _INT = 0xFFFFFFFF
 _COMPRESSION = {int(codec): codec for codec in Compression}
 
@@ -286,9 +286,9 @@ def _short_hash(group_id: str) -> int:
 
 
 def _long_hash(group_id: str) -> int:
-    """The same for ids that nobody has but who wants to be a nuisance: not one character after the
+    """The same for very long ids, which only a hostile client has: not one character after the
     other, which takes milliseconds, but all at once. They are the digits of a large number, 64 bits
-    for each, and the upper half of them is folded into the lower one until one is left."""
+    each, whose upper half is folded into the lower one until one digit is left."""
     units = _utf16(group_id)
     count = len(units) // 2
     size = 1 << (count - 1).bit_length()  # zeros in front change nothing

@@ -4,7 +4,8 @@ It owns no rules. Commands go to the machine that knows them, by the kind of the
 group; records go to the machine that wrote them; so do time-outs. The machines share `ShardState`.
 
 A group of the consumer protocol may have members that speak the classic one: their Join, Sync,
-Heartbeat and Leave go to the consumer machine. An empty group of one kind gives way to the other.
+Heartbeat and Leave go to the consumer machine. An empty group of one kind is replaced by a group of
+the other kind when a member of that kind joins.
 """
 
 from __future__ import annotations
