@@ -271,6 +271,8 @@ class Consumer:
                 if isinstance(outcome, KafkaError) and self._is_over(outcome):
                     return
             beat = yield Heartbeat(GROUP, self.id, self.instance, self.generation)
+            if beat is ErrorCode.REBALANCE_IN_PROGRESS:
+                return
             if isinstance(beat, KafkaError) and self._is_over(beat):
                 return
             if self.rng.random() < self.world.leave_chance and self.instance is None:

@@ -250,15 +250,13 @@ def heartbeat(
             Heartbeat(body.group_id, body.member_id, body.group_instance_id, body.generation_id)
         )
     except KafkaError as error:
-        # A rebalance is announced in this way: an answer like any other, and no failure.
+        # How a member learns that it is a member no longer: not counted as a failure.
         return wire.HeartbeatResponse(error_code=error.code)
-    if reply is None:
-        return wire.HeartbeatResponse()
     return then(reply, _alive)
 
 
-def _alive(_: None) -> wire.HeartbeatResponse:
-    return wire.HeartbeatResponse()
+def _alive(code: ErrorCode) -> wire.HeartbeatResponse:
+    return wire.HeartbeatResponse(error_code=code)
 
 
 def _leave_failed(

@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
 
-_ALIVE = Result()
+ALIVE = Result(ErrorCode.NONE)
+REBALANCING = Result(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,9 +324,7 @@ class ClassicMachine:
         if command.generation != group.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         self._phases.touch(group, member, now)
-        if group.state is State.PREPARING:
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        return _ALIVE
+        return REBALANCING if group.state is State.PREPARING else ALIVE
 
     def leave(self, group: ClassicGroup, command: Leave, now: Now) -> Result:
         out = Outcome()

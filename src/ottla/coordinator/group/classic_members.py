@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ottla.coordinator.group.assignors import Partitions
-from ottla.coordinator.group.classic import ClassicMachine
+from ottla.coordinator.group.classic import ALIVE, REBALANCING, ClassicMachine
 from ottla.coordinator.group.clocks import Clocks
 from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync, Synced
 from ottla.coordinator.group.consumer_group import ConsumerGroup, ConsumerMember, MemberState
@@ -27,8 +27,6 @@ from ottla.coordinator.shard import Now, Result
 from ottla.errors import ErrorCode, KafkaError
 
 Remove = Callable[[ConsumerGroup, Sequence[ConsumerMember], object, Now, str], Result]
-
-_ALIVE = Result()
 
 
 class ClassicMembers:
@@ -181,8 +179,8 @@ class ClassicMembers:
             or (member.state is MemberState.UNRELEASED and not _must_wait(group, member))
         ):
             self._clocks.await_join(group.id, member, now)
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        return _ALIVE
+            return REBALANCING
+        return ALIVE
 
     def leave(self, group: ConsumerGroup, command: Leave, now: Now) -> Result:
         codes: list[ErrorCode] = []

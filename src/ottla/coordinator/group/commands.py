@@ -85,7 +85,8 @@ class Synced(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Heartbeat. The most frequent command by far, hence a tuple."""
+    """Heartbeat. The answer is NONE or REBALANCE_IN_PROGRESS: an ErrorCode that is not raised, for
+    this is how every member learns of every rebalance."""
 
     group_id: str
     member_id: str

@@ -185,14 +185,14 @@ class Groups:
         reply: Reply[Synced] = self.run(command)
         return reply
 
-    def heartbeat(self, command: Heartbeat) -> Reply[None]:
+    def heartbeat(self, command: Heartbeat) -> Reply[ErrorCode]:
         """While the group is being loaded any heartbeat is right: nobody can know better."""
         check_group_id(command.group_id)
         try:
-            reply: Reply[None] = self.run(command)
+            reply: Reply[ErrorCode] = self.run(command)
         except KafkaError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                return None
+                return ErrorCode.NONE
             raise
         return reply
 
