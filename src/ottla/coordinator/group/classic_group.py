@@ -83,7 +83,10 @@ class ClassicMember:
         return self.awaiting_join is not None or self.awaiting_sync is not None
 
     def metadata(self, protocol: str | None) -> bytes:
-        return next(metadata for name, metadata in self.protocols if name == protocol)
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        raise LookupError(f"{self.member_id} does not support {protocol}")
 
 
 class ClassicGroup:
@@ -161,9 +164,10 @@ class ClassicGroup:
         parked: Parked | None,
     ) -> None:
         """A member joins again, with what it now offers."""
-        self.supported.subtract(name for name, _ in member.protocols)
-        member.protocols = protocols
-        self.supported.update(name for name, _ in protocols)
+        if protocols != member.protocols:
+            self.supported.subtract(name for name, _ in member.protocols)
+            member.protocols = protocols
+            self.supported.update(name for name, _ in protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
         self.awaiting_joins += (parked is not None) - (member.awaiting_join is not None)
@@ -244,6 +248,9 @@ class ClassicGroup:
             else member.protocols
             for member in self.members.values()
         ]
+        favourites = {offer[0][0] for offer in offers}
+        if len(favourites) == 1:
+            return favourites.pop()  # all prefer it, so all support it
         common = set.intersection(*({name for name, _ in offer} for offer in offers))
         votes: Counter[str] = Counter()
         for offer in offers:
@@ -260,12 +267,10 @@ class ClassicGroup:
             return frozenset()
         if self.protocol_name is None:
             return None
+        # Most members of a group subscribe alike: what is equal is read once.
+        subscriptions = {member.metadata(self.protocol_name) for member in self.members.values()}
         try:
-            return frozenset(
-                topic
-                for member in self.members.values()
-                for topic in read_topics(member.metadata(self.protocol_name))
-            )
+            return frozenset(topic for data in subscriptions for topic in read_topics(data))
         except ValueError:
             return None
 
