@@ -353,36 +353,35 @@ class ConsumerGroup:
 
     def apply(self, entry: ConsumerEntry) -> None:
         """Replay one entry. Deleting what is not there is nothing: compaction may have been."""
-        if isinstance(entry, CurrentAssignmentEntry):  # most are, and `match` takes its time
+        if isinstance(entry, CurrentAssignmentEntry):  # most are; `match` would take longer
             if entry.value is not None:
                 self._hand_over(entry.member_id, entry.value)
             elif entry.member_id in self.members:
                 self._hand_over(entry.member_id, _GONE)
             return
-        match entry:
-            case TargetAssignmentEntry(_, member_id, target):
-                if target is None:
-                    self.targets.pop(member_id, None)
-                else:
-                    self.targets[member_id] = target
-            case ConsumerMemberEntry(_, member_id, None):
-                member = self.members.pop(member_id, None)
-                if member is not None:
-                    self._forget_subscription(member)
-                    self._forget_holdings(member)
-            case ConsumerMemberEntry(_, member_id, ConsumerMemberSnapshot() as about):
-                self._introduce(member_id, about)
-            case ConsumerGroupEntry(_, epoch, metadata_hash):
-                self.epoch = epoch or 0
-                self.metadata_hash = metadata_hash
-            case TargetEpochEntry(_, epoch):
-                self.target_epoch = LEFT_EPOCH if epoch is None else epoch
-            case RegexEntry(_, regex, None):
-                self.resolved.pop(regex, None)
-            case RegexEntry(_, regex, ResolvedRegex() as resolved):
-                self.resolved[regex] = resolved
-            case ConsumerTopicsEntry(_, present):
-                self.has_topics_record = present
+        if isinstance(entry, TargetAssignmentEntry):
+            if entry.value is None:
+                self.targets.pop(entry.member_id, None)
+            else:
+                self.targets[entry.member_id] = entry.value
+        elif isinstance(entry, ConsumerMemberEntry):
+            if entry.value is not None:
+                self._introduce(entry.member_id, entry.value)
+            elif (member := self.members.pop(entry.member_id, None)) is not None:
+                self._forget_subscription(member)
+                self._forget_holdings(member)
+        elif isinstance(entry, ConsumerGroupEntry):
+            self.epoch = entry.epoch or 0
+            self.metadata_hash = entry.metadata_hash
+        elif isinstance(entry, TargetEpochEntry):
+            self.target_epoch = LEFT_EPOCH if entry.epoch is None else entry.epoch
+        elif isinstance(entry, RegexEntry):
+            if entry.value is None:
+                self.resolved.pop(entry.regex, None)
+            else:
+                self.resolved[entry.regex] = entry.value
+        else:
+            self.has_topics_record = entry.present
 
     def _introduce(self, member_id: str, about: ConsumerMemberSnapshot) -> None:
         old = self.members.get(member_id)
@@ -493,30 +492,28 @@ def encode(entry: ConsumerEntry) -> Record:
 
 def _record(entry: ConsumerEntry) -> Record:
     group_id = entry.group_id
-    if isinstance(entry, CurrentAssignmentEntry):  # most are, and `match` takes its time
+    if isinstance(entry, CurrentAssignmentEntry):  # most are; `match` would take longer
         if entry.value is None:
             return journal.current_assignment_tombstone(group_id, entry.member_id)
         return journal.current_assignment(group_id, entry.member_id, entry.value)
-    match entry:
-        case TargetAssignmentEntry(_, member_id, target):
-            if target is None:
-                return journal.target_assignment_tombstone(group_id, member_id)
-            return journal.target_assignment(group_id, member_id, target)
-        case ConsumerGroupEntry(_, None):
+    if isinstance(entry, TargetAssignmentEntry):
+        if entry.value is None:
+            return journal.target_assignment_tombstone(group_id, entry.member_id)
+        return journal.target_assignment(group_id, entry.member_id, entry.value)
+    if isinstance(entry, ConsumerMemberEntry):
+        if entry.value is None:
+            return journal.consumer_member_tombstone(group_id, entry.member_id)
+        return journal.consumer_member(group_id, entry.member_id, entry.value)
+    if isinstance(entry, ConsumerGroupEntry):
+        if entry.epoch is None:
             return journal.consumer_group_tombstone(group_id)
-        case ConsumerGroupEntry(_, int() as epoch, metadata_hash):
-            return journal.consumer_group(group_id, epoch, metadata_hash)
-        case ConsumerMemberEntry(_, member_id, None):
-            return journal.consumer_member_tombstone(group_id, member_id)
-        case ConsumerMemberEntry(_, member_id, ConsumerMemberSnapshot() as about):
-            return journal.consumer_member(group_id, member_id, about)
-        case TargetEpochEntry(_, None):
+        return journal.consumer_group(group_id, entry.epoch, entry.metadata_hash)
+    if isinstance(entry, TargetEpochEntry):
+        if entry.epoch is None:
             return journal.target_epoch_tombstone(group_id)
-        case TargetEpochEntry(_, int() as epoch):
-            return journal.target_epoch(group_id, epoch)
-        case RegexEntry(_, regex, None):
-            return journal.regex_tombstone(group_id, regex)
-        case RegexEntry(_, regex, ResolvedRegex() as resolved):
-            return journal.regex(group_id, regex, resolved)
-        case _:
-            return journal.consumer_topics_tombstone(group_id)
+        return journal.target_epoch(group_id, entry.epoch)
+    if isinstance(entry, RegexEntry):
+        if entry.value is None:
+            return journal.regex_tombstone(group_id, entry.regex)
+        return journal.regex(group_id, entry.regex, entry.value)
+    return journal.consumer_topics_tombstone(group_id)

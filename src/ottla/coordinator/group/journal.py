@@ -200,10 +200,17 @@ def _key(message: Any) -> bytes:
     return b"".join(parts)
 
 
+# The keys of records about a member of a consumer group differ in their first two bytes only.
+_MEMBER = _PREFIX.pack(5)
+_TARGET = _PREFIX.pack(7)
+_CURRENT = _PREFIX.pack(8)
+
+
 @functools.lru_cache(maxsize=16_384)
-def _member_key(kind: Callable[..., Any], group_id: str, member_id: str) -> bytes:
-    """Of a record about one member; the same ones are written again and again."""
-    return _key(kind(group_id=group_id, member_id=member_id))
+def _member_ids(group_id: str, member_id: str) -> bytes:
+    """The rest of such a key; the same ones are written again and again."""
+    key = wire.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
+    return _key(key)[len(_MEMBER) :]
 
 
 def _value(message: Any, version: int) -> bytes:
@@ -364,11 +371,11 @@ def consumer_member(group_id: str, member_id: str, member: ConsumerMemberSnapsho
         ),
         CONSUMER_VERSION,
     )
-    return _member_key(wire.ConsumerGroupMemberMetadataKey, group_id, member_id), value
+    return _MEMBER + _member_ids(group_id, member_id), value
 
 
 def consumer_member_tombstone(group_id: str, member_id: str) -> Record:
-    return _member_key(wire.ConsumerGroupMemberMetadataKey, group_id, member_id), None
+    return _MEMBER + _member_ids(group_id, member_id), None
 
 
 def target_epoch(group_id: str, epoch: int) -> Record:
@@ -384,19 +391,19 @@ def target_epoch_tombstone(group_id: str) -> Record:
 
 def target_assignment(group_id: str, member_id: str, partitions: Partitions) -> Record:
     return (
-        _member_key(wire.ConsumerGroupTargetAssignmentMemberKey, group_id, member_id),
+        _TARGET + _member_ids(group_id, member_id),
         b"\0\0%b\0" % _packed(partitions),
     )
 
 
 def target_assignment_tombstone(group_id: str, member_id: str) -> Record:
-    return _member_key(wire.ConsumerGroupTargetAssignmentMemberKey, group_id, member_id), None
+    return _TARGET + _member_ids(group_id, member_id), None
 
 
 def current_assignment(group_id: str, member_id: str, value: CurrentAssignment) -> Record:
     epoch, previous_epoch, state, assigned, revoking = value
     return (
-        _member_key(wire.ConsumerGroupCurrentMemberAssignmentKey, group_id, member_id),
+        _CURRENT + _member_ids(group_id, member_id),
         b"%b%b%b\0"
         % (
             _pack_epochs(CONSUMER_VERSION, epoch, previous_epoch, state),
@@ -407,7 +414,7 @@ def current_assignment(group_id: str, member_id: str, value: CurrentAssignment) 
 
 
 def current_assignment_tombstone(group_id: str, member_id: str) -> Record:
-    return _member_key(wire.ConsumerGroupCurrentMemberAssignmentKey, group_id, member_id), None
+    return _CURRENT + _member_ids(group_id, member_id), None
 
 
 def regex(group_id: str, expression: str, value: ResolvedRegex) -> Record:
