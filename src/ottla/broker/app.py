@@ -43,7 +43,7 @@ from ottla.config.setting import ConfigError
 from ottla.controller.service import Controller
 from ottla.coordinator.group.classic import ClassicMachine
 from ottla.coordinator.group.consumer import ConsumerMachine
-from ottla.coordinator.group.members import ShardState
+from ottla.coordinator.group.group import ShardState
 from ottla.coordinator.group.service import Groups
 from ottla.dispatch.context import Services
 from ottla.dispatch.dispatcher import Dispatcher

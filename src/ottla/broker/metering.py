@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from ottla.coordinator.group.members import Counts, GroupType
+from ottla.coordinator.group.group import Counts, GroupType
 from ottla.dispatch.context import Services
 from ottla.net.listener import Listeners
 from ottla.records import walker

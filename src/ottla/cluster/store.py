@@ -212,7 +212,7 @@ class MetadataStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """End every session of this client and let go of everything. May be called twice."""
+        """End every session of this client and free its resources. May be called twice."""
         ...
 
 

@@ -221,7 +221,10 @@ class ClassicConsumer:
     # ------------------------------------------------------------------ the rest
 
     def heartbeat(self) -> None:
-        self.world.runner.run(Heartbeat(GROUP, self.member_id, self.instance_id, self.generation))
+        beat = Heartbeat(GROUP, self.member_id, self.instance_id, self.generation)
+        code = self.world.runner.run(beat)
+        if code:
+            raise KafkaError(code)
 
     def leave(self) -> list[ErrorCode]:
         self.owned = frozenset()

@@ -13,10 +13,10 @@ from typing import Any
 
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.group.assignors import Partitions
+from ottla.coordinator.group.commands import ConsumerAlive, ConsumerHeartbeat
 from ottla.coordinator.group.consumer import ConsumerMachine
-from ottla.coordinator.group.consumer_commands import ConsumerAlive, ConsumerHeartbeat
 from ottla.coordinator.group.consumer_group import ConsumerGroup
-from ottla.coordinator.group.members import Client, ShardState
+from ottla.coordinator.group.group import Client, ShardState
 from ottla.coordinator.group.shard import GroupShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker
