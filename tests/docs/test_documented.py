@@ -31,7 +31,6 @@ from ottla.testing import plugin
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 SPARK = ROOT / "docs" / "spark.md"
-SOURCE = ROOT / "src" / "ottla"
 
 # What `make docs` writes; where a page says the same by hand, the tests below hold it to that.
 GENERATED = ("cli.md", "config.md", "metrics.md", "protocol-support.md", "python.md")
@@ -102,12 +101,6 @@ def test_every_setting_is_documented() -> None:
         for setting in kind.settings.values():
             assert f"| `{setting.name}` |" in page
             assert setting.doc.strip(), f"{setting.name} has no words"
-
-
-def test_every_default_that_is_not_kafkas_is_among_the_differences() -> None:
-    page = (ROOT / "docs" / "broker-behaviour.md").read_text()
-    for setting in BrokerConfig.settings.values():
-        assert setting.differs is None or f"`{setting.name}`" in page, setting.name
 
 
 SETTING = re.compile(r"[a-z]+(?:\.[a-z]+)+(?:=\S*)?")
@@ -232,20 +225,7 @@ def test_an_api_says_its_versions_as_they_are(handler: Handler) -> None:
     assert re.search(rf"(?<!\S){re.escape(wanted)}(?![\d-])", said["Versions"]), said["Versions"]
 
 
-# -- the map of the source ---------------------------------------------------------------------
-
-
-def test_the_file_map_shows_every_package_and_only_what_exists() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    section = text.partition("\n## File map\n")[2].partition("\n## ")[0]
-    mapped = dict(
-        re.findall(r"^\*\*`(\w+)/`\*\*(.*?)(?=^\*\*|\Z)", section, re.DOTALL | re.MULTILINE)
-    )
-    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    assert mapped.keys() == packages
-    for package, paragraph in mapped.items():
-        for name in re.findall(r"`([\w/]+\.py|[\w/]+/)`", paragraph):
-            assert (SOURCE / package / name).exists(), f"{package}/{name} is on the map only"
+# -- the tests ---------------------------------------------------------------------------------
 
 
 def test_the_page_about_the_tests_names_every_folder() -> None:
