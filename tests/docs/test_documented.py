@@ -53,7 +53,7 @@ def tracked() -> tuple[Path, ...]:
 def hidden(path: Path) -> bool:
     parts = path.relative_to(ROOT).parts
     made = {"node_modules", "__pycache__"}  # which git would not list
-    return any((it.startswith(".") and it != ".ci") or it in made for it in parts)
+    return any((part.startswith(".") and part != ".ci") or part in made for part in parts)
 
 
 def markdown() -> list[Path]:
@@ -149,7 +149,7 @@ def commands(context: click.Context) -> Iterator[click.Context]:
 def command_tree() -> dict[str, click.Context]:
     # with its settings: click makes a command's --help only once, for the first who asks
     root = click.Context(cli, info_name="ottla", **cli.context_settings)
-    return {it.command_path: it for it in commands(root)}
+    return {context.command_path: context for context in commands(root)}
 
 
 def test_every_command_and_option_is_documented() -> None:
@@ -186,7 +186,8 @@ def test_a_command_that_a_page_tells_to_type_exists(page: Path) -> None:
         context = tree[path]
         if isinstance(context.command, click.Group) and rest:
             assert rest[0].startswith(("-", "…")) or "|" in rest[0], f"{shown(page)}: {line}"
-        known = {option for it in context.command.params for option in it.opts} | {"--help", "-h"}
+        known = {"--help", "-h"}
+        known |= {option for parameter in context.command.params for option in parameter.opts}
         for word in rest:
             if re.fullmatch(r"-[A-Za-z]|--[a-z][a-z-]*", word):
                 assert word in known, f"{shown(page)}: {line}: there is no option {word}"
@@ -216,13 +217,17 @@ def test_a_metric_that_a_page_names_exists(page: Path, rendered: dict[str, str])
 @pytest.mark.parametrize("handler", list(Table(HANDLERS)), ids=lambda handler: handler.spec.name)
 def test_an_api_says_its_versions_as_they_are(handler: Handler) -> None:
     module = sys.modules[handler.function.__module__]
-    said = dict(paragraphs(module.__doc__ or ""))
-    assert {"Versions", "See"} <= said.keys(), f"{module.__name__} does not open with its contract"
+    sections = dict(paragraphs(module.__doc__ or ""))
+    assert {"Versions", "See"} <= sections.keys(), (
+        f"{module.__name__} does not open with its contract"
+    )
     first, last = handler.versions[0], handler.versions[-1]
     span = str(first) if first == last else f"{first}-{last}"
-    alone = sum(it.function.__module__ == module.__name__ for it in Table(HANDLERS)) == 1
+    alone = sum(each.function.__module__ == module.__name__ for each in Table(HANDLERS)) == 1
     wanted = span if alone else f"{handler.spec.name} {span}"
-    assert re.search(rf"(?<!\S){re.escape(wanted)}(?![\d-])", said["Versions"]), said["Versions"]
+    assert re.search(rf"(?<!\S){re.escape(wanted)}(?![\d-])", sections["Versions"]), sections[
+        "Versions"
+    ]
 
 
 # -- the tests ---------------------------------------------------------------------------------

@@ -233,12 +233,12 @@ def test_a_tour_does_what_its_page_shows(
 
 def test_the_banner_says_where_things_are_and_what_to_type(broker: BrokerProcess) -> None:
     broker.wait_log("Ctrl-C stops it.")
-    said = broker.log()
-    assert re.search(r"^Ottla \S+ started in \d+\.\d+ s$", said, re.MULTILINE)
-    assert f"\n  listening   PLAINTEXT://{broker.bootstrap}\n" in said
-    assert "\n  data        data\n" in said
+    log = broker.log()
+    assert re.search(r"^Ottla \S+ started in \d+\.\d+ s$", log, re.MULTILINE)
+    assert f"\n  listening   PLAINTEXT://{broker.bootstrap}\n" in log
+    assert "\n  data        data\n" in log
     assert (broker.folder / "data").is_dir()
-    lines = said.partition("Try it from another terminal:\n")[2].splitlines()[:3]
+    lines = log.partition("Try it from another terminal:\n")[2].splitlines()[:3]
     create, produce, consume = (line.strip() for line in lines)
     run(broker, f"{create}\n{produce}")
     # as it stands it would wait for more
