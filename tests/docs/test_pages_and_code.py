@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.app import RECEIVE_MEMORY
 from ottla.config.broker import BrokerConfig
 from ottla.config.setting import Setting
 from ottla.config.topic import TopicConfig
@@ -20,6 +19,7 @@ from ottla.dispatch.table import Table
 from ottla.dispatch.turns import MAX_ENTRIES
 from ottla.errors import ErrorCode
 from ottla.handlers import HANDLERS
+from ottla.net.listener import Limits
 from ottla.protocol.apis import OWN, ApiKey
 from ottla.protocol.decoder import FEW_ELEMENTS, MAX_ELEMENTS
 
@@ -185,7 +185,7 @@ def test_the_limits_on_requests_are_those_of_the_code() -> None:
     assert f"beyond {MAX_ELEMENTS:,}," in long
     assert "a response of a million entries" in long
     assert MAX_ENTRIES >> 20 == 1
-    memory = f"{RECEIVE_MEMORY >> 20} MB"
+    memory = f"{Limits().receive_memory >> 20} MB"
     assert memory in row(DIFFERENCES, "Memory for incomplete requests")
     assert memory in row(OPERATIONS, "all incomplete requests together")
     assert memory in row(OPERATIONS, "`ottla_receive_memory_bytes`")
