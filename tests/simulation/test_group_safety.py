@@ -156,7 +156,7 @@ class Consumer:
         self.process = self.life()
         self.world.step(self, None)
 
-    def life(self) -> Life:
+    def life(self) -> Life:  # noqa: C901 - the life of a client, told in its order
         while True:
             if not self.world.cooperative:
                 self.owned, self.positions = frozenset(), {}

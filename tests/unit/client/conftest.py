@@ -73,7 +73,7 @@ class FakeProducer:
             partitions = range(self.partitions[topic])
 
         class Answer:
-            topics = {topic: Described}  # noqa: RUF012
+            topics = {topic: Described}  # noqa: RUF012 - as librdkafka's object has it, for one test
 
         return Answer
 
@@ -182,7 +182,7 @@ class FakeConsumer:
             partitions = dict.fromkeys(range(self.topics.get(topic, 0)), SimpleNamespace(leader=1))
 
         class Answer:
-            topics = {topic: Described}  # noqa: RUF012
+            topics = {topic: Described}  # noqa: RUF012 - as librdkafka's object has it, for one test
 
         return Answer
 

@@ -39,7 +39,7 @@ def test_every_public_name_can_be_had(name: str) -> None:
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'ottla' has no attribute 'Nope'"):
-        ottla.Nope  # noqa: B018
+        ottla.Nope  # noqa: B018 - naming it is the test
 
 
 def test_the_version_is_the_packages() -> None:

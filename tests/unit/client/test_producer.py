@@ -196,7 +196,7 @@ def test_flush_raises_the_failures_that_nobody_was_told_about_and_only_once(
 
 
 def test_leaving_the_block_raises_them_too(made: list[Any]) -> None:
-    with (  # noqa: PT012
+    with (  # noqa: PT012 - it is the end of the block that raises
         pytest.raises(DeliveryFailedError, match="1 record was not delivered"),
         ottla.Producer() as producer,
     ):
