@@ -190,6 +190,12 @@ class FakeConsumer:
         self.closed = True
 
 
+@pytest.fixture(autouse=True)
+def nobody_at_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that hear nothing look who is at the address, in a thread."""
+    monkeypatch.setattr("ottla.client.contact.look_at", lambda server, timeout: "nothing listens")
+
+
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The fakes that were made in place of librdkafka's clients, in order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -84,18 +83,3 @@ async def test_when_the_crowd_has_gone_those_who_stay_are_alone(
     for _ in range(2 * round(COUNT_SECONDS / SHORT)):
         crowded = serve(listeners, clock, clients[:2], SHORT)
     assert crowded == [False, False]
-
-
-async def test_connections_leave_descriptors_for_files(caplog: pytest.LogCaptureFixture) -> None:
-    it = Listeners(lambda connection, frame: None, Limits(descriptors=2), SystemClock())
-    try:
-        bound = it.bind("L", "127.0.0.1", 0)
-        it.open()
-        clients = [await asyncio.open_connection("127.0.0.1", bound.port) for _ in range(3)]
-        assert await clients[2][0].read() == b"", "the third is hung up on"
-        assert len(it.connections) == 2
-        assert "limit on open files" in caplog.text
-        for _, writer in clients:
-            writer.close()
-    finally:
-        it.close()
