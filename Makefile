@@ -62,7 +62,7 @@ interop: setup ## Apache's Java clients and tools, kcat, other projects' own sui
 	$(BIN)/python -m bench.spark.interop
 	$(BIN)/python -m bench.spark.oldest
 
-matrix: setup ## the tests on every Python from 3.11 up that is found, a quarter of an hour for each
+matrix: setup ## the tests on every Python from 3.11 up that is found; a run that was stopped goes on
 	$(BIN)/python -m bench.matrix --workers $(WORKERS) $(ARGS)
 
 explore: setup ## the property tests with other examples than `make test` has
