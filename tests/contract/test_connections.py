@@ -90,7 +90,7 @@ async def serving(answer: Answer, limits: Limits, scenario: Callable[..., object
         await asyncio.sleep(0)
 
 
-def run(loop, answer: Answer, scenario, limits: Limits = Limits()) -> None:  # noqa: B008
+def run(loop, answer: Answer, scenario, limits: Limits = Limits()) -> None:  # noqa: B008 - a frozen value
     loop.run_until_complete(serving(answer, limits, scenario))
 
 

@@ -56,7 +56,7 @@ def _as_kafka_has_it(command: F) -> F:
 @click.option("--create", is_flag=True, help="Also for a group that does not exist: this makes it.")
 @bootstrap_option
 @json_option
-def reset(
+def reset(  # noqa: PLR0913, PLR0917 - one parameter for each option of the command
     name: str,
     topics: tuple[str, ...],
     all_topics: bool,
@@ -116,7 +116,7 @@ def reset(
     show_table(columns, rows, title=f"{name}  {count(len(rows), 'partition')} {done}")
 
 
-def _target(
+def _target(  # noqa: C901, PLR0911 - one branch for each way to name a target
     name: str,
     to: str | None,
     back: str | None,

@@ -80,7 +80,7 @@ def explain_retention(name: str, bootstrap: str, as_json: bool) -> None:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def why(topic: TopicRetention, segment: SegmentRetention) -> str:
+def why(topic: TopicRetention, segment: SegmentRetention) -> str:  # noqa: PLR0911 - one sentence for each rule
     """One clause: what keeps the segment, or lets it go."""
     match segment.rule:
         case "start":

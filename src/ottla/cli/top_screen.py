@@ -78,7 +78,7 @@ class Status:
     keys: bool = True
 
 
-def press(view: View, key: str, page: int) -> View | None:
+def press(view: View, key: str, page: int) -> View | None:  # noqa: C901, PLR0911 - one branch for each key
     """What is chosen after a key; None to leave."""
     if view.typing:
         return _type(view, key)

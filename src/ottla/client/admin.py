@@ -211,7 +211,7 @@ class Admin(GroupAdmin):
         *,
         topic: str | None = None,
         broker: int | None = None,
-        set: Mapping[str, str] | None = None,  # noqa: A002 (the protocol's word for it)
+        set: Mapping[str, str] | None = None,  # noqa: A002 - the protocol's word for it
         delete: Iterable[str] = (),
         append: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,

@@ -86,7 +86,7 @@ class Plan:
     too_young: tuple[TopicPartition, ...] = ()  # no record since then: the end
 
 
-def plan_reset(
+def plan_reset(  # noqa: PLR0911 - one branch for each kind of target
     groups: Groups, group: str, partitions: Sequence[TopicPartition], target: Target
 ) -> Plan:
     """Work out the new offsets of `partitions`; nothing is changed."""
@@ -200,7 +200,7 @@ def parse_plans(text: str, groups: Sequence[str]) -> dict[str, dict[TopicPartiti
         if not row:
             continue
         if len(row) == 3 and len(groups) == 1:
-            row = [groups[0], *row]  # noqa: PLW2901
+            row = [groups[0], *row]  # noqa: PLW2901 - the row in its full form
         if len(row) != 4:
             raise ValueError(
                 f"line {number}: expected topic,partition,offset for one group or "

@@ -128,7 +128,7 @@ class Registry:
             except Exception:
                 logger.exception("a listener failed on metadata revision %d", image.revision)
 
-    def _apply(self, snapshot: Snapshot) -> tuple[set[str], ClusterImage]:
+    def _apply(self, snapshot: Snapshot) -> tuple[set[str], ClusterImage]:  # noqa: C901, PLR0912 - one branch for each kind of key, set or removed
         """Decode what differs from the last snapshot; returns changed topics and the new image."""
         image = replace(self.image, revision=snapshot.revision)
         brokers = dict(image.brokers)

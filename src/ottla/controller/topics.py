@@ -341,7 +341,7 @@ def _grow(request: GrowTopic, image: ClusterImage, rng: Random, room: int) -> To
 # --- deletion -------------------------------------------------------------------------------------
 
 
-def plan_deletion(requests: Sequence[DeleteTopic], image: ClusterImage) -> list[TopicDeletion]:
+def plan_deletion(requests: Sequence[DeleteTopic], image: ClusterImage) -> list[TopicDeletion]:  # noqa: C901, PLR0912 - Kafka's checks in Kafka's order, one refusal each
     """One outcome per topic meant: those without an error are to be deleted.
 
     Kafka shuffles its answer, so that positions do not tell which topics exist but are hidden from

@@ -100,7 +100,7 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = Turns()
 
-    def answer(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:
+    def answer(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:  # noqa: C901 - runs for every request, without a call too many
         started = perf_counter()
         repeat: Repeat | None = connection.remembered
         if repeat is not None and repeat.take(frame):

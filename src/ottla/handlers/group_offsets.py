@@ -220,7 +220,7 @@ def offset_fetch(
             found = []
             for name, topic_id, partitions in group.topics:
                 if by_id:
-                    name = image.topic_names.get(TopicId(topic_id), "")  # noqa: PLW2901
+                    name = image.topic_names.get(TopicId(topic_id), "")  # noqa: PLW2901 - the name that the id stands for
                 topic = image.topics.get(name)
                 if by_id and topic is None:
                     continue

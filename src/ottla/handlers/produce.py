@@ -78,7 +78,7 @@ def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceR
     failure=_all_failed,
     pieces=ListOf("topic_data", "responses", "partition_data", "partition_responses", changes=True),
 )
-def produce(
+def produce(  # noqa: C901, PLR0912 - runs for every batch, without a call too many
     request: Request[ProduceRequest], services: Services
 ) -> ProduceResponse | Deferred[ProduceResponse] | Coroutine[Any, Any, Any] | None:
     body = request.body

@@ -149,7 +149,7 @@ class Cluster:
             if any(tp not in self._leaders for tp in missing):
                 there = partitions_of(self.topics({tp.topic for tp in missing}).values())
                 missing = {tp: which for tp, which in missing.items() if tp in set(there)}
-            found |= self._asked(lambda: self._listed(missing))  # noqa: B023
+            found |= self._asked(lambda: self._listed(missing))  # noqa: B023 - called before `missing` changes
             missing = {tp: which for tp, which in missing.items() if tp not in found}
             if not missing:
                 return found

@@ -68,7 +68,7 @@ class BatchBuilder:
         "record_count",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the fields of a batch's header, by name
         self,
         *,
         base_offset: int = 0,
@@ -140,7 +140,7 @@ class BatchBuilder:
             if first:
                 base = timestamp
                 first = False
-            if timestamp > latest:  # noqa: PLR1730 (max() costs a tenth of the loop)
+            if timestamp > latest:  # noqa: PLR1730 - max() costs a tenth of the loop
                 latest = timestamp
             delta += 1
             if headers or key is None or value is None:
@@ -179,7 +179,7 @@ class BatchBuilder:
         )
 
 
-def build_batch(
+def build_batch(  # noqa: PLR0913 - the fields of a batch's header, by name
     records: Iterable[RecordItem],
     *,
     base_offset: int = 0,
@@ -232,7 +232,7 @@ def build_single(timestamp: int, key: bytes, value: bytes) -> tuple[bytearray, B
     return batch, header
 
 
-def assemble(
+def assemble(  # noqa: PLR0913 - the fields of a batch's header, by name
     body: ReadableBuffer,
     *,
     base_offset: int,

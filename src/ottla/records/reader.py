@@ -62,7 +62,7 @@ def payload(
     return decompress(Compression.of(header.attributes & COMPRESSION_MASK), body, max_decompressed)
 
 
-def iter_records(
+def iter_records(  # noqa: C901, PLR0912, PLR0915 - runs for every record: varints are read in line, without a call
     batch: ReadableBuffer,
     header: BatchHeader | None = None,
     *,

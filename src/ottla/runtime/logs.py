@@ -26,7 +26,7 @@ class HumanFormatter(logging.Formatter):
         self._second = -1
         self._second_text = ""
 
-    def formatTime(  # noqa: N802 (logging's own name)
+    def formatTime(  # noqa: N802 - logging's own name
         self, record: logging.LogRecord, datefmt: str | None = None
     ) -> str:
         second = int(record.created)

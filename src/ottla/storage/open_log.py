@@ -148,7 +148,7 @@ def _look(
     return SegmentFiles(base_offset, size, 0, 0, scan=True)
 
 
-def _finish_swaps(fs: FileSystem, folder: str, said: list[str]) -> None:
+def _finish_swaps(fs: FileSystem, folder: str, said: list[str]) -> None:  # noqa: C901 - the steps of one repair, whose order is the point
     """Remove temporary files; put segments in place that compaction had finished writing.
 
     `.cleaned` files are unfinished work. A `.swap` file is finished, and replaces the segments in
@@ -203,7 +203,7 @@ def _end_of_file(fs: FileSystem, path: str, base_offset: int) -> int:
         file.close()
 
 
-def plan(
+def plan(  # noqa: PLR0913 - what is known of the log, by name
     found: Survey,
     partition: TopicPartition,
     *,

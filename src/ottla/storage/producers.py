@@ -157,7 +157,7 @@ class ProducerStates:
 
     # Appending
 
-    def check(self, header: BatchHeader, *, origin: Origin = Origin.CLIENT) -> Duplicate | None:
+    def check(self, header: BatchHeader, *, origin: Origin = Origin.CLIENT) -> Duplicate | None:  # noqa: C901 - Kafka's checks in Kafka's order, one refusal each
         """Judge a data batch that would be written at `end_offset`, with or without producer id."""
         if header.producer_id < 0:
             return None

@@ -329,7 +329,7 @@ class MemoryFileSystem:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _check(self, kind: str, path: str) -> _Fault | None:
+    def _check(self, kind: str, path: str) -> _Fault | None:  # noqa: C901 - one condition of a fault after another
         """Raise the arranged error for this operation; a fault with a torn write is returned."""
         if self._crashed:
             raise Crashed

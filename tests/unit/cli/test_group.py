@@ -254,15 +254,6 @@ def test_durations(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
-def test_an_unreachable_broker_is_one_line(ottla: Run) -> None:
-    result = ottla("group", "list", "--bootstrap", "127.0.0.1:1")
-    assert result.exit_code == 1
-    assert result.output == (
-        "Error: no broker answers: nothing listens at 127.0.0.1:1; start one with `ottla server "
-        "start`, or name another with --bootstrap\n"
-    )
-
-
 def test_what_the_broker_refuses_is_said(group: Run, scene: Any) -> None:
     scene.failure = KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     result = group("list")

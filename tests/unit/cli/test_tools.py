@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 from click.testing import Result
 
 from ottla.cli.kafka_compat import TOOLS
-from ottla.cli.tools import NAMES, wrapper
+from ottla.cli.tools import NAMES
 
 Run = Callable[..., Result]
 ROOT = Path(__file__).parents[3]
@@ -41,22 +40,6 @@ def test_the_package_installs_one_command_and_shadows_no_kafka() -> None:
 
 def test_every_tool_is_there_under_both_of_its_names() -> None:
     assert set(NAMES) == {*TOOLS, *(f"{tool}.sh" for tool in TOOLS)}
-
-
-def test_linked_names_start_their_tools(link: Run, tmp_path: Path) -> None:
-    result = link()
-    assert result.exit_code == 0
-    folder = tmp_path / "bin"
-    assert result.output.splitlines() == [
-        f"linked 46 names in {folder}, from {NAMES[0]} to {NAMES[-1]}",
-        f'{folder} is not on the PATH; for this shell: export PATH={folder}:"$PATH"',
-    ]
-    assert sorted(each.name for each in folder.iterdir()) == sorted(NAMES)
-    for name in ("kafka-topics", "kafka-configs.sh"):
-        done = subprocess.run(
-            [folder / name, "--version"], capture_output=True, text=True, check=False
-        )
-        assert done.stdout.startswith("4.2"), done.stderr
 
 
 def test_linking_again_changes_nothing(link: Run, tmp_path: Path) -> None:
@@ -160,17 +143,3 @@ def test_without_any_of_them_the_list_says_how_to_get_them(
     monkeypatch.setenv("PATH", "")
     result = ottla("tools", "list")
     assert "`ottla tools link DIR` puts them into a folder" in result.stderr
-
-
-@pytest.mark.parametrize("name", ["a b", "long" * 40])
-def test_a_python_that_no_first_line_can_name_is_started_too(tmp_path: Path, name: str) -> None:
-    python = tmp_path / name
-    python.symlink_to(sys.executable)
-    script = tmp_path / "kafka-topics"
-    script.write_bytes(wrapper(str(python)))
-    script.chmod(0o755)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [script, "--version"], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.stdout.startswith("4.2"), done.stderr

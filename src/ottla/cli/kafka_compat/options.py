@@ -376,7 +376,7 @@ def _harmless_output() -> AbstractContextManager[object]:
     return redirect_stdout(HarmlessOutput(sys.stdout)) if sys.stdout.isatty() else nullcontext()
 
 
-def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:  # noqa: PLR0911 - one way out for each way to end
     """Run a tool; what it raises becomes a line and an exit code."""
     try:
         with _harmless_output():

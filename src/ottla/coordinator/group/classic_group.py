@@ -43,7 +43,7 @@ class ClassicMember:
         "session_timeout_ms",
     )  # fmt: skip
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the fields of a member, as its record holds them
         self,
         member_id: str,
         instance_id: str | None,

@@ -78,7 +78,7 @@ class _Settings:
 class Groups:
     """The group coordinator of this broker."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - handed in once, by name, by the composition root
         self,
         node_id: int,
         *,

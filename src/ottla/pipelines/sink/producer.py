@@ -251,7 +251,7 @@ class Producer:
             with self._changed:
                 self._fail(WriteFailed(f"{self._task} was not written: {error!r}"))
 
-    def _take(self, node: int) -> tuple[list[Batch], list[Place]]:
+    def _take(self, node: int) -> tuple[list[Batch], list[Place]]:  # noqa: C901 - one decision under one lock
         """What this thread is to do next: send batches, or find leaders; nothing at the end."""
         with self._changed:
             while not self._closed and self._failure is None:

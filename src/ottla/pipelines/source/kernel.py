@@ -175,7 +175,7 @@ def outline(data: Any, table: Any, found: Any) -> int:
     return DONE
 
 
-def walk(
+def walk(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - its twin in C line by line, with the same parameters
     data: Any,
     table: Any,
     cursor: Any,

@@ -109,7 +109,9 @@ def settings() -> dict[str, Any]:
 @pytest.fixture
 def runner(settings: dict[str, Any]) -> ShardRunner[GroupShard]:
     numbers = itertools.count(1)
-    ids: Callable[[], str] = lambda: str(next(numbers))  # noqa: E731
+
+    def ids() -> str:
+        return str(next(numbers))
 
     def make() -> GroupShard:
         state = ShardState(config=lambda: BrokerConfig(**settings), new_id=ids)

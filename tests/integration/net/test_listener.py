@@ -1,4 +1,4 @@
-"""The limits on connections."""
+"""How many connections are accepted."""
 
 from __future__ import annotations
 
