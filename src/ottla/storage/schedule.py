@@ -256,14 +256,16 @@ class Schedule:
     async def _expire(self) -> None:
         await self.expire_producers()
 
-    def _checkpoint(self, name: str) -> Callable[[], Awaitable[None]]:
+    def _checkpoint(self, name: str) -> Callable[[], Awaitable[object]]:
         return lambda: self._directories.write_checkpoint(name)
 
     async def _flush_old(self) -> None:
         while True:
             await asyncio.sleep(self.flush_old())
 
-    def _repeat(self, work: Callable[[], Awaitable[None]], interval_ms: int, delay_ms: int) -> None:
+    def _repeat(
+        self, work: Callable[[], Awaitable[object]], interval_ms: int, delay_ms: int
+    ) -> None:
         async def repeat() -> None:
             await asyncio.sleep(delay_ms / 1000)
             while True:

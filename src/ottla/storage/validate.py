@@ -184,11 +184,13 @@ def prepare(
 
 
 def judge_replicated(
-    records: memoryview, *, partition: TopicPartition
+    records: memoryview, *, partition: TopicPartition, leader_epoch: int
 ) -> list[tuple[int, BatchHeader]]:
     """The whole batches that a leader sent, with their positions, checked for damage on the way.
 
-    A batch cut off at the end (a fetch has a size limit) is left out.
+    A batch cut off at the end (a fetch has a size limit) is left out. So are, as in Kafka, the
+    first one of an epoch after the leader's own and what follows it: the answer is that of a
+    broker which has become a follower itself, and may yet have to drop them.
     """
     found: list[tuple[int, BatchHeader]] = []
     position = 0
@@ -215,6 +217,8 @@ def judge_replicated(
                 f"Out of order offsets found in append to {partition}: {header.base_offset} after "
                 f"{last_offset}",
             )
+        if header.leader_epoch > leader_epoch:
+            break
         last_offset = header.last_offset
         found.append((position, header))
         position = end

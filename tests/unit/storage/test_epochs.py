@@ -65,6 +65,27 @@ def test_negative_numbers_are_no_entry(epochs: LeaderEpochs, epoch: int, offset:
         epochs.assign(epoch, offset)
 
 
+def test_an_epoch_that_is_known_stays_where_it_began_when_a_later_one_is_contradicted(
+    epochs: LeaderEpochs,
+) -> None:
+    filled(epochs, (1, 0), (2, 10), (5, 20), (2, 20))
+    assert epochs.entries == (EpochStart(1, 0), EpochStart(2, 10))
+
+
+def test_an_elected_leaders_epoch_is_written_with_its_first_batch(
+    fs: MemoryFileSystem, epochs: LeaderEpochs
+) -> None:
+    filled(epochs, (1, 0))
+    before = fs.operations
+    epochs.begin(4, 10)
+    assert fs.operations == before
+    assert epochs.end_offset_for(2, 10) == (1, 10)
+    assert epochs.end_offset_for(4, 10) == (4, 10)
+    assert LeaderEpochs(fs, PATH).entries == (EpochStart(1, 0),)
+    epochs.assign(4, 10)
+    assert LeaderEpochs(fs, PATH).entries == epochs.entries == (EpochStart(1, 0), EpochStart(4, 10))
+
+
 class TestEndOffset:
     """Entries (2, 5), (4, 10), (7, 20); the log ends at 30."""
 
