@@ -68,7 +68,7 @@ class Command(click.Command):
 
     def _takes(self, noun: str, ctx: click.Context) -> bool:
         """Whether such names are arguments of this command."""
-        arguments = [it.name or "" for it in self.params if isinstance(it, click.Argument)]
+        arguments = [each.name or "" for each in self.params if isinstance(each, click.Argument)]
         about = path_of(ctx).split()[0] == noun
         return bool(arguments) and (about or bool({noun, f"{noun}s"} & set(arguments)))
 

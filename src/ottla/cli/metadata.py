@@ -102,7 +102,7 @@ def export_command(file: str, config_file: Path | None, data_dir: tuple[str, ...
         if not stores:
             raise click.ClickException(f"there is no metadata in {', '.join(config.log_dirs)}")
         noted = noted_homes(fs, folders)
-        home = next((it for it in stores if os.path.abspath(it) in noted), stores[0])
+        home = next((path for path in stores if os.path.abspath(path) in noted), stores[0])
         contents = journal.read(fs, store_path(home))
         if not contents.entries:
             raise click.ClickException(f"{store_path(home)} is empty: there is nothing to export")
@@ -282,7 +282,7 @@ def _show(plan: Plan, *, lost: bool) -> None:
                 topic_id_text(topic.id),
                 len(topic.partitions),
                 len(topic.made),
-                max((it.leader_epoch for it in topic.partitions), default=0),
+                max((state.leader_epoch for state in topic.partitions), default=0),
                 topic.origin,
             )
             for topic in plan.topics

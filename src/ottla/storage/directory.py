@@ -298,7 +298,7 @@ class LogDirectories:
             else:
                 self.group_commit.request(log)
         await self.group_commit.wait_idle()
-        unclean |= {it.partition for it in self.logs.values() if it.unflushed_messages > 0}
+        unclean |= {log.partition for log in self.logs.values() if log.unflushed_messages > 0}
         await self.write_checkpoints()
         mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         for folder in list(self._online()) if clean else ():
@@ -410,7 +410,7 @@ class LogDirectories:
     def set_aside(self, partition: TopicPartition) -> str | None:
         """Rename a log that no topic claims out of the way (`-stray`, as Kafka does), usable or
         damaged. Its data stays on the disk; returns where, or None while its folder is offline."""
-        folder = next((it for it in self._online() if partition in it.partitions), None)
+        folder = next((each for each in self._online() if partition in each.partitions), None)
         if folder is None:
             return None
         path = f"{folder.path}/{paths.partition_dir(partition)}"

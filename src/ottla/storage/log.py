@@ -564,20 +564,20 @@ class Log:
             if fate.due_ms is None or fate.due_ms > now_ms:
                 break
             due[fate.rule] = due.get(fate.rule, 0) + 1
-        said: list[str] = []
+        lines: list[str] = []
         for rule, count in due.items():
             before = self.log_start_offset
             freed = self._delete_oldest(count)
-            said.append(
+            lines.append(
                 f"deleted {count} segments ({freed} bytes) of {self.partition} because of "
                 f"{retention.reason(rule, self._config, before)}; the log starts at "
                 f"{self.log_start_offset} now"
             )
             if rule is not retention.Rule.START:
-                said += retention.in_vain(
+                lines += retention.in_vain(
                     holds, self.partition, self._config, before, self.log_start_offset
                 )
-        return said
+        return lines
 
     @guarded("reading")
     def explain_retention(self, positions: Positions | None = None) -> retention.Explanation:
