@@ -468,13 +468,6 @@ class LogDirectories:
                 return not folder.clean
         return True
 
-    def folder_of(self, partition: TopicPartition) -> str | None:
-        """The data folder that holds a partition."""
-        for path, folder in self._folders.items():
-            if partition in folder.partitions:
-                return path
-        return None
-
     def statistics(self) -> StorageStatistics:
         return StorageStatistics(
             partitions=len(self.logs),

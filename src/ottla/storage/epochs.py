@@ -65,10 +65,6 @@ class LeaderEpochs:
         return self._entries[-1].epoch if self._entries else None
 
     @property
-    def earliest(self) -> EpochStart | None:
-        return self._entries[0] if self._entries else None
-
-    @property
     def unwritten(self) -> bool:
         """Whether the file lacks something that is known here."""
         return self._unwritten

@@ -52,7 +52,6 @@ SWAP_SUFFIX = ".swap"
 ASIDE_SUFFIX = ".aside"
 
 DELETE_DIR_SUFFIX = "-delete"
-FUTURE_DIR_SUFFIX = "-future"
 STRAY_DIR_SUFFIX = "-stray"
 
 MAX_NAME = 255  # what file systems allow

@@ -105,7 +105,6 @@ class Recovered:
     """Leader epochs found in scanned batches, newer than the latest known: (epoch, offset)."""
     notes: tuple[str, ...] = ()
     """One line for each thing that an operator should know."""
-    truncated_bytes: int = 0
 
 
 def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -164,7 +163,6 @@ class _Recovery:
         self._epochs: list[tuple[int, int]] = []
         self._end_offset = task.segments[first].base_offset
         self._notes: list[str] = []
-        self._truncated = 0
 
     def run(self) -> Recovered:
         task = self._task
@@ -188,7 +186,6 @@ class _Recovery:
             self._states,
             tuple(self._epochs),
             tuple(self._notes),
-            self._truncated,
         )
 
     def _note_gap(self, slot: int) -> None:
@@ -226,8 +223,7 @@ class _Recovery:
         damage = checked.damage
         if damage is not None:
             _refuse_unless_torn(segment.path, damage, task.recovery_point, later)
-            self._truncated = segment.size - checked.size
-            self._notes.append(_torn(segment.path, damage, self._truncated))
+            self._notes.append(_torn(segment.path, damage, segment.size - checked.size))
             segment.file.truncate(checked.size)
             for empty in later:
                 remove_segment(self._fs, task.folder, empty.base_offset)

@@ -95,12 +95,6 @@ class ProducerSnapshots:
             if taken < offset:
                 self._remove(taken)
 
-    def remove_after(self, offset: int) -> None:
-        """Remove the snapshots of what has been truncated away."""
-        for taken in self.offsets:
-            if taken > offset:
-                self._remove(taken)
-
     def remove_strays(self, segment_base_offsets: Collection[int]) -> None:
         """Remove the snapshots that belong to no segment.
 

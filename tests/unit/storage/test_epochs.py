@@ -31,7 +31,6 @@ def filled(epochs: LeaderEpochs, *entries: tuple[int, int]) -> LeaderEpochs:
 
 def test_a_new_log_has_no_epoch(epochs: LeaderEpochs) -> None:
     assert epochs.latest is None
-    assert epochs.earliest is None
     assert epochs.entries == ()
     assert epochs.end_offset_for(0, 100) == (-1, -1)
 
