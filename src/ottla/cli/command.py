@@ -1,6 +1,6 @@
 """What every command has: examples below its options, short options, short names for verbs.
 
-`Command` and `Noun` are click's command and group with these manners; the texts are tables of
+`Command` and `Noun` are click's command and group with these additions; the texts are tables of
 their own (`examples.py`, `short_options.py`), so that all commands can be compared at a glance.
 """
 

@@ -1,6 +1,6 @@
-"""Batches made from records: by tests and the command line, by coordinators for their logs, by
-recompression and compaction. Client batches are stored as they came, so this is off the hot path;
-it still does about half a million small records a second.
+"""Batches made from records: by coordinators for their logs, by recompression and compaction, by
+Spark's sink where there is no native code, by the test kit. Client batches are stored as they came,
+so this is off the hot path; it still does about half a million small records a second.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ which for a partition with one replica is at once, unless the topic asks for fsy
 acknowledgement (`flush.messages`): then it follows the fsync, and so do answers and readers. After
 a restart nobody knows whether the records behind the recovery point were synced, so under such a
 setting they are synced before they are shown, or acknowledged to a producer who sends them again.
-Where no descriptor was free for that, the producers who wait are told, and it is tried on.
+Where no descriptor was free for that, the producers who wait are told, and it is tried again.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
     finish()             old segments out, the new one in, in the folder and in memory, in one turn
 
 A log lives on while it is cleaned. What changes segments (retention, DeleteRecords, truncation)
-never waits and calls `withdraw` or `changed`: a replacement that has begun is taken back, and one
-that was made from segments which are no longer what they were is refused by `begin`. A reader that
-holds an old file reads it to its end. Everything here is called on the event loop.
+never waits and calls `withdraw` or `truncated_to`: a replacement that has begun is taken back, and
+one that was made from segments which are no longer what they were is refused by `begin`. A reader
+that holds an old file reads it to its end. Everything here is called on the event loop.
 """
 
 from __future__ import annotations

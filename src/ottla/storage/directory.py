@@ -113,7 +113,7 @@ class LogDirectories:
         self.offline_partitions: dict[TopicPartition, str] = {}
         """Partitions that are here but cannot be used, and why."""
         self.checkpointed: dict[str, dict[TopicPartition, int]] = {}
-        """What the folders' checkpoints said at start about the partitions here, by checkpoint:
+        """What the folders' checkpoints had at start for the partitions here, by checkpoint:
         those that are not used up in opening the logs."""
         tasks = tasks or Tasks()
         self.group_commit = GroupCommit(fs, workers, clock, tasks)

@@ -5,7 +5,7 @@
     recovery.recover(task)    here or in a child process: a `Recovered`
     assemble(recovered, …)    the `Log`
 
-`open_log` does all four in place; `directory` runs the third elsewhere when it is long. A folder
+`open_log` does all four in place; `loader` runs the third elsewhere when it is long. A folder
 that Kafka wrote is read like our own.
 """
 

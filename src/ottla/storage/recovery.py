@@ -4,7 +4,7 @@ What kill -9 or a power cut can leave behind, and what happens to it here:
 
 - A torn tail: the last write was interrupted, so the last segment ends in something that is not a
   whole batch with a right checksum, and nothing after it is one either. It was never acknowledged
-  (or, after a power cut, never flushed). It is cut off, and said.
+  (or, after a power cut, never flushed). It is cut off, and logged.
 - Indexes that lag behind the log, or are padded with zeros: rebuilt from the log.
 - Producer states: the newest snapshot, then the batches behind it.
 - A damaged middle: bytes that are no batch although batches follow them, or although they lie

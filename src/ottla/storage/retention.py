@@ -1,4 +1,4 @@
-"""Which segments may go, when, and by which rule: the decision, without the deed.
+"""Which segments may go, when, and by which rule. Decides only; `Log.delete_old` acts.
 
 `fates` is the only place that decides. `Log.delete_old` deletes what it says is due, and
 `ottla topic explain-retention` prints what it says, so the two cannot disagree.
