@@ -54,7 +54,7 @@ def connect(bootstrap: str) -> None:
 
 def quiet_client_log() -> None:
     """Keep librdkafka's own lines off the terminal; what matters of them is raised. That a
-    partition is offline is said, since the others are read and written all the same."""
+    partition is offline is printed, since the others are read and written all the same."""
     import logging
 
     logging.getLogger("ottla.client").setLevel(logging.CRITICAL)

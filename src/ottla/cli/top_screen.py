@@ -69,7 +69,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is to be said beside the figures."""
+    """What is shown beside the figures."""
 
     place: str  # the broker that is asked
     title: str = "ottla top"

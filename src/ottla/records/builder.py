@@ -1,12 +1,12 @@
-"""Batches made from records: by tests and the command line, by coordinators for their logs, by
-recompression and compaction. Client batches are stored as they came, so this is off the hot path;
-it still does about half a million small records a second.
+"""Batches made from records: by coordinators for their logs, by recompression and compaction, by
+Spark's sink where there is no native code, by the test kit. Client batches are stored as they came,
+so this is off the hot path; it still does about half a million small records a second.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ottla.records import varint
 from ottla.records.batch import (
@@ -37,15 +37,6 @@ NO_TIMESTAMP = -1
 
 _pack_before = struct.Struct(">qiibI").pack  # the header's fields up to its checksum
 _pack_covered = struct.Struct(">hiqqqhii").pack  # and those that the checksum covers
-
-
-class NewRecord(NamedTuple):
-    """A record that has no offset yet. Any tuple of these four does as well."""
-
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: HeaderItems = ()
 
 
 class BatchBuilder:

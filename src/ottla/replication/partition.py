@@ -9,7 +9,7 @@ which for a partition with one replica is at once, unless the topic asks for fsy
 acknowledgement (`flush.messages`): then it follows the fsync, and so do answers and readers. After
 a restart nobody knows whether the records behind the recovery point were synced, so under such a
 setting they are synced before they are shown, or acknowledged to a producer who sends them again.
-Where no descriptor was free for that, the producers who wait are told, and it is tried on.
+Where no descriptor was free for that, the producers who wait are told, and it is tried again.
 """
 
 from __future__ import annotations
@@ -73,14 +73,11 @@ class Partition:
             self._flush_tail()
 
     def lead(self, state: PartitionState) -> None:
-        """Become (or stay) leader under `state`.
-
-        The log notes a new epoch with the first record under it, not now: a broker that starts
-        with thousands of partitions would write as many files. Until then the epoch begins at the
-        log's end, and `epoch_end_offset` answers so.
-        """
+        """Become (or stay) leader under `state`. A new epoch begins at the log's end, so that
+        followers, who ask for theirs, are told where to truncate to."""
         self.state = state
         self.leader_epoch = state.leader_epoch
+        self.log.begin_epoch(state.leader_epoch)
 
     # ------------------------------------------------------------------ writing
 
@@ -209,24 +206,12 @@ class Partition:
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch up to the given one, and where it ends; (-1, -1) if unknown."""
-        end = self.log.log_end_offset
-        if epoch == self.leader_epoch:
-            return epoch, end
-        if 0 <= epoch < self.leader_epoch:
-            noted = self.log.latest_epoch
-            if noted is None:
-                return epoch, end  # as before every entry: nothing was written under any epoch
-            if noted <= epoch:
-                return noted, end  # ours, not noted yet, begins at the end
         return self.log.epoch_end_offset(epoch)
 
     def start_epoch(self) -> int:
         """The leader epoch at the log's start; that of this leader while the log is empty."""
         epoch = self.log.epoch_for(self.log.log_start_offset)
-        if epoch is not None:
-            return epoch
-        empty = self.log.log_start_offset == self.log.log_end_offset
-        return self.leader_epoch if empty else NO_LEADER_EPOCH
+        return NO_LEADER_EPOCH if epoch is None else epoch
 
     def check_epoch(self, epoch: int) -> None:
         """Fence a client that knows another leader than us (KIP-320)."""

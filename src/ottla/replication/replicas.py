@@ -60,7 +60,7 @@ class Replicas:
             yield from partitions.values()
 
     def by_name(self, topic: str, index: int) -> Partition:
-        """The partition, led by this broker. Raises KafkaError."""
+        """The partition, if this broker holds it. Raises KafkaError."""
         try:
             return self._by_name[topic][index]
         except KeyError:

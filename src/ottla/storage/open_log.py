@@ -5,7 +5,7 @@
     recovery.recover(task)    here or in a child process: a `Recovered`
     assemble(recovered, …)    the `Log`
 
-`open_log` does all four in place; `directory` runs the third elsewhere when it is long. A folder
+`open_log` does all four in place; `loader` runs the third elsewhere when it is long. A folder
 that Kafka wrote is read like our own.
 """
 
@@ -77,15 +77,15 @@ class Survey:
 
     folder: str
     segments: tuple[SegmentFiles, ...]
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
     index_faults: Mapping[int, Sequence[str]]
     """What is wrong with which segment's indexes."""
 
 
 def survey(fs: FileSystem, folder: str) -> Survey:
     """Finish or undo what a crash interrupted, then list the segments."""
-    said: list[str] = []
-    _finish_swaps(fs, folder, said)
+    notes: list[str] = []
+    _finish_swaps(fs, folder, notes)
     logs: list[int] = []
     indexes: dict[int, list[str]] = {}
     for name in fs.listdir(folder):
@@ -103,13 +103,13 @@ def survey(fs: FileSystem, folder: str) -> Survey:
         present = indexes.pop(base_offset, [])
         segments.append(_look(fs, folder, base_offset, present, faults))
     for base_offset, suffixes in sorted(indexes.items()):
-        said.append(
+        notes.append(
             f"{folder}/{paths.log_name(base_offset)} is missing, only its index is there: the "
             f"records of that segment are gone. Restore the file from a copy if you have one"
         )
         for suffix in suffixes:
             fs.remove(f"{folder}/{base_offset:020d}{suffix}")
-    return Survey(folder, tuple(segments), tuple(said), faults)
+    return Survey(folder, tuple(segments), tuple(notes), faults)
 
 
 def _look(
@@ -148,7 +148,7 @@ def _look(
     return SegmentFiles(base_offset, size, 0, 0, scan=True)
 
 
-def _finish_swaps(fs: FileSystem, folder: str, said: list[str]) -> None:  # noqa: C901 - the steps of one repair, whose order is the point
+def _finish_swaps(fs: FileSystem, folder: str, notes: list[str]) -> None:  # noqa: C901 - the steps of one repair, whose order is the point
     """Remove temporary files; put segments in place that compaction had finished writing.
 
     `.cleaned` files are unfinished work. A `.swap` file is finished, and replaces the segments in
@@ -182,7 +182,9 @@ def _finish_swaps(fs: FileSystem, folder: str, said: list[str]) -> None:  # noqa
                 continue
             if parsed[1] in paths.SEGMENT_SUFFIXES:
                 fs.remove(f"{folder}/{name}")
-        said.append(f"{folder}: finished replacing the segments from {first} to {end} (compaction)")
+        notes.append(
+            f"{folder}: finished replacing the segments from {first} to {end} (compaction)"
+        )
     for name in (*logs, *(name for name in complete if name not in logs)):
         fs.rename(f"{folder}/{name}", f"{folder}/{name.removesuffix(paths.SWAP_SUFFIX)}")
 
@@ -245,14 +247,14 @@ def plan(  # noqa: PLR0913 - what is known of the log, by name
     )
 
 
-def read_epochs(fs: FileSystem, folder: str, said: list[str]) -> LeaderEpochs | None:
+def read_epochs(fs: FileSystem, folder: str, notes: list[str]) -> LeaderEpochs | None:
     """The partition's leader epochs; None, with the file removed, when it cannot be read: then
     every segment is to be scanned, which finds them again."""
     path = f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT}"
     try:
         return LeaderEpochs(fs, path)
     except CheckpointError as error:
-        said.append(f"{error}; the epochs are taken from the records instead")
+        notes.append(f"{error}; the epochs are taken from the records instead")
         fs.remove(path)
         return None
 
@@ -270,12 +272,12 @@ def _written_under_epochs(fs: FileSystem, found: Survey) -> bool:
         file.close()
 
 
-def read_topic_id(fs: FileSystem, folder: str, said: list[str]) -> TopicId:
+def read_topic_id(fs: FileSystem, folder: str, notes: list[str]) -> TopicId:
     """The topic id a folder says it belongs to; all zeros when it does not say."""
     try:
         return read_partition_metadata(fs, folder) or ZERO_TOPIC_ID
     except CheckpointError as error:
-        said.append(f"{error}; the topic's id is written anew when the topic is known")
+        notes.append(f"{error}; the topic's id is written anew when the topic is known")
         return ZERO_TOPIC_ID
 
 
@@ -286,7 +288,7 @@ class Remembered:
     recovery_point: Entry | None = None
     log_start_offset: Entry | None = None
 
-    def about(self, topic_id: TopicId, folder: str, said: list[str]) -> tuple[int, int]:
+    def about(self, topic_id: TopicId, folder: str, notes: list[str]) -> tuple[int, int]:
         """Recovery point and log start offset, as far as they are this topic's."""
         offsets = []
         for what, entry in (
@@ -299,7 +301,7 @@ class Remembered:
             if entry.is_of(topic_id):
                 offsets[-1] = entry.offset
             else:
-                said.append(
+                notes.append(
                     f"{folder}: the checkpoint's {what} {entry.offset} is that of an earlier topic "
                     f"of this name, and is ignored"
                 )
@@ -314,7 +316,7 @@ class Prepared:
     topic_id: TopicId
     epochs: LeaderEpochs
     small_files: DeferredSync
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
     recovery_point: int
 
 
@@ -331,17 +333,17 @@ def prepare(
 ) -> Prepared:
     """Everything up to recovery. Raises OSError."""
     found = survey(fs, folder)
-    said = list(found.said)
-    topic_id = read_topic_id(fs, folder, said)
-    recovery_point, log_start_offset = remembered.about(topic_id, folder, said)
+    notes = list(found.notes)
+    topic_id = read_topic_id(fs, folder, notes)
+    recovery_point, log_start_offset = remembered.about(topic_id, folder, notes)
     small_files = DeferredSync(fs)
-    epochs = read_epochs(small_files, folder, said)
+    epochs = read_epochs(small_files, folder, notes)
     found_anew = epochs is None
     if epochs is None:
         epochs = LeaderEpochs(small_files, f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT}")
     elif not epochs.entries and _written_under_epochs(fs, found):
         # A power cut can leave a file that was replaced shortly before without its content.
-        said.append(
+        notes.append(
             f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT} is missing or empty although the log has "
             f"records; the epochs are taken from these instead"
         )
@@ -363,8 +365,8 @@ def prepare(
     for base_offset, faults in found.index_faults.items():
         # After an unclean stop the indexes of unflushed segments are expected to be unfinished.
         if clean or task.covers_flushed(base_offset):
-            said.extend(f"{fault}; it is rebuilt from the log" for fault in faults)
-    return Prepared(task, topic_id, epochs, small_files, tuple(said), recovery_point)
+            notes.extend(f"{fault}; it is rebuilt from the log" for fault in faults)
+    return Prepared(task, topic_id, epochs, small_files, tuple(notes), recovery_point)
 
 
 def run(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -401,7 +403,7 @@ def assemble(
     start = task.log_start_offset
     end = recovered.end_offset
     now_ms = context.clock.now_ms()
-    for line in (*prepared.said, *recovered.said):
+    for line in (*prepared.notes, *recovered.notes):
         logger.warning("%s", line)
     facts = recovered.segments
     if facts and end < start:

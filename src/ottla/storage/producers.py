@@ -16,8 +16,8 @@ The rules are those of Kafka 4.2's ProducerAppendInfo and ProducerStateManager:
 - Sequence numbers go round from 2^31 - 1 to 0.
 - A producer is forgotten when its last batch's timestamp is `producer.id.expiration.ms` ago, but
   not while its transaction is open.
-- Only client appends are judged in full: a coordinator's have no sequence numbers, a leader's were
-  judged there, a marker may come from a newer epoch with no data at all.
+- Only client appends are judged in full: a coordinator's have no sequence numbers, a marker may
+  come from a newer epoch with no data at all. What a leader sent was judged there.
 
 State is rebuilt by replaying the log from the newest snapshot, a file per segment that holds the
 last batch of each producer.
@@ -62,7 +62,6 @@ class Origin(enum.Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    REPLICATION = "replication"
 
 
 class SnapshotError(Exception):
@@ -157,7 +156,7 @@ class ProducerStates:
 
     # Appending
 
-    def check(self, header: BatchHeader, *, origin: Origin = Origin.CLIENT) -> Duplicate | None:  # noqa: C901 - Kafka's checks in Kafka's order, one refusal each
+    def check(self, header: BatchHeader, *, origin: Origin = Origin.CLIENT) -> Duplicate | None:
         """Judge a data batch that would be written at `end_offset`, with or without producer id."""
         if header.producer_id < 0:
             return None
@@ -175,10 +174,8 @@ class ProducerStates:
                     return duplicate
                 if producer.epoch != NO_PRODUCER_EPOCH:
                     raise self._out_of_order(header, producer)
-        elif origin is Origin.COORDINATOR:
-            self._check_epoch(header, producer)
         else:
-            return None
+            self._check_epoch(header, producer)
         if producer.txn_first_offset != _NO_TRANSACTION and not header.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,

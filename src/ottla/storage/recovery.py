@@ -4,7 +4,7 @@ What kill -9 or a power cut can leave behind, and what happens to it here:
 
 - A torn tail: the last write was interrupted, so the last segment ends in something that is not a
   whole batch with a right checksum, and nothing after it is one either. It was never acknowledged
-  (or, after a power cut, never flushed). It is cut off, and said.
+  (or, after a power cut, never flushed). It is cut off, and logged.
 - Indexes that lag behind the log, or are padded with zeros: rebuilt from the log.
 - Producer states: the newest snapshot, then the batches behind it.
 - A damaged middle: bytes that are no batch although batches follow them, or although they lie
@@ -103,9 +103,8 @@ class Recovered:
     producers: ProducerStates
     epochs: tuple[tuple[int, int], ...] = ()
     """Leader epochs found in scanned batches, newer than the latest known: (epoch, offset)."""
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """One line for each thing that an operator should know."""
-    truncated_bytes: int = 0
 
 
 def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -138,8 +137,8 @@ def _recover(fs: FileSystem, task: RecoveryTask, files: OpenFiles) -> Recovered:
             return recover(fs, _scanning_last(task))
         states = ProducerStates(task.partition)
         snapshots = ProducerSnapshots(fs, task.folder)
-        said = _load_states(task, states, snapshots, opened, end_offset)
-        return Recovered(task.segments, end_offset, states, said=tuple(said))
+        notes = _load_states(task, states, snapshots, opened, end_offset)
+        return Recovered(task.segments, end_offset, states, notes=tuple(notes))
     finally:
         # At once: thousands of logs are opened before the garbage collector comes by.
         for segment in opened:
@@ -163,12 +162,11 @@ class _Recovery:
         self._kept = list(task.segments[:first])
         self._epochs: list[tuple[int, int]] = []
         self._end_offset = task.segments[first].base_offset
-        self._said: list[str] = []
-        self._truncated = 0
+        self._notes: list[str] = []
 
     def run(self) -> Recovered:
         task = self._task
-        self._said += _load_states(
+        self._notes += _load_states(
             task, self._states, self._snapshots, self._opened, self._end_offset
         )
         for slot in range(self._first, len(self._opened)):
@@ -187,8 +185,7 @@ class _Recovery:
             self._end_offset,
             self._states,
             tuple(self._epochs),
-            tuple(self._said),
-            self._truncated,
+            tuple(self._notes),
         )
 
     def _note_gap(self, slot: int) -> None:
@@ -198,7 +195,7 @@ class _Recovery:
         end = self._end_offset if slot > self._first else _end_of(before)
         base = self._opened[slot].base_offset
         if end is not None and end < base:
-            self._said.append(
+            self._notes.append(
                 f"{self._task.folder}: offsets {end} to {base - 1} are missing between "
                 f"{paths.log_name(before.base_offset)} and {paths.log_name(base)}: a segment file "
                 f"is gone. Restore it from a copy if you have one; consumers will skip the gap"
@@ -226,8 +223,7 @@ class _Recovery:
         damage = checked.damage
         if damage is not None:
             _refuse_unless_torn(segment.path, damage, task.recovery_point, later)
-            self._truncated = segment.size - checked.size
-            self._said.append(_torn(segment.path, damage, self._truncated))
+            self._notes.append(_torn(segment.path, damage, segment.size - checked.size))
             segment.file.truncate(checked.size)
             for empty in later:
                 remove_segment(self._fs, task.folder, empty.base_offset)

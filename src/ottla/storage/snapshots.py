@@ -1,8 +1,8 @@
 """The producer snapshots of a log: files, each named after the offset it was taken at.
 
 One is taken when a segment is rolled and at a clean shutdown, so that a restart replays one segment
-and not the whole log. They are written in place and without fsync, on the event loop, which is
-safe: a torn one fails its CRC and is passed over for the one before.
+and not the whole log. They are written in place on the event loop and synced by the log's next
+flush, which is safe: a torn one fails its CRC and is passed over for the one before.
 """
 
 from __future__ import annotations
@@ -93,12 +93,6 @@ class ProducerSnapshots:
         """Remove the snapshots of segments that retention has deleted."""
         for taken in self.offsets:
             if taken < offset:
-                self._remove(taken)
-
-    def remove_after(self, offset: int) -> None:
-        """Remove the snapshots of what has been truncated away."""
-        for taken in self.offsets:
-            if taken > offset:
                 self._remove(taken)
 
     def remove_strays(self, segment_base_offsets: Collection[int]) -> None:

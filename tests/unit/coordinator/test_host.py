@@ -277,7 +277,7 @@ async def test_a_log_is_replayed_in_slices_and_all_of_it(bench: Bench) -> None:
 
 async def test_transactions_in_the_log_count_when_they_end(bench: Bench) -> None:
     def append(batch: bytes) -> None:
-        bench.partitions[0].log.append_replicated(memoryview(bytearray(batch)))
+        bench.partitions[0].log.append_replicated(memoryview(bytearray(batch)), leader_epoch=0)
 
     for offset, (producer, committed) in enumerate([(7, True), (8, False)]):
         append(

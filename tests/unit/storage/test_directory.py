@@ -181,8 +181,7 @@ class TestPartitions:
         for number in range(6):
             two.directories.create(TopicPartition("t", number), ID, CONFIG)
         assert len(two.directories.logs_in("/d1")) == len(two.directories.logs_in("/d2")) == 3
-        assert two.directories.folder_of(T0) == "/d1"
-        assert two.directories.folder_of(U0) is None
+        assert T0 in {log.partition for log in two.directories.logs_in("/d1")}
 
     async def test_creating_never_waits_for_the_disk(self, broker: Broker) -> None:
         before = broker.fs.operations

@@ -1,4 +1,4 @@
-"""The manners of Kafka's command lines, which are those of the Java library joptsimple.
+"""The conventions of Kafka's command lines, which are those of the Java library joptsimple.
 
     parser = Parser("kafka-topics", "Create and change topics.", [Option("topic", "…", "name")])
     options = parser.parse(arguments)
