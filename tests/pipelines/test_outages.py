@@ -85,7 +85,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 def log_end(bootstrap: str, topic: str) -> int:
     with Groups(bootstrap) as groups:
-        return groups.ends([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
+        return groups.topics.ends([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
 
 
 def reader(spark: Any, bootstrap: str, topic: str, **options: str) -> Any:

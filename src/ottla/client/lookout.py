@@ -91,7 +91,8 @@ class Outside:
         """Where our group begins to read; None when that is at the end. Raises KafkaError."""
         if not self._plain:
             return None
-        from ottla.client.groups import EARLIEST, Groups
+        from ottla.client.groups import Groups
+        from ottla.client.topic_offsets import EARLIEST
 
         with Groups(self._servers, timeout=_ASK) as groups:
             committed = groups.offsets(self._group).get(tp)
@@ -99,7 +100,7 @@ class Outside:
                 return committed.offset
             if not self._from_start:
                 return None
-            found = groups.log_offsets({tp: EARLIEST}).get(tp)
+            found = groups.topics.offsets({tp: EARLIEST}).get(tp)
             return None if found is None else found.offset
 
     def _ask(self, question: Callable[[Router], T]) -> T | None:

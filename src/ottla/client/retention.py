@@ -83,8 +83,7 @@ class TopicRetention:
 def explain(router: Router, topic: str) -> TopicRetention:
     """What becomes of a topic's segments. Raises KafkaError."""
     leaders = _leaders(router, topic)
-    nodes = {node.id for node in router.nodes()} | {it for it in leaders.values() if it is not None}
-    answers = {number: _ask(router, number, topic) for number in sorted(nodes)}
+    answers = dict(router.ask_each_node(lambda node: (node.id, _ask(router, node.id, topic))))
     positions: dict[int, list[Position]] = defaultdict(list)
     for answer in answers.values():
         for it in answer.positions:
