@@ -128,7 +128,7 @@ class Lookout:
         self._outside = outside
         self._thread: threading.Thread | None = None
         self._found: list[Finding] = []
-        self._said = Said("Trying again")
+        self._warnings = OfflineWarnings("Trying again")
 
     @property
     def busy(self) -> bool:
@@ -154,7 +154,7 @@ class Lookout:
     def _look(self, places: Mapping[TopicPartition, int | None]) -> None:
         deadline = time.monotonic() + _LONGEST
         offline = self._outside.problems(places)
-        self._said.offline(offline)
+        self._warnings.warn(offline)
         for tp, given in places.items():
             if tp in offline:
                 continue
@@ -172,12 +172,12 @@ class Lookout:
 
 
 class StandStill:
-    """Notices that records wait to be sent and none gets through, and has it said if that is
+    """Notices that records wait to be sent and none gets through, and warns if that is
     because partitions are offline. Methods return at once."""
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
-        self._said = Said("Records for it wait until their time is up")
+        self._warnings = OfflineWarnings("Records for it wait until their time is up")
         self._thread: threading.Thread | None = None
         self._done = -1
         self._since = 0.0
@@ -192,7 +192,7 @@ class StandStill:
         ):
             self._since = now
             self._thread = threading.Thread(
-                target=lambda chosen: self._said.offline(self._outside.offline_of(chosen)),
+                target=lambda chosen: self._warnings.warn(self._outside.offline_of(chosen)),
                 args=(tuple(topics),),
                 name="ottla-lookout",
                 daemon=True,
@@ -204,14 +204,14 @@ class StandStill:
         self._done = -1
 
 
-class Said:
-    """Says of a partition once that it is offline, and again when it was online in between."""
+class OfflineWarnings:
+    """Warns once that a partition is offline, and again when it was online in between."""
 
     def __init__(self, meanwhile: str) -> None:
         self._meanwhile = meanwhile
         self._known: set[TopicPartition] = set()
 
-    def offline(self, found: Mapping[TopicPartition, KafkaError]) -> None:
+    def warn(self, found: Mapping[TopicPartition, KafkaError]) -> None:
         for tp, error in found.items():
             if tp not in self._known and error.code is ErrorCode.LEADER_NOT_AVAILABLE:
                 OFFLINE.warning("%s. %s", error.message, self._meanwhile)

@@ -132,7 +132,9 @@ def test_a_classic_group_is_found_after_the_modern_way_did_not_know_it(broker: F
 
 
 def test_the_group_without_a_name_is_found_the_old_way(broker: FakeBroker) -> None:
-    broker.answers[consumer_groups.ConsumerGroupDescribeRequest] = lambda it: not_modern(it, 24)
+    broker.answers[consumer_groups.ConsumerGroupDescribeRequest] = lambda request: not_modern(
+        request, 24
+    )
     broker.answers[groups.DescribeGroupsRequest] = classic("Empty")
     assert Groups("h:1").describe("")[""].idle
 

@@ -407,19 +407,19 @@ class Producer:
     def _refused(
         self, batch: Batch, code: ErrorCode, answer: PartitionProduceResponse
     ) -> WriteFailed:
-        said = answer.error_message or ""
+        message = answer.error_message or ""
         if answer.record_errors:
             blamed = answer.record_errors[0]
-            reason = blamed.batch_index_error_message or said
+            reason = blamed.batch_index_error_message or message
             at = min(max(blamed.batch_index, 0), len(batch) - 1)
             row = int(batch.rows[at])
             return row_failed(self._task, row, _to(batch, code, reason), code)
         if code in _TOO_LARGE:
-            said = said or (
+            message = message or (
                 f"the record alone makes a batch of {len(batch.data)} bytes, more than the topic's "
                 f"max.message.bytes"
             )
-        return self._rows_failed(batch, _to(batch, code, said), code)
+        return self._rows_failed(batch, _to(batch, code, message), code)
 
     def _rows_failed(self, batch: Batch, reason: str, code: ErrorCode) -> WriteFailed:
         first, last = int(batch.rows.min()), int(batch.rows.max())
@@ -433,8 +433,8 @@ class Producer:
         )
 
 
-def _to(batch: Batch, code: ErrorCode, said: str) -> str:
-    reason = f"{code.name}: {said}" if said else code.name
+def _to(batch: Batch, code: ErrorCode, message: str) -> str:
+    reason = f"{code.name}: {message}" if message else code.name
     return f"{batch.topic}-{batch.partition} refused it with {reason}"
 
 

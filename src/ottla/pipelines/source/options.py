@@ -129,8 +129,10 @@ class ReadOptions:
         given = self.kafka.text("group.id")
         if given:
             return given
-        said = f"{self.strategy.option}={self.strategy} {self.starting!r} {HEADERS in self.columns}"
-        digest = hashlib.sha256(said.encode()).hexdigest()[:12]
+        reading = (
+            f"{self.strategy.option}={self.strategy} {self.starting!r} {HEADERS in self.columns}"
+        )
+        digest = hashlib.sha256(reading.encode()).hexdigest()[:12]
         return f"{self.group_id_prefix}-{digest}"
 
     @property
