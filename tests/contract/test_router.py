@@ -401,6 +401,17 @@ def test_groups_of_a_broker_that_leaves_are_left_out(scripted: Any) -> None:
         assert [each.name for each in groups.list_groups()] == ["group-1", "group-3"]
 
 
+def test_a_broker_that_was_lost_and_is_back_is_one_of_all_again(scripted: Any) -> None:
+    with Router(scripted.brokers[1].address, timeout=0.2) as router:
+        assert len(router.nodes()) == 3
+        scripted.brokers[2].stop()
+        with pytest.raises(KafkaError):
+            router.node(2)
+        scripted.brokers[2].start()
+        assert [node.id for node in router.nodes()] == [1, 2, 3]
+        assert router.node(2).port == scripted.brokers[2].port
+
+
 def test_a_controller_that_moves_is_followed(scripted: Any) -> None:
     with DirectAdmin(scripted.bootstrap, timeout=TIMEOUT) as client:
         client.create_topic(NewTopic("a"))
@@ -464,23 +475,35 @@ def test_threads_share_a_router(scripted: Any, router: Router) -> None:
     assert failures == []
 
 
-def test_closing_ends_what_another_thread_waits_for(scripted: Any, router: Router) -> None:
-    router.metadata(())
+@pytest.mark.parametrize("question", ["metadata", "leaders", "coordinator"])
+def test_closing_ends_what_another_thread_waits_for(
+    scripted: Any, router: Router, question: str
+) -> None:
+    ask: dict[str, tuple[str, Ask]] = {
+        "metadata": ("METADATA", lambda: router.metadata(())),
+        "leaders": ("LIST_OFFSETS", lambda: TopicOffsets(router).find({ORDERS: -1})),
+        "coordinator": ("FIND_COORDINATOR", lambda: router.coordinator_node("g")),
+    }
+    api, call = ask[question]
+    call()  # who is still being connected to cannot be left at once
     for broker in scripted.brokers.values():
         broker.silent = True
-    asked = scripted.asked[1, "METADATA"]
+    asked = scripted.asked[1, api]
     ended: list[KafkaError] = []
 
     def wait() -> None:
         try:
-            router.any().ask(MetadataRequest(topics=[]))
+            call()
         except KafkaError as error:
             ended.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while scripted.asked[1, "METADATA"] == asked:
+    while scripted.asked[1, api] == asked and thread.is_alive():
         time.sleep(0.001)
+    connections = scripted.asked.total()
     router.close()
     thread.join(TIMEOUT)
+    assert not thread.is_alive()
+    assert scripted.asked.total() == connections
     assert [error.code for error in ended] == [ErrorCode.NETWORK_EXCEPTION]

@@ -154,7 +154,7 @@ class Router:
 
     def nodes(self) -> tuple[Node, ...]:
         """The brokers of the cluster by number."""
-        if not self.topology.nodes:
+        if not self.topology.complete:
             self.metadata(())
         nodes = self.topology.nodes
         return tuple(nodes[number] for number in sorted(nodes))
@@ -282,6 +282,7 @@ class Router:
     def ask_any(self, request: Any) -> Any:
         """What any broker can answer, and may be asked twice: a broker that has gone, or has closed
         a connection that was idle for long, is not the end of it."""
+        closings = self._closings
         deadline = time.monotonic() + self._timeout
         attempts = 1 + len({*self.bootstrap.split(","), *map(str, self.topology.known)})
         while True:
@@ -290,7 +291,9 @@ class Router:
             try:
                 return wire.ask(request)
             except KafkaError as error:
-                if error.code not in UNREACHABLE or not attempts or time.monotonic() >= deadline:
+                if error.code not in UNREACHABLE or not attempts or self._closings != closings:
+                    raise
+                if time.monotonic() >= deadline:
                     raise
 
     def ask_leaders(
@@ -313,6 +316,7 @@ class Router:
         wait_for_node    wait for a leader that cannot be reached while there are other brokers;
                          otherwise its failure is raised
         """
+        closings = self._closings
         deadline = time.monotonic() + self._timeout
         missing = list(dict.fromkeys(partitions))
         remembered = {tp for tp in missing if self.topology.leader(tp) is not None}
@@ -324,7 +328,7 @@ class Router:
             values, refused, unreached = self._ask_round(led, request, answers)
             found |= values
             for error in unreached.values():
-                if not wait_for_node or not self._may_be_elsewhere(error, repeatable=True):
+                if not wait_for_node or not self._may_be_elsewhere(error, closings):
                     raise error
             again = dict(unreached)
             for tp, error in refused.items():
@@ -408,8 +412,13 @@ class Router:
     def retried(self, call: Callable[[], T], *, repeatable: bool = True) -> T:
         """Call again while the failure is one that passes, until the deadline."""
 
+        closings = self._closings
+
         def again(error: KafkaError) -> bool:
-            return error.code in WRONG_BROKER or self._may_be_elsewhere(error, repeatable)
+            if error.code in WRONG_BROKER:
+                return True
+            unsent = isinstance(error, NotConnected)
+            return (repeatable or unsent) and self._may_be_elsewhere(error, closings)
 
         def note(error: KafkaError) -> None:
             if error.code is ErrorCode.NOT_CONTROLLER or error.code in UNREACHABLE:
@@ -417,17 +426,17 @@ class Router:
 
         return retry(call, timeout=self._timeout, passes=again, on_failure=note)
 
-    def _may_be_elsewhere(self, error: KafkaError, repeatable: bool) -> bool:
-        """Whether what one broker did not do will be done by another."""
+    def _may_be_elsewhere(self, error: KafkaError, closings: int) -> bool:
+        """Whether what one broker did not do will be done by another; not after `close`."""
         if error.code not in UNREACHABLE or isinstance(error, NoBrokerAnswers):
             return False
-        return len(self.topology.known) > 1 and (repeatable or isinstance(error, NotConnected))
+        return len(self.topology.known) > 1 and self._closings == closings
 
     # -- the end
 
     def close(self) -> None:
-        """Close all connections, under any thread that waits for an answer; the next request makes
-        new ones."""
+        """Close all connections. Whatever another thread waits for fails at once, and is not tried
+        again; the next request makes new connections."""
         with self._lock:
             self._closings += 1
             wires = [*self._wires.values(), *([self._first] if self._first is not None else [])]

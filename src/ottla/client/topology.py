@@ -45,6 +45,7 @@ class Topology:
         self._lock = threading.Lock()
         self._nodes: dict[int, Node] = {}
         self._ever: dict[int, Node] = {}
+        self._lost: set[int] = set()
         self._controller: int | None = None
         self._topics: dict[str, _Topic] = {}
 
@@ -55,6 +56,12 @@ class Topology:
         """The brokers that are there, by number."""
         with self._lock:
             return dict(self._nodes)
+
+    @property
+    def complete(self) -> bool:
+        """Whether `nodes` are all that a broker named last."""
+        with self._lock:
+            return bool(self._nodes) and not self._lost
 
     @property
     def known(self) -> tuple[Node, ...]:
@@ -90,6 +97,7 @@ class Topology:
         with self._lock:
             if nodes:
                 self._nodes = nodes
+                self._lost.clear()
                 self._ever |= nodes
                 self._controller = answer.controller_id if answer.controller_id >= 0 else None
             for topic in answer.topics:
@@ -141,7 +149,8 @@ class Topology:
     def lose(self, number: int) -> None:
         """A broker is not where it was said to be; whatever it led may be elsewhere."""
         with self._lock:
-            self._nodes.pop(number, None)
+            if self._nodes.pop(number, None) is not None:
+                self._lost.add(number)
             for topic in self._topics.values():
                 for partition in [p for p, led in topic.leaders.items() if led.node == number]:
                     del topic.leaders[partition]

@@ -193,6 +193,7 @@ class Producer:
         self._leaders.close()
         for thread in threads:
             thread.join(_LAST_WORDS)
+        self._leaders.close()  # one of them may have connected in the last moment
         # A partition that had to begin a new epoch is not where the others are.
         if self._done and self.identity and not any(lane.bumps for lane in self._lanes.values()):
             identities.leave(self._cluster, self.identity)
