@@ -386,6 +386,12 @@ def test_a_coordinator_that_moves_or_dies_is_followed(scripted: Any) -> None:
         assert groups.offsets("g")[ORDERS].offset == 4
 
 
+def test_all_brokers_are_asked_also_by_whoever_has_met_only_one(scripted: Any) -> None:
+    with Groups(scripted.brokers[2].address, timeout=TIMEOUT) as groups:
+        groups.offsets("g")
+        assert len(groups.list_groups()) == 3
+
+
 def test_groups_of_a_broker_that_leaves_are_left_out(scripted: Any) -> None:
     with Groups(scripted.bootstrap, timeout=TIMEOUT) as groups:
         assert len(groups.list_groups()) == 3

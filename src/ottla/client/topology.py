@@ -45,7 +45,7 @@ class Topology:
         self._lock = threading.Lock()
         self._nodes: dict[int, Node] = {}
         self._ever: dict[int, Node] = {}
-        self._lost: set[int] = set()
+        self._complete = False
         self._controller: int | None = None
         self._topics: dict[str, _Topic] = {}
 
@@ -59,9 +59,9 @@ class Topology:
 
     @property
     def complete(self) -> bool:
-        """Whether `nodes` are all that a broker named last."""
+        """Whether `nodes` are all that a broker named last, and none has been lost since."""
         with self._lock:
-            return bool(self._nodes) and not self._lost
+            return self._complete
 
     @property
     def known(self) -> tuple[Node, ...]:
@@ -97,14 +97,14 @@ class Topology:
         with self._lock:
             if nodes:
                 self._nodes = nodes
-                self._lost.clear()
+                self._complete = True
                 self._ever |= nodes
                 self._controller = answer.controller_id if answer.controller_id >= 0 else None
             for topic in answer.topics:
                 self._learn_topic(topic)
 
     def learn_node(self, node: Node) -> None:
-        """A broker was named in another answer."""
+        """A broker was named in another answer, which does not name them all."""
         with self._lock:
             self._nodes[node.id] = self._ever[node.id] = node
 
@@ -149,8 +149,8 @@ class Topology:
     def lose(self, number: int) -> None:
         """A broker is not where it was said to be; whatever it led may be elsewhere."""
         with self._lock:
-            if self._nodes.pop(number, None) is not None:
-                self._lost.add(number)
+            self._nodes.pop(number, None)
+            self._complete = False
             for topic in self._topics.values():
                 for partition in [p for p, led in topic.leaders.items() if led.node == number]:
                     del topic.leaders[partition]
