@@ -192,7 +192,7 @@ class Router:
         raise _closed(str(place))
 
     def controller(self) -> Wire:
-        """Who changes topics; any broker where it is not said who that is."""
+        """Who changes topics; any broker where the cluster does not name one."""
         if self.topology.controller is None:
             self.metadata(())
         number = self.topology.controller
@@ -472,7 +472,7 @@ def _closed(place: str) -> KafkaError:
 
 
 def _not_where_advertised(node: Node, error: KafkaError) -> KafkaError:
-    """A broker is not where it said that it is, which is the address's fault."""
+    """A broker does not listen at the address that it advertises."""
     return NotConnected(
         ErrorCode.NETWORK_EXCEPTION,
         f"broker {node.id} is advertised as {node}, and cannot be reached there "

@@ -1,4 +1,4 @@
-"""What brokers have said of their cluster: who they are, who controls it, who leads what.
+"""What brokers have told of their cluster: who they are, who controls it, who leads what.
 
 The one cache of leaders. It asks nobody (`router` does), and any number of threads may use it.
 
@@ -75,7 +75,7 @@ class Topology:
             return self._controller
 
     def leader(self, tp: TopicPartition) -> Leader | None:
-        """Who leads a partition; None when nobody does, or nobody has said."""
+        """Who leads a partition; None when nobody does, or it is not known."""
         with self._lock:
             topic = self._topics.get(tp.topic)
             return None if topic is None else topic.leaders.get(tp.partition)
@@ -147,7 +147,7 @@ class Topology:
             self._controller = None
 
     def lose(self, number: int) -> None:
-        """A broker is not where it was said to be; whatever it led may be elsewhere."""
+        """A broker is not at its address; what it led may be led by another."""
         with self._lock:
             self._nodes.pop(number, None)
             self._complete = False

@@ -1,6 +1,6 @@
 """One blocking connection to a broker, spoken with our own codec.
 
-For tools that ask a broker a few things, print what it said word for word and are gone again.
+For tools that ask a broker a few things, print its answer word for word and end.
 librdkafka is made for programs that stay: it takes longer to load than such a tool runs, keeps
 some answers to itself (which versions a broker speaks, what its folders hold, its words for an
 error) and tries for a minute where a person wants to be told at once that nobody listens.

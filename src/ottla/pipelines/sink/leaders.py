@@ -25,7 +25,7 @@ NOBODY: Final = -1
 
 
 class Leaders:
-    """Asks the brokers, and remembers what they said last."""
+    """Asks the brokers; what they answer is remembered by the router."""
 
     def __init__(self, settings: WriteOptions, outage: Outage) -> None:
         self._settings = settings
