@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -37,6 +36,7 @@ from ottla.testing.process import BrokerProcess
 ORDERS = TopicPartition("orders", 0)
 END = 10
 TIMEOUT = 20.0  # far more than anything here takes
+BRIEF = 1.5  # for what is to run into the deadline
 
 Ask = Callable[[], object]
 
@@ -287,14 +287,12 @@ def test_one_that_was_led_a_moment_ago_is_waited_for(scripted: Any, router: Rout
 
 
 def test_silence_ends_at_the_deadline_and_then_others_are_asked(scripted: Any) -> None:
-    with Router(scripted.bootstrap, timeout=0.3) as router:
+    with Router(scripted.bootstrap, timeout=BRIEF) as router:
         router.metadata(())
         scripted.brokers[1].silent = True
-        began = time.monotonic()
         with pytest.raises(KafkaError) as raised:
             router.metadata(())
         assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
-        assert time.monotonic() - began < TIMEOUT
         router.metadata(())
         assert scripted.asked[2, "METADATA"] == 1
 
@@ -303,13 +301,13 @@ def test_a_silent_broker_among_those_to_start_from_leaves_time_for_the_others(
     scripted: Any,
 ) -> None:
     scripted.brokers[1].silent = True
-    with Router(scripted.bootstrap, timeout=1.0) as router:
+    with Router(scripted.bootstrap, timeout=BRIEF) as router:
         assert len(router.nodes()) == 3
 
 
 def test_what_passes_is_tried_until_the_deadline_and_then_raised(scripted: Any) -> None:
     scripted.coordinator = 2
-    with Groups(scripted.bootstrap, timeout=0.3) as groups:
+    with Groups(scripted.bootstrap, timeout=BRIEF) as groups:
         assert groups.offsets("g")[ORDERS].offset == 4
         real = scripted._offset_fetch
         scripted._offset_fetch = lambda _number, request: real(3, request)
@@ -342,7 +340,7 @@ def test_an_address_that_is_advertised_and_wrong_is_named(scripted: Any) -> None
     scripted.listed = {1, 2}
     scripted.brokers[2].stop()
     with (
-        Router(scripted.brokers[1].address, timeout=0.2) as router,
+        Router(scripted.brokers[1].address, timeout=BRIEF) as router,
         pytest.raises(KafkaError, match=r"broker 2 is advertised as .*--advertise"),
     ):
         TopicOffsets(router).ends([TopicPartition("orders", 1)])
@@ -408,7 +406,7 @@ def test_groups_of_a_broker_that_leaves_are_left_out(scripted: Any) -> None:
 
 
 def test_a_broker_that_was_lost_and_is_back_is_one_of_all_again(scripted: Any) -> None:
-    with Router(scripted.brokers[1].address, timeout=0.2) as router:
+    with Router(scripted.brokers[1].address, timeout=TIMEOUT) as router:
         assert len(router.nodes()) == 3
         scripted.brokers[2].stop()
         with pytest.raises(KafkaError):
@@ -453,7 +451,7 @@ def test_a_connection_that_was_closed_meanwhile_is_made_anew(scripted: Any) -> N
 # -- threads
 
 
-def test_threads_share_a_router(scripted: Any, router: Router) -> None:
+def test_threads_share_a_router(scripted: Any, router: Router, eventually: Any) -> None:
     partitions = [ORDERS, TopicPartition("orders", 1)]
     failures: list[BaseException] = []
     over = threading.Event()
@@ -466,15 +464,15 @@ def test_threads_share_a_router(scripted: Any, router: Router) -> None:
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(6)]
     for thread in threads:
         thread.start()
     for number in range(20):
         scripted.move(0, number % 3 + 1)
         scripted.move(1, (number + 1) % 3 + 1)
-        before = scripted.asked[number % 3 + 1, "LIST_OFFSETS"]
-        while scripted.asked[number % 3 + 1, "LIST_OFFSETS"] == before and not failures:
-            time.sleep(0.001)
+        leader = number % 3 + 1
+        before = scripted.asked[leader, "LIST_OFFSETS"]
+        eventually(lambda: failures or scripted.asked[leader, "LIST_OFFSETS"] > before)  # noqa: B023
     over.set()
     for thread in threads:
         thread.join(TIMEOUT)
@@ -483,7 +481,7 @@ def test_threads_share_a_router(scripted: Any, router: Router) -> None:
 
 @pytest.mark.parametrize("question", ["metadata", "leaders", "coordinator"])
 def test_closing_ends_what_another_thread_waits_for(
-    scripted: Any, router: Router, question: str
+    scripted: Any, router: Router, question: str, eventually: Any
 ) -> None:
     ask: dict[str, tuple[str, Ask]] = {
         "metadata": ("METADATA", lambda: router.metadata(())),
@@ -503,10 +501,9 @@ def test_closing_ends_what_another_thread_waits_for(
         except KafkaError as error:
             ended.append(error)
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    while scripted.asked[1, api] == asked and thread.is_alive():
-        time.sleep(0.001)
+    eventually(lambda: scripted.asked[1, api] > asked)
     connections = scripted.asked.total()
     router.close()
     thread.join(TIMEOUT)
