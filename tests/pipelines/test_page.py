@@ -192,8 +192,8 @@ def connect(shell: Callable[[str], list[str]], tmp_path: Path, eventually: Any) 
         port = str(free.getsockname()[1])
     script = block("## Spark Connect", "sh").replace(CONNECT, port)
     log = tmp_path / "server.log"
-    with log.open("wb") as said:
-        server = subprocess.Popen(shell(script), cwd=tmp_path, stdout=said, stderr=said)
+    with log.open("wb") as output:
+        server = subprocess.Popen(shell(script), cwd=tmp_path, stdout=output, stderr=output)
 
     def listens() -> bool:
         assert server.poll() is None, log.read_text()[-4000:]

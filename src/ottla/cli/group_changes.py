@@ -90,7 +90,7 @@ def reset(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comm
         _check_idle(groups, name, create=create)
         committed = groups.offsets(name)
         try:
-            partitions = resets.scope(groups, topics) if topics else list(committed)
+            partitions = resets.scope(groups.topics, topics) if topics else list(committed)
             if all_topics and not partitions:
                 raise click.ClickException(
                     f"group {name!r} has committed nothing; name topics with --topic"
@@ -100,7 +100,7 @@ def reset(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comm
             raise click.UsageError(str(error)) from None
         if execute:
             groups.set_offsets(name, plan.offsets)
-        ends = groups.ends(plan.offsets)
+        ends = groups.topics.ends(plan.offsets)
     rows = [
         (tp.topic, tp.partition, committed[tp].offset if tp in committed else None, after, ends[tp])
         for tp, after in plan.offsets.items()
@@ -226,7 +226,7 @@ def delete(
         outcomes: dict[str, ErrorCode] = {}
         if topics:
             try:
-                partitions = resets.scope(groups, topics)
+                partitions = resets.scope(groups.topics, topics)
             except ValueError as error:
                 raise click.UsageError(str(error)) from None
             for name in names:

@@ -336,7 +336,7 @@ class Admin(GroupAdmin):
         return results
 
     def _answer(self, future: Future[Any]) -> Any:
-        """What comes of a request; if nothing does for a while, it is said who is there."""
+        """What comes of a request; if nothing does for a while, the log says who is there."""
         with suppress(TimeoutError):
             return future.result(PATIENCE)
         self._contact.lost()

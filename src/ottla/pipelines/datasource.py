@@ -62,7 +62,7 @@ class OttlaDataSource(DataSource):
         return "ottla"
 
     def schema(self) -> StructType:
-        """The columns of every topic. What is wrong in any case is said here, at `load()`.
+        """The columns of every topic. Options that cannot be right are refused here, at `load()`.
 
         Spark asks for it with the properties of a table when that is created.
         """

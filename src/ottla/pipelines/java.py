@@ -82,12 +82,12 @@ def find(environ: Mapping[str, str]) -> Path:
 def major_version(java: Path) -> int | None:
     """Which Java a program is; None when it does not run."""
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_PATIENCE, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    match = _VERSION.search(said.stderr + said.stdout)
+    match = _VERSION.search(answer.stderr + answer.stdout)
     return int(match[1]) if match else None
 
 

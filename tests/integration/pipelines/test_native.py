@@ -27,7 +27,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walker, "WHY_PLAIN", "the native code is not there")
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in caplog.messages if "native code is missing on the driver" in line]
 
 
@@ -48,7 +48,7 @@ def plan_a_stream() -> None:
 @pytest.mark.parametrize("plan", [plan_a_batch, plan_a_stream])
 def test_a_read_that_is_planned_without_native_code_says_so_once(plan, plain, caplog):
     plan()
-    [line] = said(caplog)
+    [line] = logged(caplog)
     assert "thirty times slower: the native code is not there; install Ottla where" in line
     assert "python -m ottla.pipelines.pack" in line
 
@@ -57,6 +57,6 @@ def test_a_read_that_is_planned_without_native_code_says_so_once(plan, plain, ca
 def test_it_is_silent_where_all_is_well(plan, monkeypatch, caplog):
     monkeypatch.setattr(walker, "NATIVE", True)
     plan()
-    assert said(caplog) == []
+    assert logged(caplog) == []
     assert driver_notices() == ()
     assert missing_here() == ""

@@ -155,7 +155,7 @@ class Run:
     """What else may be found, if the run dies in what it is doing."""
     sequences: dict[int, int] = field(default_factory=dict)
 
-    async def perform(self, script: list[Step]) -> None:
+    async def perform(self, script: list[Step]) -> None:  # noqa: C901, PLR0912 - one branch for each kind of step
         bench = self.bench
         log = await bench.open(TOPIC)
         for kind, count, size in script:

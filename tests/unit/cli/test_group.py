@@ -61,7 +61,7 @@ def test_describe_separates_thousands(
 ) -> None:
     orders = TopicPartition(f"orders{MARK}", 0)
     scene.committed[f"idle{MARK}"] = {orders: 1500}
-    monkeypatch.setattr(type(scene), "ends", lambda *_: {orders: 1_234_567}, raising=False)
+    monkeypatch.setattr(scene.topics, "ends", lambda _: {orders: 1_234_567})
     shown = group("describe", f"idle{MARK}").output
     assert "lag 1,233,067" in shown
     assert "1,500  1,234,567  1,233,067" in shown

