@@ -150,3 +150,5 @@ async def test_a_log_that_was_stopped_cleanly_is_listed_once(workers: Workers):
     read = [path for operation, path in fs.of_partition() if operation == "read"]
     assert sorted(set(read)) == sorted(read), "nothing is read twice"
     assert SNAPSHOT in read
+    opened = [path for operation, path in fs.of_partition() if operation == "open"]
+    assert sorted(set(opened)) == sorted(opened), "nothing is opened twice"
