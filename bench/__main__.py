@@ -27,6 +27,7 @@ from bench.restarted import RestartedSession
 from bench.rows import FULL, QUICK, ROWS, Sizes, rows_for
 from bench.selection import Selection
 from bench.session import Session
+from bench.settling import wait_settled
 from bench.systems import ApacheKafka, Ottla
 from bench.walked import WalkedSession
 
@@ -183,8 +184,11 @@ def compare(chosen: argparse.Namespace) -> int:
 
                 folder_used = home / f"{side}-{part.name.lower()}-{turn}"
                 session = SESSIONS[part](system, kafka, folder_used, sizes, selection, take)
+                if session.MAKES_MANY_FILES:
+                    wait_settled(home / "settling", lambda line: print(f"  {line}", flush=True))
                 failures += _failures_of(session, system)
-                _remove(folder_used)
+                if not session.MAKES_MANY_FILES:  # else they go with the run's folder
+                    _remove(folder_used)
                 minutes = (time.monotonic() - began) / 60
                 taken[part] = taken.get(part, 0.0) + minutes
                 print(f"{head}  {part.value}: {minutes:.1f} minutes", flush=True)

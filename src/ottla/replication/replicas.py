@@ -50,6 +50,8 @@ class Replicas:
         self._image = ClusterImage()
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
+        # The settings in force, one value for all partitions of a topic.
+        self._configs: dict[str, TopicConfig] = {}
         self._following = False  # after the first image: what is new in the next ones is new
         # New partitions without files yet.
         self._waiting: dict[TopicPartition, bool] = {}
@@ -121,13 +123,13 @@ class Replicas:
         for name, partitions in self._by_name.items():
             topic = self._image.topics.get(name)
             if topic is not None:
-                config = self._config_of(topic)
+                config = self._configs[name] = self._config_of(topic)
                 for partition in partitions.values():
                     partition.log.config = config
 
     def _update(self, topic: Topic, known: int) -> None:
         """Follow a topic of which the first `known` partitions existed before."""
-        config = self._config_of(topic)
+        config = self._configs[topic.name] = self._config_of(topic)
         partitions = self._by_name.setdefault(topic.name, {})
         self._by_id[topic.id] = partitions
         for index, state in enumerate(topic.partitions):
@@ -151,7 +153,7 @@ class Replicas:
     def _make(self, topic: Topic, tp: TopicPartition, *, is_new: bool) -> Partition | None:
         """The partition over its log, which is created if there is none. None: it is offline."""
         try:
-            log = self._logs.create(tp, topic.id, self._config_of(topic), is_new=is_new)
+            log = self._logs.create(tp, topic.id, self._configs[topic.name], is_new=is_new)
         except OutOfDescriptors:
             self._waiting[tp] = is_new
             self._make_later(SHORTAGE_PAUSE)
@@ -194,6 +196,7 @@ class Replicas:
     def _remove(self, topic: Topic) -> None:
         partitions = self._by_name.pop(topic.name, {})
         self._by_id.pop(topic.id, None)
+        self._configs.pop(topic.name, None)
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)
             self._waiting.pop(tp, None)

@@ -36,12 +36,13 @@ class LeaderEpochs:
 
     __slots__ = ("_entries", "_fs", "_path", "_unwritten")
 
-    def __init__(self, fs: FileSystem, path: str) -> None:
+    def __init__(self, fs: FileSystem, path: str, *, is_new: bool = False) -> None:
+        """Reads the file, unless `is_new` says that there is none yet."""
         self._fs = fs
         self._path = path
         self._entries: list[EpochStart] = []
         self._unwritten = False
-        for number, line in read_lines(fs, path):
+        for number, line in () if is_new else read_lines(fs, path):
             self._put(self._parse(number, line))
 
     def _parse(self, number: int, line: str) -> EpochStart:

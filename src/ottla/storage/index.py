@@ -288,6 +288,8 @@ class TimeIndex:
             relative.append(offset)
         self._timestamps, self._relative = timestamps, relative
         self._written = self.entries
+        if timestamps and len(timestamps) == self.entries:
+            self._last = timestamps[-1], self.base_offset + relative[-1]
 
     def write_out(self) -> None:
         """Append what the file does not have yet."""

@@ -80,15 +80,20 @@ class Survey:
     notes: tuple[str, ...]
     index_faults: Mapping[int, Sequence[str]]
     """What is wrong with which segment's indexes."""
+    names: tuple[str, ...] = ()
+    """Every name in the folder, so that nobody has to look for what is not there."""
+    snapshots: tuple[int, ...] = ()
+    """Where snapshots of the producers were taken, ascending."""
 
 
 def survey(fs: FileSystem, folder: str) -> Survey:
     """Finish or undo what a crash interrupted, then list the segments."""
     notes: list[str] = []
-    _finish_swaps(fs, folder, notes)
+    names = _finish_swaps(fs, folder, notes)
     logs: list[int] = []
+    snapshots: list[int] = []
     indexes: dict[int, list[str]] = {}
-    for name in fs.listdir(folder):
+    for name in names:
         parsed = paths.parse_offset_file(name)
         if parsed is None:
             continue
@@ -97,6 +102,8 @@ def survey(fs: FileSystem, folder: str) -> Survey:
             logs.append(base_offset)
         elif suffix in _INDEX_SUFFIXES:
             indexes.setdefault(base_offset, []).append(suffix)
+        else:
+            snapshots.append(base_offset)
     segments: list[SegmentFiles] = []
     faults: dict[int, list[str]] = {}
     for base_offset in logs:
@@ -109,7 +116,7 @@ def survey(fs: FileSystem, folder: str) -> Survey:
         )
         for suffix in suffixes:
             fs.remove(f"{folder}/{base_offset:020d}{suffix}")
-    return Survey(folder, tuple(segments), tuple(notes), faults)
+    return Survey(folder, tuple(segments), tuple(notes), faults, tuple(names), tuple(snapshots))
 
 
 def _look(
@@ -148,8 +155,9 @@ def _look(
     return SegmentFiles(base_offset, size, 0, 0, scan=True)
 
 
-def _finish_swaps(fs: FileSystem, folder: str, notes: list[str]) -> None:  # noqa: C901 - the steps of one repair, whose order is the point
-    """Remove temporary files; put segments in place that compaction had finished writing.
+def _finish_swaps(fs: FileSystem, folder: str, notes: list[str]) -> list[str]:  # noqa: C901 - the steps of one repair, whose order is the point
+    """Remove temporary files; put segments in place that compaction had finished writing. Returns
+    what is in the folder then.
 
     `.cleaned` files are unfinished work. A `.swap` file is finished, and replaces the segments in
     its range, unless an unfinished one at or below it shows that its group is not complete. The
@@ -159,15 +167,20 @@ def _finish_swaps(fs: FileSystem, folder: str, notes: list[str]) -> None:  # noq
     """
     cleaned: list[str] = []
     swaps: list[str] = []
-    for name in fs.listdir(folder):
+    names = fs.listdir(folder)
+    tidy = True
+    for name in names:
         path = f"{folder}/{name}"
         if name.endswith((paths.DELETED_SUFFIX, ".tmp")):
             if not fs.is_dir(path):
                 fs.remove(path)
+                tidy = False
         elif name.endswith(paths.CLEANED_SUFFIX):
             cleaned.append(name)
         elif name.endswith(paths.SWAP_SUFFIX):
             swaps.append(name)
+    if tidy and not cleaned and not swaps:
+        return names
     unfinished = min(map(_offset_in, cleaned), default=_LAST)
     complete = [name for name in swaps if _offset_in(name) < unfinished]
     for name in (*sorted(set(swaps) - set(complete)), *cleaned):
@@ -187,6 +200,7 @@ def _finish_swaps(fs: FileSystem, folder: str, notes: list[str]) -> None:  # noq
         )
     for name in (*logs, *(name for name in complete if name not in logs)):
         fs.rename(f"{folder}/{name}", f"{folder}/{name.removesuffix(paths.SWAP_SUFFIX)}")
+    return fs.listdir(folder)
 
 
 def _offset_in(name: str) -> int:
@@ -244,6 +258,7 @@ def plan(  # noqa: PLR0913 - what is known of the log, by name
         now_ms=now_ms,
         producer_expiration_ms=producer_expiration_ms,
         compacted=compacted,
+        snapshots=found.snapshots,
     )
 
 
@@ -330,18 +345,24 @@ def prepare(
     remembered: Remembered,
     now_ms: int,
     producer_expiration_ms: int,
+    is_new: bool = False,
 ) -> Prepared:
-    """Everything up to recovery. Raises OSError."""
-    found = survey(fs, folder)
+    """Everything up to recovery. In a folder that `is_new`, just made, nothing is looked for.
+    Raises OSError."""
+    found = Survey(folder, (), (), {}) if is_new else survey(fs, folder)
     notes = list(found.notes)
-    topic_id = read_topic_id(fs, folder, notes)
+    topic_id = ZERO_TOPIC_ID
+    if paths.PARTITION_METADATA in found.names:
+        topic_id = read_topic_id(fs, folder, notes)
     recovery_point, log_start_offset = remembered.about(topic_id, folder, notes)
     small_files = DeferredSync(fs)
-    epochs = read_epochs(small_files, folder, notes)
-    found_anew = epochs is None
+    noted = paths.LEADER_EPOCH_CHECKPOINT in found.names
+    epochs = read_epochs(small_files, folder, notes) if noted else None
+    found_anew = noted and epochs is None
     if epochs is None:
-        epochs = LeaderEpochs(small_files, f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT}")
-    elif not epochs.entries and _written_under_epochs(fs, found):
+        path = f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT}"
+        epochs = LeaderEpochs(small_files, path, is_new=True)
+    if not found_anew and not epochs.entries and _written_under_epochs(fs, found):
         # A power cut can leave a file that was replaced shortly before without its content.
         notes.append(
             f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT} is missing or empty although the log has "
@@ -378,7 +399,8 @@ def run(fs: FileSystem, task: RecoveryTask) -> Recovered:
     then, which finds out and says where.
     """
     if not task.segments:
-        return Recovered((), task.log_start_offset, ProducerStates(task.partition))
+        states = ProducerStates(task.partition)
+        return Recovered((), task.log_start_offset, states, snapshots=task.snapshots)
     try:
         return recover(fs, task)
     except (OSError, LogCorrupted):
@@ -460,7 +482,7 @@ def assemble(
         epochs.assign(epoch, offset)
     epochs.truncate_from_end(end)
     epochs.truncate_from_start(start)
-    snapshots = ProducerSnapshots(fs, task.folder)
+    snapshots = ProducerSnapshots(fs, task.folder, recovered.snapshots)
     snapshots.remove_strays(segments.bases)
     log = Log(
         partition=task.partition,
@@ -499,7 +521,7 @@ def open_log(
 ) -> Log:
     """Open the log in `folder`, or make one; recovery is done in place."""
     fs = context.files.fs
-    fs.makedirs(folder)
+    made = fs.makedirs(folder)
     prepared = prepare(
         fs,
         folder,
@@ -509,5 +531,6 @@ def open_log(
         remembered=Remembered(Entry(recovery_point), Entry(log_start_offset)),
         now_ms=context.clock.now_ms(),
         producer_expiration_ms=context.producer_expiration_ms,
+        is_new=made,
     )
     return assemble(context, prepared, run(fs, prepared.task), config, clean=clean)

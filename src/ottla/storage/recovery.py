@@ -83,6 +83,8 @@ class RecoveryTask:
     producer_expiration_ms: int
     compacted: bool = False
     """Apache Kafka's compaction leaves gaps between segments; they are no lost files."""
+    snapshots: tuple[int, ...] | None = None
+    """Where snapshots of the producers were taken; None: the folder is to be looked through."""
 
     def covers_flushed(self, base_offset: int) -> bool:
         """Whether a segment lies wholly below the recovery point."""
@@ -105,6 +107,8 @@ class Recovered:
     """Leader epochs found in scanned batches, newer than the latest known: (epoch, offset)."""
     notes: tuple[str, ...] = ()
     """One line for each thing that an operator should know."""
+    snapshots: tuple[int, ...] | None = None
+    """As in the task."""
 
 
 def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -136,9 +140,11 @@ def _recover(fs: FileSystem, task: RecoveryTask, files: OpenFiles) -> Recovered:
             # Stopped cleanly, yet the last segment does not end where a batch ends: look closely.
             return recover(fs, _scanning_last(task))
         states = ProducerStates(task.partition)
-        snapshots = ProducerSnapshots(fs, task.folder)
+        snapshots = ProducerSnapshots(fs, task.folder, task.snapshots)
         notes = _load_states(task, states, snapshots, opened, end_offset)
-        return Recovered(task.segments, end_offset, states, notes=tuple(notes))
+        return Recovered(
+            task.segments, end_offset, states, notes=tuple(notes), snapshots=snapshots.offsets
+        )
     finally:
         # At once: thousands of logs are opened before the garbage collector comes by.
         for segment in opened:
@@ -156,7 +162,7 @@ class _Recovery:
         self._task = task
         self._opened = opened
         self._first = first
-        self._snapshots = ProducerSnapshots(fs, task.folder)
+        self._snapshots = ProducerSnapshots(fs, task.folder, task.snapshots)
         self._states = ProducerStates(task.partition)
         self._aborted: list[CompletedTxn] = []
         self._kept = list(task.segments[:first])
@@ -186,6 +192,7 @@ class _Recovery:
             self._states,
             tuple(self._epochs),
             tuple(self._notes),
+            self._snapshots.offsets,
         )
 
     def _note_gap(self, slot: int) -> None:
@@ -312,7 +319,8 @@ def _open(files: OpenFiles, folder: str, segment: SegmentFiles) -> Segment:
 def scanning_all(task: RecoveryTask) -> RecoveryTask:
     """The task with every batch of every segment to be checked, and every index rebuilt."""
     segments = (replace(segment, scan=True) for segment in task.segments)
-    return replace(task, segments=tuple(segments))
+    # Whoever tried before and failed may have removed snapshots.
+    return replace(task, segments=tuple(segments), snapshots=None)
 
 
 def _scanning_last(task: RecoveryTask) -> RecoveryTask:

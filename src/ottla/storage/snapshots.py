@@ -14,7 +14,7 @@ from ottla.storage import paths
 from ottla.storage.producers import SnapshotError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from ottla.runtime.files import FileSystem
     from ottla.storage.producers import ProducerStates
@@ -25,9 +25,13 @@ class ProducerSnapshots:
 
     __slots__ = ("_folder", "_fs", "_offsets")
 
-    def __init__(self, fs: FileSystem, folder: str) -> None:
+    def __init__(self, fs: FileSystem, folder: str, offsets: Sequence[int] | None = None) -> None:
+        """With `offsets` those that are known to be there, ascending; else they are looked for."""
         self._fs = fs
         self._folder = folder
+        if offsets is not None:
+            self._offsets = list(offsets)
+            return
         found = (paths.parse_offset_file(name) for name in fs.listdir(folder))
         self._offsets = sorted(
             offset for offset, suffix in filter(None, found) if suffix == paths.SNAPSHOT_SUFFIX

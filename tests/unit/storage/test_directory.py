@@ -543,7 +543,7 @@ class TestLoading:
         self, broker: Broker
     ) -> None:
         for number in range(5):
-            broker.directories.create(TopicPartition("t", number), ID, CONFIG)
+            broker.directories.create(TopicPartition(f"t{number}", 0), ID, CONFIG)
         broker.fs = broker.fs.killed()
         directories = broker.make()
         directories.open_folders()
