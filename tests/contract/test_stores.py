@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.zookeeper.address import parse_address
+from ottla.cluster.zookeeper.store import ZooKeeperStore
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.testing.check_store import CHECKS, StoreCheck, check_store
 from ottla.testing.files import MemoryFileSystem
@@ -39,6 +42,18 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> SharedEmbeddedSto
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_the_embedded_store(check: StoreCheck, connect: SharedEmbeddedStore) -> None:
+    await check(connect)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_the_zookeeper_store(
+    check: StoreCheck, zookeeper: str, unique: Callable[..., str]
+) -> None:
+    address = parse_address(f"{zookeeper}/{unique('contract')}/below")
+
+    async def connect() -> ZooKeeperStore:
+        return await ZooKeeperStore.open(address, session_timeout=20.0)
+
     await check(connect)
 
 
