@@ -18,9 +18,9 @@ from ottla.cluster.store import (
     epoch_key,
     holder_key,
 )
-from ottla.cluster.zookeeper.address import parse_address
+from ottla.cluster.zookeeper.address import Access, Tls, parse_address, read_access
 from ottla.cluster.zookeeper.store import ZooKeeperStore
-from ottla.testing.process import LOOPBACK
+from ottla.testing.process import LOOPBACK, free_port
 from ottla.testing.zookeeper import ZooKeeperProcess, ensemble
 
 SHORT = 1.0
@@ -426,3 +426,37 @@ async def test_an_ensemble_goes_on_when_its_leader_is_killed(tmp_path: Path):
     finally:
         for server in servers:
             server.kill()
+
+
+# --- who is let in --------------------------------------------------------------------------------
+
+
+async def test_tls_is_spoken_and_the_server_is_checked(tmp_path: Path):
+    certificates = Path(__file__).parent / "tls"
+    port = free_port()
+    settings = {
+        "secureClientPort": port,
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.keyStore.location": certificates / "server.pem",
+        "ssl.keyStore.type": "PEM",
+        "ssl.trustStore.location": certificates / "ca.pem",
+        "ssl.trustStore.type": "PEM",
+        "ssl.clientAuth": "none",
+    }
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "zookeeper.ssl.client.enable=true\n"
+        f"zookeeper.ssl.truststore.location={certificates / 'ca.pem'}\n"
+        "zookeeper.digest.username=ottla\n"
+        "zookeeper.digest.password=secret\n"
+    )
+    address = parse_address(f"{LOOPBACK}:{port}/ottla")
+    with ZooKeeperProcess(tmp_path / "zookeeper", settings=settings) as server:
+        server.start()
+        store = await ZooKeeperStore.open(address, read_access(file), connect_timeout=60.0)
+        await store.commit(Create("a", b"1"))
+        assert (await store.read("a")).entries["a"].value == b"1"
+        await store.close()
+        stranger = Access(tls=Tls())  # whose authorities are the system's
+        with pytest.raises(Unavailable, match="no ZooKeeper answers"):
+            await ZooKeeperStore.open(address, stranger, connect_timeout=2.0)

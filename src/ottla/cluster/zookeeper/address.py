@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,6 +122,20 @@ def access_of(settings: Mapping[str, str], origin: str) -> Access:
     if enabled not in ("true", "false"):
         raise BadAddress(f"{origin}: zookeeper.ssl.client.enable is true or false, not {enabled!r}")
     return Access(username, password, _tls(settings, origin) if enabled == "true" else None)
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """What speaks TLS like this; reads files."""
+    used = tls.authorities
+    try:
+        context = ssl.create_default_context(cafile=tls.authorities)
+        context.check_hostname = tls.check_host
+        if tls.certificate is not None:
+            used = tls.certificate
+            context.load_cert_chain(tls.certificate, tls.key, lambda: tls.key_password or "")
+    except (OSError, ValueError) as error:
+        raise BadAddress(f"{used} cannot be used for TLS with ZooKeeper: {error}") from None
+    return context
 
 
 def _tls(settings: Mapping[str, str], origin: str) -> Tls:

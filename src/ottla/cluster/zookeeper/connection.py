@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import socket
+import ssl
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
@@ -77,12 +79,30 @@ class Denied(Exception):
     """ZooKeeper knows us and does not let us."""
 
 
-class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with one queue for answers and watches.
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, with one queue for answers and watches, and sockets of our own.
 
     ZooKeeper sends a watch before the answer to any later read that would show its cause. kazoo
-    has a thread for each of the two, which may swap them.
+    has a thread for each of the two, which may swap them. Its sockets stay open when TLS fails.
     """
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str, timeout: float, **_: Any
+    ) -> socket.socket:
+        """Called in a thread of kazoo's."""
+        plain = socket.create_connection(address, timeout / _ATTEMPTS)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None:
+                return plain
+            return self._tls.wrap_socket(plain, server_hostname=hostname)
+        except BaseException:
+            plain.close()
+            raise
 
     def dispatch_callback(self, callback: Any) -> None:
         self.completion_queue.put(lambda: callback.func(*callback.args))
@@ -95,6 +115,7 @@ class Connection:
         self,
         address: Address,
         access: Access,
+        tls: ssl.SSLContext | None,
         session_timeout: float,
         on_state: Callable[[State], None],
     ) -> None:
@@ -106,29 +127,16 @@ class Connection:
         self._slots = asyncio.Semaphore(_IN_FLIGHT)
         self.requests = 0
         """Asked so far; for statistics and tests."""
-        tls = access.tls
         log = logging.getLogger(f"{__name__}.kazoo")
         log.setLevel(logging.CRITICAL)  # every attempt to connect is a warning to kazoo
         self._client = KazooClient(
             hosts=",".join([address.hosts] * math.ceil(_ATTEMPTS / len(address.servers))),
             timeout=session_timeout,
-            handler=_InOrder(),
+            handler=_Handler(tls),
             logger=log,
             connection_retry=_RECONNECT,
             auth_data=(
                 [("digest", f"{access.username}:{access.password}")] if access.username else None
-            ),
-            use_ssl=tls is not None,
-            **(
-                {}
-                if tls is None
-                else {
-                    "ca": tls.authorities,
-                    "certfile": tls.certificate,
-                    "keyfile": tls.key,
-                    "keyfile_password": tls.key_password,
-                    "check_hostname": tls.check_host,
-                }
             ),
         )
         self._client.add_listener(self._state_changed)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import uuid
 import weakref
 from collections import Counter
@@ -39,7 +40,7 @@ from ottla.cluster.store import (
     epoch_key,
     holder_key,
 )
-from ottla.cluster.zookeeper.address import Access, Address
+from ottla.cluster.zookeeper.address import Access, Address, tls_context
 from ottla.cluster.zookeeper.connection import (
     Broken,
     Connection,
@@ -81,14 +82,19 @@ class ZooKeeperStore:
     """A `MetadataStore` in ZooKeeper, for one client of many."""
 
     def __init__(
-        self, address: Address, access: Access, session_timeout: float, changes_kept: int
+        self,
+        address: Address,
+        access: Access,
+        tls: ssl.SSLContext | None,
+        session_timeout: float,
+        changes_kept: int,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._address = address
         self._patience = session_timeout
         self._changes_kept = changes_kept
         # The connection.
-        self.connection = Connection(address, access, session_timeout, self._note_state)
+        self.connection = Connection(address, access, tls, session_timeout, self._note_state)
         self._online = asyncio.Event()
         self._offline = asyncio.Event()
         self._offline_since: float | None = self._loop.time()
@@ -121,9 +127,14 @@ class ZooKeeperStore:
     ) -> ZooKeeperStore:
         """Connect and read everything; with `create`, also make the chroot and an empty store.
 
-        Raises `Unavailable` when no server answers, StoreError when what is there is not ours.
+        Raises `Unavailable` when no server answers, StoreError when what is there is not ours,
+        BadAddress when a certificate cannot be used.
         """
-        store = cls(address, access or Access(), session_timeout, changes_kept)
+        access = access or Access()
+        tls = None
+        if access.tls is not None:
+            tls = await asyncio.to_thread(tls_context, access.tls)
+        store = cls(address, access, tls, session_timeout, changes_kept)
         try:
             store.connection.start()
             try:
@@ -131,7 +142,7 @@ class ZooKeeperStore:
             except TimeoutError:
                 raise Unavailable(
                     f"no ZooKeeper answers at {address.hosts} within {connect_timeout:g} s: is it "
-                    "running, and is the address right? `ottla zookeeper start` runs one"
+                    f"running, and is the address right? {_hint(access)}"
                 ) from None
             await store._wait(store._prepare(create))
             store.spawn(store._run())
@@ -560,6 +571,12 @@ class _Watch:
             raise self._ended
         self._news.clear()
         return self._store.mirror.revision
+
+
+def _hint(access: Access) -> str:
+    if access.tls is not None:
+        return "Does it speak TLS there, with a certificate that our authorities have signed?"
+    return "`ottla zookeeper start` runs one"
 
 
 def _check(ops: tuple[Op, ...]) -> None:

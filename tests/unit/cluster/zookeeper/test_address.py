@@ -10,8 +10,10 @@ from ottla.cluster.zookeeper.address import (
     Access,
     Address,
     BadAddress,
+    Tls,
     parse_address,
     read_access,
+    tls_context,
 )
 
 
@@ -113,3 +115,9 @@ def test_no_file_no_access(tmp_path):
     assert Access().tls is None
     with pytest.raises(BadAddress, match="cannot be read"):
         read_access(tmp_path / "absent")
+
+
+def test_a_certificate_that_is_none_is_named(tmp_path):
+    (tmp_path / "ca.pem").write_text("nothing of the kind")
+    with pytest.raises(BadAddress, match=r"ca\.pem cannot be used for TLS"):
+        tls_context(Tls(authorities=str(tmp_path / "ca.pem")))
