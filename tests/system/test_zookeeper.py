@@ -392,6 +392,19 @@ async def test_a_wiped_server_is_never_taken_for_the_old_one(own: ZooKeeperProce
     await fresh.close()
 
 
+async def commits_are_seen_on_every_server(addresses: list[str]) -> None:
+    """A follower may be behind its leader; a read must not be."""
+    stores = [await open_store(address, "everywhere") for address in addresses]
+    for number in range(60):
+        writer = stores[number % len(stores)]
+        revision = await writer.commit(Create(f"key/{number}", b""))
+        for snapshot in await asyncio.gather(*(store.read("key") for store in stores)):
+            assert snapshot.revision >= revision
+            assert len(snapshot.entries) == number + 1
+    for store in stores:
+        await store.close()
+
+
 async def test_an_ensemble_goes_on_when_its_leader_is_killed(tmp_path: Path):
     servers = ensemble(tmp_path, 3)
     try:
@@ -399,8 +412,9 @@ async def test_an_ensemble_goes_on_when_its_leader_is_killed(tmp_path: Path):
             server.launch()
         modes = [await asyncio.to_thread(server.wait_serving) for server in servers]
         assert sorted(modes) == ["follower", "follower", "leader"]
+        await commits_are_seen_on_every_server([server.address for server in servers])
         everywhere = ",".join(server.address for server in servers)
-        one, other = await open_store(everywhere), await open_store(everywhere)
+        one, other = [await open_store(everywhere, "counter") for _ in range(2)]
         await one.commit(Create("counter", b"0"))
         session = await one.join("brokers/1", b"one")
         killed = False
