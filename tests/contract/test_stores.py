@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.zookeeper.address import parse_address
-from ottla.cluster.zookeeper.store import ZooKeeperStore
+from ottla.cluster.handle import StoreHandle
 from ottla.runtime.files import FileSystem, OsFileSystem
-from ottla.testing.check_store import CHECKS, StoreCheck, check_store
+from ottla.testing.check_store import CHECKS, Connect, StoreCheck, check_store
 from ottla.testing.files import MemoryFileSystem
 
 
@@ -45,16 +45,37 @@ async def test_the_embedded_store(check: StoreCheck, connect: SharedEmbeddedStor
     await check(connect)
 
 
+@pytest.fixture
+async def handles() -> AsyncIterator[Connect]:
+    """Each client has a handle of its own to one embedded store, which outlives them all."""
+    store = await EmbeddedStore.open(MemoryFileSystem(), "/data/metadata")
+
+    async def connect() -> StoreHandle:
+        return StoreHandle(store)
+
+    yield connect
+    await store.close()
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_the_zookeeper_store(
-    check: StoreCheck, zookeeper: str, unique: Callable[..., str]
-) -> None:
-    address = parse_address(f"{zookeeper}/{unique('contract')}/below")
+async def test_handles_of_an_embedded_store(check: StoreCheck, handles: Connect) -> None:
+    await check(handles)
 
-    async def connect() -> ZooKeeperStore:
-        return await ZooKeeperStore.open(address, session_timeout=20.0)
 
-    await check(connect)
+async def test_a_closed_handle_gives_back_only_what_is_its_own(handles: Connect) -> None:
+    one, other = await handles(), await handles()
+    mine = await one.join("brokers/1", b"")
+    theirs = await other.join("brokers/2", b"")
+    term = await one.campaign("controller", b"1")
+    waiting = asyncio.ensure_future(other.campaign("controller", b"2"))
+    await one.close()
+    assert mine.lost.happened
+    assert term.lost.happened
+    assert not theirs.lost.happened
+    async with asyncio.timeout(10):
+        assert (await waiting).epoch == term.epoch + 1
+    assert set((await other.read("brokers")).entries) == {"brokers/2"}
+    await other.close()
 
 
 async def test_the_suite_runs_as_one_call_too() -> None:

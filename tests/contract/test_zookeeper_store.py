@@ -1,4 +1,4 @@
-"""What the store on ZooKeeper promises beyond the contract: few requests, also for who is late.
+"""The store on ZooKeeper keeps the contract, with few requests, also for who is late.
 
 Sessions, connections and servers that end are the subject of `system/test_zookeeper.py`.
 """
@@ -15,6 +15,7 @@ from ottla.cluster.zookeeper.address import Access, parse_address
 from ottla.cluster.zookeeper.mirror import SetNode
 from ottla.cluster.zookeeper.nodes import INLINE_BYTES
 from ottla.cluster.zookeeper.store import ZooKeeperStore
+from ottla.testing.check_store import CHECKS, StoreCheck
 
 Connect = Callable[..., Awaitable[ZooKeeperStore]]
 
@@ -34,6 +35,11 @@ async def connect(zookeeper: str, unique: Callable[..., str]) -> AsyncIterator[C
     yield open_store
     for store in opened:
         await store.close()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_it_keeps_the_contract(check: StoreCheck, connect: Connect):
+    await check(connect)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -124,6 +130,18 @@ async def test_a_presence_whose_change_was_trimmed_unread_is_kept_all_the_same(c
     assert not session.lost.happened
     await writer.commit(Delete("brokers/1", 0))
     await asyncio.wait_for(_lost(session), 20)
+
+
+async def test_a_presence_comes_with_other_changes_or_not_at_all(connect: Connect):
+    store = await connect()
+    await store.commit(Create("state", b"0"))
+    with pytest.raises(Conflict):
+        await store.join("brokers/1", b"", Set("state", b"1", 7))
+    assert sorted((await store.read("")).entries) == ["state"]
+    session = await store.join("brokers/1", b"", Set("state", b"1", 0))
+    assert (await store.read("state")).entries["state"].value == b"1"
+    await session.release()
+    assert sorted((await store.read("")).entries) == ["state"]
 
 
 async def _lost(session: Session) -> None:

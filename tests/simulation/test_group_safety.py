@@ -45,7 +45,7 @@ from ottla.coordinator.group.commands import (
     Sync,
     Synced,
 )
-from ottla.coordinator.group.members import Client, ShardState
+from ottla.coordinator.group.group import Client, ShardState
 from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.shard import Parked
 from ottla.errors import ErrorCode, KafkaError
@@ -271,6 +271,8 @@ class Consumer:
                 if isinstance(outcome, KafkaError) and self._is_over(outcome):
                     return
             beat = yield Heartbeat(GROUP, self.id, self.instance, self.generation)
+            if beat is ErrorCode.REBALANCE_IN_PROGRESS:
+                return
             if isinstance(beat, KafkaError) and self._is_over(beat):
                 return
             if self.rng.random() < self.world.leave_chance and self.instance is None:

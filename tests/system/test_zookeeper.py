@@ -14,6 +14,7 @@ from ottla.cluster.store import (
     Create,
     MetadataStore,
     Set,
+    StoreFailed,
     Unavailable,
     epoch_key,
     holder_key,
@@ -386,7 +387,7 @@ async def test_a_wiped_server_is_never_taken_for_the_old_one(own: ZooKeeperProce
     with pytest.raises(Unavailable, match="not what this process knows"):
         await soon(follow(store))
     assert session.lost.happened
-    with pytest.raises(Unavailable, match="not what this process knows"):
+    with pytest.raises(StoreFailed, match="not what this process knows"):
         await store.read("")
     await store.close()
     await fresh.close()

@@ -3,6 +3,13 @@
 `start` and `stop` are the whole story, in order. Nothing here decides anything about Kafka; the
 parts do. Whatever can be wrong with the surroundings (a taken port, a locked folder, a folder of
 another node) is found before anything is served, and becomes `StartFailed` with one sentence.
+
+A start goes through named steps, each of which is given what earlier ones have made. What a step
+has begun is ended in the opposite order, both when the broker stops and when a later step fails.
+
+The metadata store is the broker's own, in its data folders, unless one is handed in: a handle of a
+store that several brokers of this process share (`cluster.handle`), or a client of one that is
+elsewhere. Either way the broker closes it when it stops.
 """
 
 from __future__ import annotations
@@ -17,26 +24,26 @@ from typing import Any
 
 from ottla.broker.addresses import not_bound
 from ottla.broker.internal_topics import InternalTopics
-from ottla.broker.metadata_home import (
-    Home,
-    MetadataMissing,
-    check_filled,
-    find_home,
-    remember,
-)
+from ottla.broker.lifecycle import Lifecycle
+from ottla.broker.loaded_logs import log_progress, needing_new_epochs, set_aside_strays
 from ottla.broker.metering import measure
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.broker.own_store import OwnStore
+from ottla.broker.running_config import (
+    RunningConfig,
+    cleaner_settings,
+    connection_limits,
+    storage_settings,
+)
+from ottla.broker.start_failed import StartFailed
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import MetadataStore, StoreError
 from ottla.config.broker import BrokerConfig
-from ottla.config.checks import parse_ip_limits
-from ottla.config.dynamic import validate_topic_overrides
 from ottla.config.setting import ConfigError
-from ottla.config.topic import TopicConfig
 from ottla.controller.service import Controller
-from ottla.controller.topics import TopicDefaults
+from ottla.coordinator.group.classic import ClassicMachine
 from ottla.coordinator.group.consumer import ConsumerMachine
+from ottla.coordinator.group.group import ShardState
 from ottla.coordinator.group.service import Groups
 from ottla.dispatch.context import Services
 from ottla.dispatch.dispatcher import Dispatcher
@@ -44,35 +51,29 @@ from ottla.dispatch.table import Table
 from ottla.errors import KafkaError
 from ottla.handlers import HANDLERS
 from ottla.model.broker import Endpoint
-from ottla.model.ids import ZERO_TOPIC_ID, TopicPartition
+from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.net.connection import Connection, Reply
-from ottla.net.listener import Bound, Limits, Listeners
+from ottla.net.listener import Bound, Listeners
 from ottla.replication.fetch_sessions import FetchSessions
 from ottla.replication.replicas import Replicas
 from ottla.runtime.clock import Clock, SystemClock
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.runtime.loop import StallMonitor
 from ottla.runtime.metrics import Metrics
-from ottla.runtime.process import Descriptors, divide_descriptors, file_limit
+from ottla.runtime.process import divide_descriptors, file_limit
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
-from ottla.storage.cleaner import CleanerSettings
-from ottla.storage.directory import LogDirectories, StorageSettings, StorageUnavailable
-from ottla.storage.loader import Progress
+from ottla.storage.directory import LogDirectories, StorageUnavailable
+
+__all__ = ["Broker", "StartFailed"]
 
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
-# What strangers may make us hold in unfinished requests, where the settings do not say.
-RECEIVE_MEMORY = 256 << 20
 # Segment files held open, where the limit on descriptors allows it.
 MAX_OPEN_FILES = 2_048
-
-
-class StartFailed(Exception):
-    """The broker cannot start; the message says why and what to do."""
 
 
 class Broker:
@@ -82,6 +83,7 @@ class Broker:
         self,
         config: BrokerConfig,
         *,
+        store: MetadataStore | None = None,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -89,6 +91,7 @@ class Broker:
     ) -> None:
         # handed in
         self._static = config
+        self._given_store = store
         self._handlers = handlers
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
@@ -101,15 +104,23 @@ class Broker:
         self.endpoints: tuple[Endpoint, ...] = ()  # what clients are told
         self.data_dirs = config.log_dirs
         self.metrics = Metrics()
-        self.services: Services
+        self._services: Services | None = None
+        self._config: RunningConfig
         self._listeners: Listeners
         self._store: MetadataStore
+        self._lifecycle: Lifecycle
         # while it runs
         self._running = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
         self._tasks = Tasks(self._task_died)
         self._ending = False
         self._epochs_raised = False
+
+    @property
+    def services(self) -> Services:
+        """What handlers work with, from the moment there is something to answer."""
+        assert self._services is not None, "the broker was not started"
+        return self._services
 
     @property
     def chosen_hosts(self) -> frozenset[str]:
@@ -143,6 +154,7 @@ class Broker:
         self._ending = True
         self._running.pop_all()
         self._listeners.close()
+        await self._lifecycle.abandon()
         cut()
         services = self.services
         services.logs.cleaner.abandon()
@@ -165,139 +177,186 @@ class Broker:
     # ------------------------------------------------------------------ the order of things
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        config = self._static
-        workers = Workers(children=config.num_recovery_threads_per_data_dir)
+        if self._given_store is not None:
+            stack.push_async_callback(self._given_store.close)
+        workers = Workers(children=self._static.num_recovery_threads_per_data_dir)
         stack.callback(workers.close)
+        # The folders and the ports are ours, or nothing happens. Nothing is accepted yet.
+        logs = self._take_folders(stack, workers)
+        listeners, bound = self._take_ports(stack)
+        # What the cluster is, and who we are in it.
+        registry = await self._open_registry(stack, logs)
+        config = self._config = RunningConfig(self._static, self.node_id, registry)
+        await self._load_logs(stack, logs, registry, config)
+        # Who answers.
+        services = self._services = self._build_services(workers, logs, registry, config)
+        self._follow_image(stack, services)
+        dispatcher = Dispatcher(services.table, services)
+        stack.push_async_callback(dispatcher.close)
+        # Part of the cluster, and open.
+        await self._join_cluster(stack, services, bound)
+        logs.start_schedule()
+        self._watch_loop(stack)
+        measure(self.metrics, services, listeners)
+        self._open_listeners(stack, listeners, dispatcher)
+        self.listening = bound
+        # When the broker stops, those who wait for a rebalance are sent elsewhere first of all.
+        stack.push_async_callback(services.groups.close)
 
-        # The folders are ours, or nothing happens.
+    def _take_folders(self, stack: AsyncExitStack, workers: Workers) -> LogDirectories:
+        """The data folders, locked; their logs are not read yet."""
         logs = LogDirectories(
             self._fs,
-            config.log_dirs,
+            self._static.log_dirs,
             clock=self._clock,
             workers=workers,
-            settings=_storage_settings(config, self._descriptors),
+            settings=storage_settings(self._static, self._descriptors),
             rng=self._rng,
             on_offline=self._folder_offline,
             tasks=self._tasks,
         )
         logs.open_folders()
         stack.callback(logs.release)
+        return logs
 
-        # So are the ports. Nothing is accepted yet, but a taken one fails the start now.
-        self._listeners = listeners = Listeners(
-            self._not_yet, _limits(config, self._descriptors), self._clock
-        )
+    def _take_ports(self, stack: AsyncExitStack) -> tuple[Listeners, tuple[Bound, ...]]:
+        """The listeners, bound, so that a taken port fails the start now."""
+        limits = connection_limits(self._static, self._descriptors)
+        self._listeners = listeners = Listeners(self._not_yet, limits, self._clock)
         stack.callback(listeners.close)
-        bound = [self._bind(listeners, it.name, it.host, it.port) for it in config.listeners]
+        bound = []
+        for wanted in self._static.listeners:
+            try:
+                bound.append(listeners.bind(wanted.name, wanted.host, wanted.port))
+            except (OSError, UnicodeError) as error:
+                raise StartFailed(not_bound(wanted.host, wanted.port, error)) from None
+        return listeners, tuple(bound)
 
-        # What the cluster is, from our own store or from what Apache Kafka left here.
-        home = self._find_home(logs)
-        self._store = store = await self._open_store(home, logs.folders)
-        stack.push_async_callback(store.close)
-        if not (await store.read("")).entries:
-            self._check_filled(home, logs)
+    async def _open_registry(self, stack: AsyncExitStack, logs: LogDirectories) -> Registry:
+        """The cluster's metadata, read; the folders are those of this node and cluster."""
+        own = None
+        store = self._given_store
+        if store is None:
+            own = OwnStore(self._fs, logs)
+            store = await own.open()
+            stack.push_async_callback(store.close)
+            await own.check(store)
+        self._store = store
         registry = Registry(store)
         await registry.load()
-        self._identify(logs, registry)
+        self._identify(logs)
         self.cluster_id = await registry.ensure_cluster_id(_cluster_id_of(logs))
         logs.identify(self.node_id, self.cluster_id)
-        remember(self._fs, logs.folders, home.data_folder, logs.offline_folders)
+        if own is not None:
+            own.note()
+        return registry
 
-        # The logs, recovered where needed.
-        await logs.load(lambda topic: self._topic_config(registry, topic), progress=_say_progress)
+    def _identify(self, logs: LogDirectories) -> None:
+        """The node's number: as told, else as the folders remember it."""
+        if self._static.is_given("node.id") or self._static.is_given("broker.id"):
+            return
+        for meta in logs.meta.values():
+            if meta is not None and meta.node_id is not None:
+                self.node_id = meta.node_id
+                return
+
+    async def _load_logs(
+        self, stack: AsyncExitStack, logs: LogDirectories, registry: Registry, config: RunningConfig
+    ) -> None:
+        """The logs, recovered where needed, and in agreement with the metadata."""
+        await logs.load(config.of_topic_named, progress=log_progress)
         stack.push_async_callback(self._close_logs, logs)
-        _set_aside_strays(logs, registry.image)
-        await registry.raise_leader_epochs(_needing_new_epochs(logs, registry.image, self.node_id))
+        set_aside_strays(logs, registry.image)
+        await registry.raise_leader_epochs(needing_new_epochs(logs, registry.image, self.node_id))
         self._epochs_raised = True
         self.data_dirs = tuple(logs.folders)
-
-        # Who answers.
-        table = Table(self._handlers)
-        replicas = Replicas(
-            self.node_id,
-            logs,
-            logs.group_commit,
-            lambda topic: TopicConfig.resolve(topic.config, self.services.config),
-        )
-        controller = self._controller(registry)
-        groups = Groups(
-            self.node_id,
-            partitions=replicas,
-            clock=self._clock,
-            workers=workers,
-            tasks=self._tasks,
-            config=lambda: self.services.config,
-            new_id=self._new_id,
-            consumer=lambda state, classic: ConsumerMachine(
-                state, classic, lambda group: registry.image.group_configs.get(group, {})
-            ),
-            on_loaded=self.metrics.histogram(
-                "ottla_group_load_seconds", "Loading one partition of the groups' log."
-            ).record,
-        )
-        self.services = services = Services(
-            node_id=self.node_id,
-            clock=self._clock,
-            config=self._with_dynamic(registry.image),
-            registry=registry,
-            replicas=replicas,
-            logs=logs,
-            controller=controller,
-            groups=groups,
-            internal_topics=InternalTopics(
-                controller, lambda: registry.image, lambda: self.services.config
-            ),
-            producer_ids=ProducerIds(registry),
-            fetch_sessions=FetchSessions(
-                config.max_incremental_fetch_session_cache_slots,
-                lambda: self._rng.randrange(1, 2**31),
-            ),
-            workers=workers,
-            metrics=self.metrics,
-            table=table,
-        )
-        logs.positions = groups
-        stack.callback(replicas.stop_making)
-        replicas.apply(_everything(registry.image))
-        groups.apply(_everything(registry.image))
-        stack.push_async_callback(groups.close)
-        registry.subscribe(self._on_image)
-        dispatcher = Dispatcher(table, services)
-        stack.push_async_callback(dispatcher.close)
-
-        # Part of the cluster, elected, open.
-        await self._join(stack, services, bound)
-        logs.start_schedule()
-        self._watch_loop(stack)
-        measure(self.metrics, services, listeners)
-        listeners.answer = dispatcher.answer
-        listeners.open()
-        stack.push_async_callback(listeners.drain, DRAIN_SECONDS)
-        # First of all, those who wait for a rebalance are sent elsewhere.
-        stack.push_async_callback(groups.close)
 
     async def _close_logs(self, logs: LogDirectories) -> None:
         """Clean only with the epochs raised: the mark tells the next start that none need be."""
         await logs.close(clean=self._epochs_raised)
 
-    async def _join(self, stack: AsyncExitStack, services: Services, bound: list[Bound]) -> None:
-        """Stand for the role of controller and register; both end with the broker."""
-        self.listening = tuple(bound)
-        ports = {it.name: it.port for it in bound}
-        advertised = self._static.listener_plan.advertise(ports)
+    def _build_services(
+        self, workers: Workers, logs: LogDirectories, registry: Registry, config: RunningConfig
+    ) -> Services:
+        """Everything that handlers use."""
+        replicas = Replicas(self.node_id, logs, logs.group_commit, config.of_topic)
+        controller = Controller(
+            registry,
+            self.node_id,
+            defaults=config.topic_defaults,
+            check_topic_config=config.check_topic,
+            rng=self._rng,
+        )
+        logs.positions = groups = self._build_groups(workers, replicas, config)
+        return Services(
+            node_id=self.node_id,
+            clock=self._clock,
+            config=config.current(),
+            registry=registry,
+            replicas=replicas,
+            logs=logs,
+            controller=controller,
+            groups=groups,
+            internal_topics=InternalTopics(controller, lambda: registry.image, config.current),
+            producer_ids=ProducerIds(registry),
+            fetch_sessions=FetchSessions(
+                self._static.max_incremental_fetch_session_cache_slots, self._new_session_id
+            ),
+            workers=workers,
+            metrics=self.metrics,
+            table=Table(self._handlers),
+        )
+
+    def _build_groups(self, workers: Workers, replicas: Replicas, config: RunningConfig) -> Groups:
+        def consumer_machine(state: ShardState, classic: ClassicMachine) -> ConsumerMachine:
+            return ConsumerMachine(state, classic, config.of_group)
+
+        return Groups(
+            self.node_id,
+            partitions=replicas,
+            clock=self._clock,
+            workers=workers,
+            tasks=self._tasks,
+            config=config.current,
+            new_id=self._new_member_id,
+            consumer=consumer_machine,
+            on_loaded=self.metrics.histogram(
+                "ottla_group_load_seconds", "Loading one partition of the groups' log."
+            ).record,
+        )
+
+    def _follow_image(self, stack: AsyncExitStack, services: Services) -> None:
+        """Partitions and groups as the image has them, now and after every change."""
+        stack.callback(services.replicas.stop_making)
+        everything = _everything(services.image)
+        services.replicas.apply(everything)
+        services.groups.apply(everything)
+        stack.push_async_callback(services.groups.close)
+        services.registry.subscribe(self._on_image)
+
+    async def _join_cluster(
+        self, stack: AsyncExitStack, services: Services, bound: tuple[Bound, ...]
+    ) -> None:
+        """Registered, up to date, and in a cluster with a controller, whichever broker that is."""
+        advertised = self._static.listener_plan.advertise(
+            {listener.name: listener.port for listener in bound}
+        )
         self.endpoints = tuple(
-            Endpoint(it.name, it.host, it.port, it.security_protocol) for it in advertised
+            Endpoint(listener.name, listener.host, listener.port, listener.security_protocol)
+            for listener in advertised
         )
-        registration = await services.registry.register_broker(
-            self.node_id, self.endpoints, self._static.broker_rack
+        self._lifecycle = lifecycle = Lifecycle(
+            services.registry,
+            services.controller,
+            self._tasks,
+            self._clock,
+            node_id=self.node_id,
+            endpoints=self.endpoints,
+            rack=self._static.broker_rack,
         )
-        stack.push_async_callback(registration.session.release)
-        for what, work in (
-            ("running the controller", services.controller.run()),
-            ("following the metadata", services.registry.follow()),
-        ):
-            stack.push_async_callback(_ended, self._tasks.start(what, work, endless=True))
-        await self._unless_failed(services.controller.wait_elected())
+        stack.push_async_callback(lifecycle.stop)
+        await lifecycle.start()
+        await self._unless_failed(lifecycle.wait_ready())
 
     async def _unless_failed(self, condition: Coroutine[None, None, None]) -> None:
         """Wait for a condition of the start, which cannot come any more once the broker failed."""
@@ -311,62 +370,6 @@ class Broker:
         finally:
             waiting.cancel()
 
-    def _bind(self, listeners: Listeners, name: str, host: str, port: int) -> Bound:
-        try:
-            return listeners.bind(name, host, port)
-        except (OSError, UnicodeError) as error:
-            raise StartFailed(not_bound(host, port, error)) from None
-
-    async def _open_store(self, home: Home, folders: tuple[str, ...]) -> MetadataStore:
-        try:
-            if home.kraft:
-                return await _take_over(self._fs, home.path, folders)
-            return await EmbeddedStore.open(self._fs, home.path)
-        except BlockingIOError:
-            raise StartFailed(f"the metadata in {home.path} is in use by another process") from None
-        except OSError as error:
-            raise StartFailed(f"the metadata in {home.path} cannot be opened: {error}") from None
-
-    def _find_home(self, logs: LogDirectories) -> Home:
-        try:
-            return find_home(self._fs, logs.folders, logs.offline_folders)
-        except MetadataMissing as error:
-            raise StartFailed(str(error)) from None
-        except OSError as error:
-            raise StartFailed(f"the metadata cannot be looked for: {error}") from None
-
-    def _check_filled(self, home: Home, logs: LogDirectories) -> None:
-        try:
-            check_filled(self._fs, home, logs.folders)
-        except MetadataMissing as error:
-            raise StartFailed(str(error)) from None
-        except OSError as error:
-            raise StartFailed(f"the metadata cannot be looked for: {error}") from None
-
-    def _identify(self, logs: LogDirectories, registry: Registry) -> None:
-        """The node's number: as told, else as the folders remember it."""
-        if self._static.is_given("node.id") or self._static.is_given("broker.id"):
-            return
-        for meta in logs.meta.values():
-            if meta is not None and meta.node_id is not None:
-                self.node_id = meta.node_id
-                return
-
-    def _controller(self, registry: Registry) -> Controller:
-        return Controller(
-            registry,
-            self.node_id,
-            defaults=lambda: TopicDefaults(
-                self.services.config.num_partitions,
-                self.services.config.default_replication_factor,
-            ),
-            check_topic_config=lambda overrides: _check(overrides, self.services.config),
-            rng=self._rng,
-        )
-
-    def _new_id(self) -> str:
-        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
-
     def _watch_loop(self, stack: AsyncExitStack) -> None:
         stalls = StallMonitor(
             self.metrics.histogram(
@@ -376,35 +379,42 @@ class Broker:
         stalls.start()
         stack.callback(stalls.stop)
 
+    def _open_listeners(
+        self, stack: AsyncExitStack, listeners: Listeners, dispatcher: Dispatcher
+    ) -> None:
+        """Clients come in from now on."""
+        listeners.answer = dispatcher.answer
+        listeners.open()
+        stack.push_async_callback(listeners.drain, DRAIN_SECONDS)
+
+    def _not_yet(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:
+        raise AssertionError("nothing is accepted before the broker is ready")
+
+    def _new_member_id(self) -> str:
+        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+
+    def _new_session_id(self) -> int:
+        return self._rng.randrange(1, 2**31)
+
     # ------------------------------------------------------------------ what changes
 
     def _on_image(self, change: ImageChange) -> None:
         services = self.services
         if change.new.broker_configs != change.old.broker_configs:
-            services.config = self._with_dynamic(change.new)
-            self._listeners.limits = _limits(services.config, self._descriptors)
+            services.config = config = self._config.refresh()
+            self._listeners.limits = connection_limits(config, self._descriptors)
             services.replicas.apply(change)
             services.replicas.reconfigure()
-            services.logs.cleaner.reconfigure(_cleaner_settings(services.config))
+            services.logs.cleaner.reconfigure(cleaner_settings(config))
         else:
             services.replicas.apply(change)
         services.logs.cleaner.look_soon()
         services.groups.apply(change)
 
-    def _with_dynamic(self, image: ClusterImage) -> BrokerConfig:
-        default = image.broker_configs.get("", {})
-        own = image.broker_configs.get(str(self.node_id), {})
-        return self._static.with_dynamic(default, own) if default or own else self._static
-
-    def _topic_config(self, registry: Registry, name: str) -> TopicConfig:
-        topic = registry.image.topics.get(name)
-        config = self._with_dynamic(registry.image)
-        return TopicConfig.resolve({} if topic is None else topic.config, config)
-
     def _folder_offline(self, folder: str, lost: tuple[TopicPartition, ...]) -> None:
-        services: Services | None = getattr(self, "services", None)
+        services = self._services
         if services is None:
-            return
+            return  # not yet served: the step that needs the folder says what is wrong with it
         services.replicas.take_offline(lost)
         services.groups.lose(lost)
         if not services.logs.folders:
@@ -417,7 +427,7 @@ class Broker:
         if self._ending:
             return
         if isinstance(error, StoreError):
-            # The embedded store does not come back within a process; a restart re-reads the disk.
+            # One that may come back was waited for; this one is only read again by a restart.
             self._fail(f"the metadata store was lost: {error}; restart the broker")
             return
         logger.critical("%s has ended", what, exc_info=error)
@@ -428,127 +438,10 @@ class Broker:
         if self._failed is not None and not self._failed.done():
             self._failed.set_result(reason)
 
-    def _not_yet(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:
-        raise AssertionError("nothing is accepted before the broker is ready")
-
-
-def _storage_settings(config: BrokerConfig, descriptors: Descriptors) -> StorageSettings:
-    return StorageSettings(
-        producer_id_expiration_ms=config.producer_id_expiration_ms,
-        producer_id_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
-        retention_check_interval_ms=config.log_retention_check_interval_ms,
-        recovery_point_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
-        log_start_checkpoint_interval_ms=config.log_flush_start_offset_checkpoint_interval_ms,
-        high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
-        initial_task_delay_ms=config.log_initial_task_delay_ms,
-        recovery_children=config.num_recovery_threads_per_data_dir,
-        max_open_files=descriptors.segments,
-        cleaner=_cleaner_settings(config),
-    )
-
-
-def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
-    return CleanerSettings(
-        enable=config.log_cleaner_enable,
-        threads=config.log_cleaner_threads,
-        dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
-        load_factor=config.log_cleaner_io_buffer_load_factor,
-        io_buffer_bytes=config.log_cleaner_io_buffer_size,
-        bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
-        backoff_ms=config.log_cleaner_backoff_ms,
-    )
-
-
-def _limits(config: BrokerConfig, descriptors: Descriptors) -> Limits:
-    asked = config.queued_max_request_bytes
-    return Limits(
-        frame_bytes=config.socket_request_max_bytes,
-        receive_memory=asked if asked > 0 else RECEIVE_MEMORY,
-        max_connections=config.max_connections,
-        descriptors=descriptors.connections,
-        max_connections_per_ip=config.max_connections_per_ip,
-        per_ip_overrides=parse_ip_limits(config.max_connections_per_ip_overrides),
-        idle_seconds=config.connections_max_idle_ms / 1000,
-        send_buffer=config.socket_send_buffer_bytes,
-        receive_buffer=config.socket_receive_buffer_bytes,
-        backlog=config.socket_listen_backlog_size,
-    )
-
-
-async def _take_over(fs: FileSystem, path: str, folders: tuple[str, ...]) -> MetadataStore:
-    """A store that begins with what Apache Kafka left; imported here, since it is rarely needed."""
-    from ottla.cluster.kraft_import import ImportRefused, open_store
-
-    try:
-        store, _ = await open_store(fs, path, folders)
-    except ImportRefused as error:
-        raise StartFailed(str(error)) from None
-    return store
-
 
 def _everything(image: ClusterImage) -> ImageChange:
     return ImageChange(ClusterImage(), image, frozenset(image.topics))
 
 
-def _set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
-    """Logs that no topic claims: a topic was deleted while we were dying, or made anew since.
-
-    Kafka renames such folders and keeps them, since the metadata may be what is wrong.
-    """
-    for partition, log in list(logs.logs.items()):
-        topic = image.topics.get(partition.topic)
-        known = topic is not None and partition.partition < len(topic.partitions)
-        if known and topic is not None and log.topic_id in (topic.id, ZERO_TOPIC_ID):
-            continue
-        logger.warning(
-            "%s belongs to no topic of this cluster; its data was kept in %s",
-            partition,
-            logs.set_aside(partition),
-        )
-
-
-def _needing_new_epochs(
-    logs: LogDirectories, image: ClusterImage, node_id: int
-) -> dict[TopicPartition, int]:
-    """The partitions of ours that need a new leader epoch, each with the one to be above.
-
-    A log that may have lost its end will give the lost offsets to other records; that these come
-    under a new epoch is how a consumer that had read the old ones notices (KIP-320). A log with
-    epochs the metadata has not seen means metadata older than the data, as from a backup.
-    """
-    found: dict[TopicPartition, int] = {}
-    for topic in image.topics.values():
-        for index, state in enumerate(topic.partitions):
-            if state.leader != node_id:
-                continue
-            partition = TopicPartition(topic.name, index)
-            log = logs.logs.get(partition)
-            noted = -1 if log is None or log.latest_epoch is None else log.latest_epoch
-            if noted > state.leader_epoch or logs.may_be_cut(partition):
-                found[partition] = noted
-    return found
-
-
 def _cluster_id_of(logs: LogDirectories) -> str | None:
-    return next((it.cluster_id for it in logs.meta.values() if it and it.cluster_id), None)
-
-
-def _check(overrides: object, config: BrokerConfig) -> None:
-    validate_topic_overrides(overrides, config)  # type: ignore[arg-type]
-
-
-def _say_progress(progress: Progress) -> None:
-    logger.info(
-        "loading %s: %d of %d partitions, %d of %d MB checked, %.0f s",
-        progress.folder,
-        progress.loaded,
-        progress.total,
-        progress.scanned_bytes >> 20,
-        progress.bytes_to_scan >> 20,
-        progress.seconds,
-    )
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    return next((meta.cluster_id for meta in logs.meta.values() if meta and meta.cluster_id), None)

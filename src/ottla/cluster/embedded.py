@@ -40,6 +40,7 @@ from ottla.cluster.store import (
     Snapshot,
     StoreClosed,
     StoreError,
+    StoreFailed,
     Unavailable,
     check_ops,
     covers,
@@ -278,7 +279,7 @@ class EmbeddedStore:
                 await self._rotate_if_due()
         except BaseException as error:
             reason = f"the metadata journal {self._journal.path} failed: {error!r}"
-            self._end(lambda: Unavailable(reason))
+            self._end(lambda: StoreFailed(reason))
             self._answer(batch, failure=reason)
             if isinstance(error, asyncio.CancelledError):
                 raise

@@ -244,7 +244,9 @@ class Registry:
         DUPLICATE_BROKER_REGISTRATION while another one with this id is there.
         """
         epoch = (await self._take(layout.BROKER_EPOCH, 1, first=1)).start
-        broker = Broker(broker_id, epoch, {it.listener: it for it in endpoints}, rack)
+        broker = Broker(
+            broker_id, epoch, {endpoint.listener: endpoint for endpoint in endpoints}, rack
+        )
         try:
             session = await self._store.join(
                 layout.broker_key(broker_id), layout.encode_broker(broker)

@@ -93,6 +93,13 @@ class Unavailable(StoreError):
     """The store failed or is out of reach; a commit under way may or may not have happened."""
 
 
+class StoreFailed(Unavailable):
+    """The store failed and does not come back within this process; a restart tells what survived.
+
+    Any other `Unavailable` may pass, so whoever can wait tries again.
+    """
+
+
 class StoreClosed(StoreError):
     """`close()` was called."""
 
@@ -205,7 +212,7 @@ class MetadataStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """End every session of this client and let go of everything. May be called twice."""
+        """End every session of this client and free its resources. May be called twice."""
         ...
 
 

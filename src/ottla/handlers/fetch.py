@@ -398,7 +398,7 @@ def _respond_some(
         if session is not None:
             wanted = session.partitions.get(key)
             size = _size(part)
-            news = wanted is None or wanted.news(
+            news = wanted is None or wanted.note_told(
                 size > 0, part.error_code, part.high_watermark, part.log_start_offset
             )
             if size and wanted is not None:

@@ -34,7 +34,7 @@ TOP_PAD_BYTES = 4 << 20
 
 
 def pin_malloc() -> bool:
-    """Keep freed memory for reuse; False where the C library has no such knob."""
+    """Keep freed memory for reuse; False where the C library has no such option."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -34,6 +34,7 @@ from ottla.cluster.store import (
     Snapshot,
     StoreClosed,
     StoreError,
+    StoreFailed,
     Unavailable,
     check_ops,
     covers,
@@ -167,11 +168,12 @@ class ZooKeeperStore:
         self._watches.add(watch)
         return watch
 
-    async def join(self, key: str, value: bytes) -> ZooKeeperSession:
-        ops = (Create(key, value),)
-        _check(ops)
+    async def join(self, key: str, value: bytes, *ops: Op) -> ZooKeeperSession:
+        """Create an ephemeral key, together with `ops` or not at all."""
+        commit = (Create(key, value), *ops)
+        _check(commit)
         session = ZooKeeperSession(key, self._release)
-        await self._hold(self.commit_as(session, ops), lambda: session)
+        await self._hold(self.commit_as(session, commit), lambda: session)
         return session
 
     async def campaign(self, role: str, value: bytes) -> ZooKeeperTerm:
@@ -516,7 +518,7 @@ class ZooKeeperStore:
 
     def _fail(self, reason: str) -> None:
         logger.critical("%s", reason)
-        self._finish(lambda: Unavailable(reason))
+        self._finish(lambda: StoreFailed(reason))
 
     def _finish(self, why: Callable[[], StoreError]) -> None:
         """Nothing more from now on; tell everybody who waits or holds something."""

@@ -25,7 +25,7 @@ from ottla.cli.kafka_compat.topics import topic_pattern
 from ottla.client.descriptions import ApiSupport
 from ottla.client.records import Record
 from ottla.coordinator.group import journal
-from ottla.coordinator.group.members import CommittedOffset
+from ottla.coordinator.group.group import CommittedOffset
 from ottla.records.builder import BatchBuilder
 
 # -- lines in

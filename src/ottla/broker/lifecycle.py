@@ -1,0 +1,173 @@
+"""A broker's membership in the cluster, from its first registration to its last.
+
+While a broker runs it does three things with the metadata store: it is registered, it follows the
+metadata into its image, and it stands for the role of controller. `Lifecycle` starts these, keeps
+them going and ends them in order.
+
+Registration  An ephemeral key. When its session is lost (it expired, or somebody deleted the key)
+              the broker registers anew, under a new broker epoch. What it serves does not change
+              by that: who leads a partition is said by the image, not by the registration.
+Outages       A store that is out of reach (`Unavailable`) is waited for, with pauses that grow. The
+              broker meanwhile serves whatever needs no change of the metadata, and logs one line a
+              minute. During the start it is not waited for: the start fails and says why.
+Failures      A store that does not come back (`StoreFailed`), and every error that is a bug, ends
+              its task, and so the broker (`runtime.tasks`): an image that stands still is worse.
+
+A broker is ready for clients when it is registered, has read the metadata up to that, and the
+cluster has a controller, itself or another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from ottla.cluster.registry import ImageChange, Registration, Registry
+from ottla.cluster.store import StoreClosed, StoreError, StoreFailed, Unavailable
+from ottla.controller.service import Controller
+from ottla.errors import KafkaError
+from ottla.model.broker import Endpoint
+from ottla.runtime.clock import Clock
+from ottla.runtime.logs import RateLimit
+from ottla.runtime.tasks import Tasks
+
+logger = logging.getLogger(__name__)
+
+# Between attempts to reach the store: the first pause, and the longest.
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+OUTAGE_LOG_SECONDS = 60.0
+
+
+class Lifecycle:
+    """One broker's membership. `await start()`, `await wait_ready()`; `await stop()` at the end."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        controller: Controller,
+        tasks: Tasks,
+        clock: Clock,
+        *,
+        node_id: int,
+        endpoints: Iterable[Endpoint],
+        rack: str | None,
+    ) -> None:
+        # of the broker
+        self._registry = registry
+        self._controller = controller
+        self._tasks = tasks
+        self._node_id = node_id
+        self._endpoints = tuple(endpoints)
+        self._rack = rack
+        self._outages = RateLimit(logger, clock, burst=1, interval=OUTAGE_LOG_SECONDS)
+        # while it is a member
+        self._registration: Registration | None = None
+        self._running: list[asyncio.Task[None]] = []
+        self._ready = False
+
+    async def start(self) -> None:
+        """Register, follow the metadata, stand for controller.
+
+        Raises KafkaError when the id is in use, StoreError when the store does not answer.
+        """
+        await self._register()
+        for what, work in (
+            ("staying registered", self._stay_registered()),
+            ("running the controller", self._until_closed(self._controller.run)),
+            ("following the metadata", self._until_closed(self._registry.follow)),
+        ):
+            self._running.append(self._tasks.start(what, work, endless=True))
+
+    async def wait_ready(self) -> None:
+        """Returns when clients can be served: the cluster has a controller."""
+        elsewhere = asyncio.Event()
+
+        def look(change: ImageChange) -> None:
+            if change.new.controller_id not in (-1, self._node_id):
+                elsewhere.set()
+
+        unsubscribe = self._registry.subscribe(look)
+        waiting = [
+            asyncio.ensure_future(elsewhere.wait()),
+            asyncio.ensure_future(self._controller.wait_elected()),
+        ]
+        try:
+            look(ImageChange(self._registry.image, self._registry.image, frozenset()))
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            unsubscribe()
+            for each in waiting:
+                each.cancel()
+        self._ready = True
+
+    async def stop(self) -> None:
+        """Follow no more, give the role of controller back, leave."""
+        await self.abandon()
+        if self._registration is not None:
+            try:
+                await self._registration.session.release()
+            except StoreError as error:
+                logger.warning("broker %d could not leave: %s", self._node_id, error)
+
+    async def abandon(self) -> None:
+        """Do nothing more, and leave the registration to end with the store's session."""
+        running, self._running = self._running, []
+        for task in reversed(running):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    # --- kept going -------------------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        self._registration = await self._registry.register_broker(
+            self._node_id, self._endpoints, self._rack
+        )
+
+    async def _stay_registered(self) -> None:
+        while True:
+            assert self._registration is not None
+            await self._registration.session.lost
+            # Another broker may have taken the id meanwhile, or the old key may not be gone yet.
+            await self._through_outages(self._register, passing=(Unavailable, KafkaError))
+            logger.warning(
+                "the registration of broker %d was lost; it is registered anew, with epoch %d",
+                self._node_id,
+                self._registration.broker.epoch,
+            )
+
+    async def _until_closed(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do `work`, which only ends when somebody has closed the store, through all outages."""
+        await self._through_outages(work)
+        raise StoreClosed("somebody has closed it")
+
+    async def _through_outages(
+        self,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        passing: tuple[type[Exception], ...] = (Unavailable,),
+    ) -> None:
+        """Do `work`, and again when an error has ended it that may pass."""
+        loop = asyncio.get_running_loop()
+        pause = FIRST_PAUSE
+        while True:
+            begun = loop.time()
+            try:
+                await work()
+                return
+            except StoreFailed:
+                raise
+            except passing as error:
+                if not self._ready:
+                    raise
+                self._outages.warning(
+                    "outage",
+                    "the metadata store cannot be used: %s; the broker goes on with what it knows, "
+                    "and tries again",
+                    error,
+                )
+            if loop.time() - begun > LONGEST_PAUSE:
+                pause = FIRST_PAUSE
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)

@@ -1,0 +1,68 @@
+"""The logs that a start has found, compared with what the metadata says of them.
+
+Logs of no topic are set aside. Partitions that may have lost their last records, or that are newer
+than the metadata, get a new leader epoch before anybody reads or writes them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ottla.model.ids import ZERO_TOPIC_ID, TopicPartition
+from ottla.model.image import ClusterImage
+from ottla.storage.directory import LogDirectories
+from ottla.storage.loader import Progress
+
+logger = logging.getLogger(__name__)
+
+
+def set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
+    """Logs that no topic claims: a topic was deleted while we were dying, or made anew since.
+
+    Kafka renames such folders and keeps them, since the metadata may be what is wrong.
+    """
+    for partition, log in list(logs.logs.items()):
+        topic = image.topics.get(partition.topic)
+        known = topic is not None and partition.partition < len(topic.partitions)
+        if known and topic is not None and log.topic_id in (topic.id, ZERO_TOPIC_ID):
+            continue
+        logger.warning(
+            "%s belongs to no topic of this cluster; its data was kept in %s",
+            partition,
+            logs.set_aside(partition),
+        )
+
+
+def needing_new_epochs(
+    logs: LogDirectories, image: ClusterImage, node_id: int
+) -> dict[TopicPartition, int]:
+    """The partitions of ours that need a new leader epoch, each with the one to be above.
+
+    A log that may have lost its end will give the lost offsets to other records; that these come
+    under a new epoch is how a consumer that had read the old ones notices (KIP-320). A log with
+    epochs the metadata has not seen means metadata older than the data, as from a backup.
+    """
+    found: dict[TopicPartition, int] = {}
+    for topic in image.topics.values():
+        for index, state in enumerate(topic.partitions):
+            if state.leader != node_id:
+                continue
+            partition = TopicPartition(topic.name, index)
+            log = logs.logs.get(partition)
+            noted = -1 if log is None or log.latest_epoch is None else log.latest_epoch
+            if noted > state.leader_epoch or logs.may_be_cut(partition):
+                found[partition] = noted
+    return found
+
+
+def log_progress(progress: Progress) -> None:
+    """A line while loading takes its time."""
+    logger.info(
+        "loading %s: %d of %d partitions, %d of %d MB checked, %.0f s",
+        progress.folder,
+        progress.loaded,
+        progress.total,
+        progress.scanned_bytes >> 20,
+        progress.bytes_to_scan >> 20,
+        progress.seconds,
+    )

@@ -1,0 +1,253 @@
+"""Membership in the cluster: gained, kept through losses and outages, given up with the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from ottla.broker import lifecycle
+from ottla.broker.lifecycle import Lifecycle
+from ottla.cluster import layout
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.handle import StoreHandle
+from ottla.cluster.registry import Registry
+from ottla.cluster.store import Delete, MetadataStore, StoreFailed, Unavailable
+from ottla.controller.service import Controller
+from ottla.controller.topics import TopicDefaults
+from ottla.errors import ErrorCode, KafkaError
+from ottla.runtime.clock import SystemClock
+from ottla.runtime.tasks import Tasks
+from ottla.testing.files import MemoryFileSystem
+
+LIMIT = 10
+
+
+class Unreliable(StoreHandle):
+    """A handle whose named methods fail as long as `error` says so."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        super().__init__(store)
+        self.error: Exception | None = None
+        self.failing: tuple[str, ...] = ()
+        self.failures = 0
+
+    def fail(self, error: Exception, *methods: str) -> None:
+        self.error, self.failing = error, methods
+
+    def heal(self) -> None:
+        self.error = None
+
+    def _check(self, method: str) -> None:
+        if self.error is not None and method in self.failing:
+            self.failures += 1
+            raise self.error
+
+    async def commit(self, *ops: Any) -> Any:
+        self._check("commit")
+        return await super().commit(*ops)
+
+    async def read(self, prefix: str) -> Any:
+        self._check("read")
+        return await super().read(prefix)
+
+    async def campaign(self, role: str, value: bytes) -> Any:
+        self._check("campaign")
+        return await super().campaign(role, value)
+
+
+class Member:
+    """A broker, as far as its membership goes."""
+
+    def __init__(self, store: EmbeddedStore, node_id: int) -> None:
+        self.store = Unreliable(store)
+        self.registry = Registry(self.store)
+        self.controller = Controller(
+            self.registry,
+            node_id,
+            defaults=lambda: TopicDefaults(1, 1),
+            check_topic_config=accept,
+            rng=Random(node_id),
+        )
+        self.deaths: list[tuple[str, BaseException | None]] = []
+        self.lifecycle = Lifecycle(
+            self.registry,
+            self.controller,
+            Tasks(lambda what, error: self.deaths.append((what, error))),
+            SystemClock(),
+            node_id=node_id,
+            endpoints=(),
+            rack=None,
+        )
+
+    async def start(self) -> None:
+        await self.registry.load()
+        await self.lifecycle.start()
+        async with asyncio.timeout(LIMIT):
+            await self.lifecycle.wait_ready()
+
+    async def stop(self) -> None:
+        await self.lifecycle.stop()
+        await self.store.close()
+
+
+def accept(config: Mapping[str, str]) -> None:
+    pass
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "FIRST_PAUSE", 0.0)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[EmbeddedStore]:
+    store = await EmbeddedStore.open(MemoryFileSystem(), "/metadata")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def member(store: EmbeddedStore) -> AsyncIterator[Member]:
+    member = Member(store, 1)
+    await member.start()
+    yield member
+    await member.stop()
+
+
+def test_the_first_broker_is_ready_when_it_is_the_controller(member: Member) -> None:
+    assert member.controller.active
+    assert set(member.registry.image.brokers) == {1}
+
+
+async def test_a_second_broker_is_ready_beside_the_controller(
+    store: EmbeddedStore, member: Member
+) -> None:
+    second = Member(store, 2)
+    await second.start()
+    assert not second.controller.active
+    assert second.registry.image.controller_id == 1
+    await until(lambda: set(member.registry.image.brokers) == {1, 2})
+    await second.stop()
+    await until(lambda: set(member.registry.image.brokers) == {1})
+
+
+async def test_a_broker_is_not_ready_while_nobody_is_controller(store: EmbeddedStore) -> None:
+    # Whom an earlier run of the same broker left behind is no controller.
+    stale = await store.campaign(layout.CONTROLLER, layout.encode_holder(1))
+    member = Member(store, 1)
+    await member.registry.load()
+    await member.lifecycle.start()
+    ready = asyncio.ensure_future(member.lifecycle.wait_ready())
+    await until(lambda: member.registry.image.controller_id == 1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not ready.done()
+    await stale.release()
+    async with asyncio.timeout(LIMIT):
+        await ready
+    assert member.controller.active
+    await member.stop()
+
+
+async def test_an_id_in_use_is_refused(store: EmbeddedStore, member: Member) -> None:
+    second = Member(store, 1)
+    with pytest.raises(KafkaError) as refused:
+        await second.start()
+    assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    await second.stop()
+    assert set(member.registry.image.brokers) == {1}
+
+
+async def delete_registration(store: EmbeddedStore) -> None:
+    entry = (await store.read(layout.broker_key(1))).entries[layout.broker_key(1)]
+    await store.commit(Delete(layout.broker_key(1), entry.version))
+
+
+async def test_a_lost_registration_is_made_anew_with_a_new_epoch(
+    store: EmbeddedStore, member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        before = member.registry.image.brokers[1].epoch
+        await delete_registration(store)
+        await until(
+            lambda before=before: (
+                1 in member.registry.image.brokers
+                and member.registry.image.brokers[1].epoch > before
+            )
+        )
+    assert not member.deaths
+    assert "registered anew" in caplog.text
+
+
+async def test_a_registration_lost_in_an_outage_comes_back_with_the_store(
+    store: EmbeddedStore, member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    member.store.fail(Unavailable("no connection"), "commit")
+    before = member.registry.image.brokers[1].epoch
+    await delete_registration(store)
+    await until(lambda: member.store.failures > 3)
+    member.store.heal()
+    await until(lambda: 1 in member.registry.image.brokers)
+    assert member.registry.image.brokers[1].epoch > before
+    assert not member.deaths
+    assert caplog.text.count("no connection") == 1, "an outage is logged once"
+
+
+async def test_the_metadata_is_followed_again_after_an_outage(
+    store: EmbeddedStore, member: Member
+) -> None:
+    other = Registry(store)
+    await other.load()
+    member.store.fail(Unavailable("no connection"), "read", "campaign")
+    await other.set_broker_config("", {"log.retention.hours": "1"})
+    await until(lambda: member.store.failures > 3)
+    assert not member.registry.image.broker_configs
+    member.store.heal()
+    await until(lambda: member.registry.image.broker_configs)
+    assert not member.deaths
+
+
+async def test_a_role_lost_in_an_outage_is_stood_for_again(
+    store: EmbeddedStore, member: Member
+) -> None:
+    epoch = member.controller.epoch
+    member.store.fail(Unavailable("no connection"), "campaign")
+    key = f"{layout.CONTROLLER}/holder"
+    entry = (await store.read(key)).entries[key]
+    await store.commit(Delete(key, entry.version))
+    await until(lambda: member.store.failures > 3)
+    assert not member.controller.active
+    member.store.heal()
+    await until(lambda: member.controller.active)
+    assert member.controller.epoch > epoch
+    assert not member.deaths
+
+
+async def test_a_store_that_does_not_come_back_is_the_end(
+    store: EmbeddedStore, member: Member
+) -> None:
+    member.store.fail(StoreFailed("the journal failed"), "read", "commit", "campaign")
+    await delete_registration(store)
+    await until(lambda: len(member.deaths) == 2)
+    assert {what for what, _ in member.deaths} == {"staying registered", "following the metadata"}
+    assert all(isinstance(error, StoreFailed) for _, error in member.deaths)
+
+
+async def test_an_outage_during_the_start_is_not_waited_for(store: EmbeddedStore) -> None:
+    member = Member(store, 1)
+    member.store.fail(Unavailable("no connection"), "campaign")
+    await member.registry.load()
+    await member.lifecycle.start()
+    await until(lambda: member.deaths)
+    assert member.deaths[0][0] == "running the controller"
+    await member.stop()
