@@ -141,7 +141,7 @@ def main() -> int:
         return 130
 
 
-def compare(chosen: argparse.Namespace) -> int:
+def compare(chosen: argparse.Namespace) -> int:  # noqa: C901, PLR0915 - one run from its plan to its page, in order
     started = time.monotonic()
     sizes = sizes_for(chosen)
     rounds = chosen.rounds or (1 if chosen.quick else _ROUNDS)

@@ -335,7 +335,7 @@ class Prepared:
     recovery_point: int
 
 
-def prepare(
+def prepare(  # noqa: PLR0913 - what is known of a folder, from five sources
     fs: FileSystem,
     folder: str,
     partition: TopicPartition,

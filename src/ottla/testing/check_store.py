@@ -366,7 +366,7 @@ async def a_cancelled_join_leaves_nothing_behind(connect: Connect) -> None:
     await store.close()
 
 
-# --- roles --------------------------------------------------------------------------------------
+# --- roles ----------------------------------------------------------------------------------------
 
 
 async def terms_have_strictly_increasing_epochs(connect: Connect) -> None:
