@@ -1,6 +1,6 @@
 # Everything a person types. `make run` and `make test` need only python3 (3.11 or newer) and make.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench interop matrix explore fuzz docs site clean
+.PHONY: help setup run test lint format bench interop matrix coverage explore fuzz docs site clean
 
 PYTHON ?= python3
 UV := .uv/bin/uv
@@ -62,8 +62,11 @@ interop: setup ## Apache's Java clients and tools, kcat, other projects' own sui
 	$(BIN)/python -m bench.spark.interop
 	$(BIN)/python -m bench.spark.oldest
 
-matrix: setup ## the tests on every Python from 3.11 up that is found, a quarter of an hour for each
+matrix: setup ## the tests on every Python from 3.11 up that is found; a run that was stopped goes on
 	$(BIN)/python -m bench.matrix --workers $(WORKERS) $(ARGS)
+
+coverage: setup ## what the unit tests reach of the modules without I/O, against a floor for each package
+	$(BIN)/python -m bench.covered
 
 explore: setup ## the property tests with other examples than `make test` has
 	$(BIN)/pytest -n $(WORKERS) --hypothesis-profile search tests/property

@@ -27,6 +27,7 @@ from bench.restarted import RestartedSession
 from bench.rows import FULL, QUICK, ROWS, Sizes, rows_for
 from bench.selection import Selection
 from bench.session import Session
+from bench.settling import wait_settled
 from bench.systems import ApacheKafka, Ottla
 from bench.walked import WalkedSession
 
@@ -140,7 +141,7 @@ def main() -> int:
         return 130
 
 
-def compare(chosen: argparse.Namespace) -> int:
+def compare(chosen: argparse.Namespace) -> int:  # noqa: C901, PLR0915 - one run from its plan to its page, in order
     started = time.monotonic()
     sizes = sizes_for(chosen)
     rounds = chosen.rounds or (1 if chosen.quick else _ROUNDS)
@@ -155,9 +156,8 @@ def compare(chosen: argparse.Namespace) -> int:
         )
     kafka = ApacheKafka()
     ottla: System = ApacheKafka("Apache Kafka again") if chosen.null else Ottla()
-    sides: list[tuple[str, System]] = [("kafka", kafka), ("ottla", ottla)]
-    if chosen.only:
-        sides = [side for side in sides if side[0] == chosen.only]
+    both: list[tuple[str, System]] = [("kafka", kafka), ("ottla", ottla)]
+    sides = [side for side in both if chosen.only in (None, side[0])]
     samples: dict[tuple[str, str], list[float]] = {}
     failures: list[str] = []
     taken: dict[Part, float] = {}
@@ -184,14 +184,11 @@ def compare(chosen: argparse.Namespace) -> int:
 
                 folder_used = home / f"{side}-{part.name.lower()}-{turn}"
                 session = SESSIONS[part](system, kafka, folder_used, sizes, selection, take)
-                try:
-                    session.run()
-                except BenchError as error:
-                    # It costs the rows of this session, not those of an hour.
-                    print(f"  failed: {error}", flush=True)
-                    session.failures.append(f"{system.name}: {error}")
-                failures += session.failures
-                _remove(folder_used)
+                if session.MAKES_MANY_FILES:
+                    wait_settled(home / "settling", lambda line: print(f"  {line}", flush=True))
+                failures += _failures_of(session, system)
+                if not session.MAKES_MANY_FILES:  # else they go with the run's folder
+                    _remove(folder_used)
                 minutes = (time.monotonic() - began) / 60
                 taken[part] = taken.get(part, 0.0) + minutes
                 print(f"{head}  {part.value}: {minutes:.1f} minutes", flush=True)
@@ -225,17 +222,30 @@ def compare(chosen: argparse.Namespace) -> int:
             spent=[Spent(part, rounds_in[part], taken[part]) for part in parts],
         )
         whole = chosen.rows == "*" and not (chosen.quick or chosen.null or chosen.profile)
-        folder_written = record.write(report, official=whole or chosen.record)
-        for part in parts:
-            here = [outcome for outcome in outcomes if outcome.row.part is part]
-            print(f"\n{table.text(here)}")
-        for check in checks:
-            print(f"{check.name}: {'passed' if check.passed else 'FAILED'} ({check.detail})")
-        with suppress(ValueError):
-            folder_written = folder_written.relative_to(Path.cwd())
-        print(f"written to {folder_written}/latest.{{json,md,svg}}")
+        _publish(report, official=whole or chosen.record)
     complete = chosen.only or all(outcome.measured for outcome in outcomes)
     return 0 if complete and not failures and all(check.passed for check in checks) else 1
+
+
+def _failures_of(session: Course, system: System) -> list[str]:
+    """Run it. A failure costs the rows of this session, not those of an hour."""
+    try:
+        session.run()
+    except BenchError as error:
+        print(f"  failed: {error}", flush=True)
+        return [*session.failures, f"{system.name}: {error}"]
+    return session.failures
+
+
+def _publish(report: record.Report, *, official: bool) -> None:
+    folder = record.write(report, official=official)
+    for part in (spent.part for spent in report.spent):
+        print(f"\n{table.text([each for each in report.outcomes if each.row.part is part])}")
+    for check in report.checks:
+        print(f"{check.name}: {'passed' if check.passed else 'FAILED'} ({check.detail})")
+    with suppress(ValueError):
+        folder = folder.relative_to(Path.cwd())
+    print(f"written to {folder}/latest.{{json,md,svg}}")
 
 
 def _run_check(

@@ -30,7 +30,7 @@ class Client:
             text=True,
             cwd=ROOT,
             process_group=0,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, no lock is taken
         )
 
     def __enter__(self) -> Self:

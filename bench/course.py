@@ -44,6 +44,8 @@ class Course:
 
     SETTINGS: ClassVar[Mapping[str, str]] = {}
     """What differs from the brokers' defaults, the same for both."""
+    MAKES_MANY_FILES: ClassVar[bool] = False
+    """Whether deleted files would be in the way; see `settling`."""
 
     def __init__(
         self,

@@ -49,6 +49,7 @@ class GrowthSession(Course):
     """One broker with so many partitions, started three times."""
 
     KEY: ClassVar[str] = "growth-5k"
+    MAKES_MANY_FILES: ClassVar[bool] = True
 
     @property
     def _partitions(self) -> int:

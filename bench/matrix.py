@@ -1,18 +1,22 @@
 """`make matrix`: the whole suite on every Python from 3.11 up that this machine has.
 
 Interpreters are looked for on the PATH and among pyenv's. The newest of each minor version gets an
-environment of its own in .cache/matrix, the suite is run in it, and the results go into
-docs/compatibility.md. Versions that are not found are named: they count as nothing.
+environment of its own in .cache/matrix. The suite is run there part by part, a part being a folder
+of tests, and each result is kept: a run that was stopped goes on where it was, as long as no file
+has changed since. What was found goes into docs/compatibility.md, with the parts that were run and
+the tests that failed. Versions that are not found are named: they count as nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import os
 import re
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +28,21 @@ PAGE = ROOT / "docs" / "compatibility.md"
 ENVIRONMENTS = ROOT / ".cache" / "matrix"
 FIRST, LAST = 11, 14
 """The minor versions of Python 3 that are looked for."""
+PARTS = (
+    "architecture",
+    "unit",
+    "contract",
+    "property",
+    "simulation",
+    "integration",
+    "docs",
+    "examples",
+    "conformance",
+    "system",
+    "fuzz",
+    "pipelines",
+)
+"""Folders of tests: what fails early is known early, what takes long comes last."""
 ASK = "import sys; print('%d.%d.%d %s' % (*sys.version_info[:3], sys.version_info.releaselevel))"
 
 
@@ -41,27 +60,48 @@ class Interpreter:
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the tests of one part, or of several."""
+
+    passed: int = 0
+    skipped: int = 0
+    failures: tuple[str, ...] = ()
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.passed + other.passed,
+            self.skipped + other.skipped,
+            self.failures + other.failures,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.passed:,} passed, {len(self.failures)} failed, {self.skipped} skipped"
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     interpreter: Interpreter
-    passed: int
-    failed: int
-    skipped: int
+    counts: Counts
 
     @property
     def row(self) -> str:
-        verdict = "all passed" if not self.failed else f"{self.failed:,} failed"
-        cells = (self.interpreter, f"{self.passed:,}", self.failed, self.skipped, verdict)
+        failed = len(self.counts.failures)
+        verdict = f"{failed:,} failed" if failed else "all passed"
+        cells = (self.interpreter, f"{self.counts.passed:,}", failed, self.counts.skipped, verdict)
         return f"| {' | '.join(map(str, cells))} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.matrix", description=__doc__)
     parser.add_argument("--only", action="append", metavar="3.N", help="this version (repeatable)")
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="this folder of tests (repeatable)"
+    )
     parser.add_argument("--workers", default="2", help="tests that run at the same time (2)")
+    parser.add_argument("--again", action="store_true", help="also what was run before")
     parser.add_argument("--list", action="store_true", help="print what was found and end")
-    parser.add_argument("tests", nargs="*", help="only these tests; nothing is recorded then")
     options = parser.parse_args()
-    found = {it.minor: it for it in newest(candidates())}
+    found = {each.minor: each for each in newest(candidates())}
     for minor in (f"3.{number}" for number in range(FIRST, LAST + 1)):
         print(f"Python {minor}: {found[minor].path if minor in found else 'not found'}", flush=True)
     if options.list:
@@ -70,11 +110,16 @@ def main() -> None:
     for minor in wanted:
         if minor not in found:
             sys.exit(f"there is no Python {minor} on the PATH, nor among pyenv's")
-    outcomes = [run(found[minor], options.workers, options.tests) for minor in wanted]
-    if not options.tests and not options.only:
-        record(outcomes)
-    print("\n".join(lines(outcomes)))
-    sys.exit(any(outcome.failed for outcome in outcomes))
+    parts = [part for part in PARTS if part in (options.part or PARTS)]
+    state = state_of_files()
+    outcomes = []
+    for minor in wanted:
+        runner = Runner(found[minor], state, options.workers, again=options.again)
+        outcomes.append(Outcome(found[minor], runner.run(parts)))
+    if not options.only:
+        record(outcomes, parts)
+    print("\n".join(["", *lines(outcomes)]))
+    sys.exit(any(outcome.counts.failures for outcome in outcomes))
 
 
 def candidates() -> list[Path]:
@@ -103,31 +148,95 @@ def version_of(path: Path) -> tuple[int, int, int] | None:
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
-def run(interpreter: Interpreter, workers: str, tests: list[str]) -> Outcome:
-    environment = ENVIRONMENTS / interpreter.minor
-    print(f"\n== Python {interpreter}", flush=True)
-    uv = [ROOT / ".uv" / "bin" / "uv", "sync", "--locked", "--quiet", "--all-extras"]
-    subprocess.run(
-        [*uv, "--python", interpreter.path],
-        cwd=ROOT,
-        env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(environment)},
-        check=True,
-    )
-    report = ENVIRONMENTS / f"{interpreter.minor}.xml"
-    report.unlink(missing_ok=True)
-    pytest = [environment / "bin" / "pytest", "-q", "-n", workers, "--dist", "worksteal"]
-    subprocess.run([*pytest, f"--junitxml={report}", *tests], cwd=ROOT, check=False)
-    if not report.exists():
-        sys.exit(f"pytest did not run on Python {interpreter}; see above")
-    return read(interpreter, report)
+def state_of_files() -> str:
+    """A word for the files as they are; what was run with another one is run again.
+
+    The page that the results go into does not count.
+    """
+    digest = hashlib.sha256()
+    names = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(["git", *names], cwd=ROOT, capture_output=True, check=True).stdout
+    for name in sorted(filter(None, listed.split(b"\0"))):
+        path = ROOT / os.fsdecode(name)
+        if path.is_file() and path != PAGE:
+            digest.update(name + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
 
 
-def read(interpreter: Interpreter, report: Path) -> Outcome:
-    [suite] = ET.parse(report).getroot().iter("testsuite")
-    count = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
-    failed = count["failures"] + count["errors"]
-    passed = count["tests"] - failed - count["skipped"]
-    return Outcome(interpreter, passed, failed, count["skipped"])
+class Runner:
+    """One interpreter: its environment, its runs and their reports."""
+
+    def __init__(
+        self, interpreter: Interpreter, state: str, workers: str, *, again: bool = False
+    ) -> None:
+        self._interpreter = interpreter
+        self._environment = ENVIRONMENTS / interpreter.minor
+        self._reports = ENVIRONMENTS / f"{interpreter}-{state}"
+        self._workers = workers
+        self._again = again
+
+    def run(self, parts: list[str]) -> Counts:
+        print(f"\n== Python {self._interpreter}", flush=True)
+        self._reports.mkdir(parents=True, exist_ok=True)
+        counts = Counts()
+        built = False
+        for part in parts:
+            report = self._reports / f"{part}.xml"
+            done = None if self._again else read(report)
+            if done is not None:
+                print(f"{part}: {done} (before)", flush=True)
+            else:
+                built = built or self._build()
+                began = time.monotonic()
+                done = self._test(part, report) if built else _nothing(part, "no environment")
+                print(f"{part}: {done}, {time.monotonic() - began:.0f} s", flush=True)
+            for failure in done.failures:
+                print(f"  {failure}", flush=True)
+            counts += done
+        return counts
+
+    def _build(self) -> bool:
+        uv, python = ROOT / ".uv" / "bin" / "uv", self._interpreter.path
+        environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(self._environment)}
+        options = ["sync", "--locked", "--quiet", "--all-extras", "--python", str(python)]
+        command = [str(uv), *options]
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
+
+    def _test(self, part: str, report: Path) -> Counts:
+        report.unlink(missing_ok=True)
+        unfinished = report.with_suffix(".unfinished")
+        pytest = [f"{self._environment}/bin/pytest", "-q", "-n", self._workers]
+        options = ["--dist", "worksteal", f"--junitxml={unfinished}", f"tests/{part}"]
+        with report.with_suffix(".log").open("wb") as log:
+            subprocess.run(
+                [*pytest, *options], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False
+            )
+        if read(unfinished) is None:
+            return _nothing(part, f"pytest did not run, see {log.name}")
+        unfinished.rename(report)
+        return read(report) or _nothing(part, "no report")
+
+
+def _nothing(part: str, why: str) -> Counts:
+    return Counts(failures=(f"tests/{part}: {why}",))
+
+
+def read(report: Path) -> Counts | None:
+    """What is in pytest's report; None when there is none, or half a one."""
+    try:
+        [suite] = ET.parse(report).getroot().iter("testsuite")
+    except (FileNotFoundError, ET.ParseError, ValueError):
+        return None
+    failures: list[str] = []
+    skipped = passed = 0
+    for case in suite.iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            failures.append(f"{case.get('classname')}::{case.get('name')}")
+        elif case.find("skipped") is not None:
+            skipped += 1
+        else:
+            passed += 1
+    return Counts(passed, skipped, tuple(dict.fromkeys(failures)))
 
 
 def lines(outcomes: list[Outcome]) -> list[str]:
@@ -135,11 +244,17 @@ def lines(outcomes: list[Outcome]) -> list[str]:
     return head + [outcome.row for outcome in outcomes]
 
 
-def record(outcomes: list[Outcome]) -> None:
+def record(outcomes: list[Outcome], parts: list[str]) -> None:
     there = {outcome.interpreter.version[1] for outcome in outcomes}
     missing = [f"3.{minor}" for minor in range(FIRST, LAST + 1) if minor not in there]
     today = datetime.datetime.now(datetime.UTC).date()
-    text = f"Recorded on {today} with `make matrix`.\n\n" + "\n".join(lines(outcomes))
+    left_out = [f"`{part}`" for part in PARTS if part not in parts]
+    which = f"without the folders {', '.join(left_out)}" if left_out else "all folders of tests"
+    text = f"Recorded on {today} with `make matrix`, {which}.\n\n" + "\n".join(lines(outcomes))
+    for outcome in outcomes:
+        if outcome.counts.failures:
+            text += f"\n\nFailed on {outcome.interpreter}:\n"
+            text += "".join(f"\n- `{failure}`" for failure in outcome.counts.failures)
     if missing:
         text += f"\n\nNot tried, since the machine had none: {', '.join(missing)}."
     PAGE.write_text(table.replace_between(PAGE.read_text(), "matrix", text))

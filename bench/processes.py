@@ -110,7 +110,7 @@ class Child:
                 cwd=cwd,
                 env=None if env is None else dict(env),
                 process_group=0,
-                preexec_fn=die_with_parent,  # noqa: PLW1509
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, no lock is taken
             )
 
     @property
@@ -223,7 +223,7 @@ def run(
         cwd=cwd,
         env=None if env is None else dict(env),
         process_group=0,
-        preexec_fn=die_with_parent,  # noqa: PLW1509
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, no lock is taken
     ) as process:
         try:
             out, err = process.communicate(stdin, timeout=timeout)

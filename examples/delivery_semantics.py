@@ -1,17 +1,17 @@
 """At most once and at least once: what a killed consumer loses, and what it does twice.
 
 A consumer does two things with every batch of records: the work, and the commit that tells its
-group how far it got. Which of them comes first decides what a `kill -9` between the two costs:
+group how far it has read. Their order decides what a `kill -9` between the two costs:
 
-    commit, then work    at most once    what was committed but not worked on is lost
-    work, then commit    at least once   what was worked on but not committed is done again
+    commit, then work    at most once    records that were committed but not processed are lost
+    work, then commit    at least once   records that were processed but not committed are repeated
 
-Ten orders are handled in batches of three by a worker in a process of its own, which kills itself
-with SIGKILL as soon as it has handled order 5. A second worker takes its place. The work is a line
-on standard output: like a mail that was sent, nothing takes it back.
+A worker in its own process handles ten orders in batches of three, and kills itself with SIGKILL as
+soon as it has handled order 5. A second worker takes its place. The work is a line on standard
+output: like a mail that was sent, it cannot be undone.
 
-The worker is a static member (`group.instance.id`): the second one gets the place of the first at
-once. Without it the group waits for the dead one until its session times out (45 s).
+The worker is a static member (`group.instance.id`), so the second one takes the place of the first
+at once. Otherwise the group would wait until the session of the dead one times out (45 s).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KILLED_AFTER = "order 5"
 
 
 class Outcome(NamedTuple):
-    """What became of the orders."""
+    """What happened to the orders."""
 
     killed: list[str]
     """What the worker that was killed had handled."""

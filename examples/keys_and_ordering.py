@@ -1,11 +1,11 @@
 """Keys and ordering: records with the same key stay in order, others need not.
 
-Three parcels are on their way at the same time, and what happens to them is sent with the parcel's
-number as the key. The key decides on the partition, so everything about one parcel is in one
-partition, and a partition is read in the order in which it was written. Between partitions there
-is no order: the events of two parcels may be read in another order than they were sent.
+Three parcels are on their way at the same time. Each event is sent with the parcel's number as the
+key. The key determines the partition, so everything about one parcel is in one partition, and a
+partition is read in the order in which it was written. There is no order between partitions: the
+events of two parcels may be read in a different order than they were sent.
 
-Records without a key go to any partition.
+Records without a key can go to any partition.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Consumers can go away and come back: the group remembers where it was.
+"""Consumers can leave and come back: the group remembers where it was.
 
 A reader takes three chapters and leaves; leaving commits what it has read. Meanwhile the author
-goes on writing. When a reader of the same group comes back, minutes or days later and perhaps on
-another machine, it goes on with the fourth chapter. Reading has removed nothing: whoever wants to
-can start again from the first one.
+keeps writing. When a reader of the same group comes back, minutes or days later and perhaps on
+another machine, it continues with the fourth chapter. Reading removes nothing: a reader can always
+start again from the first chapter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""More consumers than partitions: one of them waits, and steps in when another leaves.
+"""More consumers than partitions: one is idle, and takes over when another leaves.
 
-Within a group a partition is read by one consumer at a time; that is what keeps its order. A topic
-of three partitions therefore keeps three consumers of a group busy, and a fourth has nothing to do.
-It is not useless: when one of the others leaves or dies, its partition goes to the one that waits.
+Within a group, only one consumer at a time reads a partition; that keeps the partition in order. So
+a topic of three partitions keeps three consumers of a group busy, and a fourth one is idle. It is
+still useful: when one of the others leaves or dies, its partition goes to the idle one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import ottla
 
 PARTITIONS = 3
 CONSUMERS = 4
-SECONDS = 60  # to wait for the group, which is moments
+SECONDS = 60  # to wait for the group, which usually takes moments
 
 Owners = dict[str, list[int]]
 """The partitions of each consumer."""
@@ -34,10 +34,10 @@ class Outcome(NamedTuple):
 
 
 class Member:
-    """A consumer of the group that knows its partitions, and whether it was told of them."""
+    """A consumer of the group that knows its partitions, and whether it was told about them."""
 
     def __init__(self, bootstrap: str | None, topic: str) -> None:
-        # Members learn in a heartbeat that others came or went. Kafka's 3 s are long to look at.
+        # Members learn from heartbeats that others came or went. Kafka's 3 s are long in a demo.
         config = {"heartbeat.interval.ms": 200}
         self.consumer = ottla.Consumer(bootstrap, group=topic, config=config)
         self.told = False
@@ -47,7 +47,7 @@ class Member:
         self.told = True
 
     def partitions(self) -> list[int]:
-        return [it.partition for it in self.consumer.assignment()]
+        return [assigned.partition for assigned in self.consumer.assignment()]
 
 
 def settle(members: dict[str, Member]) -> Owners:
@@ -58,7 +58,7 @@ def settle(members: dict[str, Member]) -> Owners:
             member.consumer.poll(0.02)
         owners = {name: member.partitions() for name, member in members.items()}
         read = sorted(number for numbers in owners.values() for number in numbers)
-        if read == list(range(PARTITIONS)) and all(it.told for it in members.values()):
+        if read == list(range(PARTITIONS)) and all(member.told for member in members.values()):
             return owners
     raise TimeoutError(f"the group did not settle within {SECONDS} s")
 

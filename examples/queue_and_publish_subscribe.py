@@ -1,10 +1,10 @@
 """A queue and publish-subscribe: the same topic, and only the groups differ.
 
     queue               two readers in one group: each record goes to one of them
-    publish-subscribe   two readers in a group each: each record goes to both
+    publish-subscribe   two readers, each in its own group: each record goes to both
 
-Nothing is said to the topic or to the producer; that is up to those who read. Mixing the two is
-just as well: a service of many processes is one group, and gets each record once.
+The topic and the producer are the same in both cases; only the consumers differ. You can mix the
+two: a service of many processes is one group, and gets each record once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import ottla
 
 PARTITIONS = 2
 TASKS = [f"task {number}" for number in range(1, 11)]
-SECONDS = 60  # to wait for groups and records, which are moments
+SECONDS = 60  # to wait for groups and records, which usually takes moments
 
 
 class Outcome(NamedTuple):
@@ -38,7 +38,7 @@ def run(groups: tuple[str, str], bootstrap: str | None = None) -> Outcome:
             value=ottla.STRING,
             group=f"{topic}-{group}",
             reset="earliest",
-            # Members learn in a heartbeat that another came. Kafka's 3 s are long to look at.
+            # Members learn from heartbeats that another came. Kafka's 3 s are long in a demo.
             config={"heartbeat.interval.ms": 200},
         )
         for group in groups

@@ -1,8 +1,8 @@
 """Several groups read one topic: each gets everything, at its own pace.
 
-Billing, shipping and, long afterwards, an audit read the same orders. Each is a group with offsets
-of its own: that shipping is slow does not hold up billing, and the audit that nobody had thought of
-when the orders were written still finds all of them.
+Billing, shipping and, long afterwards, an audit read the same orders. Each is a group with its
+own offsets. Shipping is slow, but does not delay billing; and the audit, which did not exist when
+the orders were written, still finds all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ORDERS = [f"order {number}" for number in range(1, 7)]
 
 
 class Outcome(NamedTuple):
-    """What each group had read by the end, and how far shipping was half way."""
+    """What each group had read by the end, and what shipping had read halfway."""
 
     billing: list[str | None]
     shipping_at_first: list[str | None]

@@ -37,6 +37,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from ottla.testing.process import BrokerProcess
+from ottla.testing.zookeeper import ZooKeeperProcess
 
 BOOTSTRAP_VARIABLE = "OTTLA_TEST_BOOTSTRAP"
 NO_AUTO_CREATE_VARIABLE = "OTTLA_TEST_BOOTSTRAP_NO_AUTO_CREATE"
@@ -130,6 +131,14 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     yield start
     for broker in started:
         broker.kill()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`host:port` of a real ZooKeeper that lives as long as this worker: use a chroot each."""
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
+        server.start()
+        yield server.address
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from statistics import median
 from bench.load import frames, group_frames, members
 
 
-def rebalances(
+def rebalances(  # noqa: PLR0913, PLR0917 - what the command line of bench.load gives, in its order
     bootstrap: str,
     topic: str,
     protocol: str,

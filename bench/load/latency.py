@@ -19,7 +19,7 @@ from bench.load import settings
 _PATIENCE = 60.0
 
 
-def paced(bootstrap: str, topic: str, rate: int, size: int) -> dict[str, float]:
+def paced(bootstrap: str, topic: str, rate: int, size: int) -> dict[str, float]:  # noqa: C901, PLR0915 - three threads and a sender over one set of counters
     """Send at `rate` until told to end; percentiles, in ms, of what was sent in the open window.
 
     Prints `ready` once records flow. The first line of standard input opens the window that counts,

@@ -91,7 +91,7 @@ def each_partition(bootstrap: str, topics: dict[str, int], patience: float) -> d
     return {"acknowledged_ns": ended, "records": acknowledged}
 
 
-def flood(bootstrap: str, topic: str, size: int) -> dict[str, float]:
+def flood(bootstrap: str, topic: str, size: int) -> dict[str, float]:  # noqa: C901 - a sender and a listener over one set of counters
     """Produce to one partition as fast as it goes until told to end; how far it came meanwhile.
 
     Prints `ready` once records flow. Each line of standard input notes the time and the log's end,

@@ -46,7 +46,7 @@ class Spark:
             text=True,
             cwd=maven.ROOT,
             process_group=0,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, no lock is taken
         )
         self._answer()
 

@@ -1,8 +1,8 @@
-"""A topic archived into parquet files, a folder for every hour of the records' timestamps.
+"""A topic archived as parquet files, with a folder for every hour of the records' timestamps.
 
-Run it every now and then, say from cron, with the same checkpoint: each run appends what is new
-and ends. Which records are in the archive is known by the checkpoint alone, and Spark's file sink
-writes a batch whole or not at all, so no record is in the archive twice.
+Run it regularly, for example from cron, with the same checkpoint: each run appends what is new and
+ends. Only the checkpoint knows which records are in the archive, and Spark's file sink writes a
+batch completely or not at all, so no record is in the archive twice.
 """
 
 from __future__ import annotations

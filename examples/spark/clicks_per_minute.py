@@ -1,9 +1,9 @@
 """Clicks per minute and page, by the time of the click and not of its arrival.
 
-Clicks are JSON and come a little out of order. Minutes stay open for one more minute of event time
-(the watermark); a click that comes later still is left out. Each batch writes the counts that have
-changed, keyed by minute and page, so the newest value of a key is its count. That is Spark's Update
-mode, which a Python sink is refused; `write_updates` does it.
+Clicks are JSON and arrive slightly out of order. A minute stays open for one more minute of event
+time (the watermark); a click that arrives even later is dropped. Each batch writes the counts that
+have changed, keyed by minute and page, so the newest value of a key is its count. This is Spark's
+Update mode, which Spark does not allow for Python sinks; `write_updates` provides it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOO_LATE = (1, "home")
 
 
 class Outcome(NamedTuple):
-    """Clicks by the minute's beginning and the page."""
+    """Clicks by the start of the minute and the page."""
 
     counts: dict[tuple[datetime, str], int]
 

@@ -1,6 +1,6 @@
-"""A folder of CSV files into a topic: a record for every line, as JSON, keyed by one column.
+"""A folder of CSV files sent to a topic: one JSON record per line, keyed by one column.
 
-Files that come later are sent by the next run with the same checkpoint, each of them once.
+The next run with the same checkpoint sends files that were added since, each of them once.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ def run(spark: SparkSession, bootstrap: str, folder: Path) -> Outcome:
     with ottla.Consumer(bootstrap, key=ottla.STRING, value=ottla.STRING) as consumer:
         consumer.assign(topic, "earliest")
         found = [
-            (str(it.key), json.loads(it.value or "")) for it in consumer.records(until_end=True)
+            (str(record.key), json.loads(record.value or ""))
+            for record in consumer.records(until_end=True)
         ]
-    return Outcome(sorted(found, key=lambda it: (it[1]["day"], it[0])))
+    return Outcome(sorted(found, key=lambda row: (row[1]["day"], row[0])))
 
 
 def show(outcome: Outcome) -> None:

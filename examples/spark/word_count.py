@@ -1,7 +1,8 @@
 """Words counted as their lines arrive: a topic of text in, a topic of counts out.
 
-The query reads what is there and ends (`availableNow`). Run with the same checkpoint it goes on
-with what has come since: the counts are kept there, and each run writes all of them anew.
+The query reads what is there and ends (`availableNow`). Run again with the same checkpoint, it
+continues with what has arrived since. The checkpoint keeps the counts, and each run writes all of
+them again.
 """
 
 from __future__ import annotations
@@ -77,11 +78,14 @@ def latest(bootstrap: str, topic: str) -> dict[str, int]:
     """The newest value of every key."""
     with ottla.Consumer(bootstrap, key=ottla.STRING, value=ottla.STRING) as consumer:
         consumer.assign(topic, "earliest")
-        return {str(it.key): int(it.value or 0) for it in consumer.records(until_end=True)}
+        records = consumer.records(until_end=True)
+        return {str(record.key): int(record.value or 0) for record in records}
 
 
 def show(outcome: Outcome) -> None:
-    for word, count in sorted(outcome.all.items(), key=lambda it: (-it[1], it[0]))[:5]:
+    for word, count in sorted(outcome.all.items(), key=lambda counted: (-counted[1], counted[0]))[
+        :5
+    ]:
         print(f"{count} {word}")
 
 

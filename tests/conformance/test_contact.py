@@ -7,9 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import pytest
@@ -18,34 +17,7 @@ import ottla
 from ottla.client.contact import Contact, check_reachable, look_at
 from ottla.errors import KafkaError
 
-Serve = Callable[[socket.socket], None]
-
-
-@contextmanager
-def server(serve: Serve) -> Iterator[str]:
-    """Somebody who listens on a port of this machine, until the end of the block."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-
-        def accept() -> None:
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:
-                    return
-                with connection:
-                    serve(connection)
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        listening.shutdown(socket.SHUT_RDWR)
-
-
-def saying(answer: bytes) -> Serve:
-    def serve(connection: socket.socket) -> None:
-        connection.recv(1024)
-        connection.sendall(answer)
-
-    return serve
+Stranger = Callable[[bytes | None], AbstractContextManager[str]]
 
 
 @pytest.mark.parametrize(
@@ -59,8 +31,8 @@ def saying(answer: bytes) -> Serve:
         (b"good day to you", "answers, but not as a Kafka broker"),
     ],
 )
-def test_a_stranger_is_named(answer: bytes, who: str) -> None:
-    with server(saying(answer)) as address:
+def test_a_stranger_is_named(stranger: Stranger, answer: bytes, who: str) -> None:
+    with stranger(answer) as address:
         assert look_at(address, 5.0) is not None
         with pytest.raises(KafkaError, match=f"{address} {who}"):
             check_reachable(address, 5.0)
@@ -73,24 +45,24 @@ def test_nobody_is_named_too() -> None:
     assert "is not the name of a machine" in (look_at("no-such-host.invalid:9092", 5.0) or "")
 
 
-def test_somebody_who_does_not_answer_is_not_waited_for() -> None:
-    over = threading.Event()
-    with server(lambda _: bool(over.wait(30)) and None) as address:
+def test_somebody_who_does_not_answer_is_not_waited_for(stranger: Stranger) -> None:
+    with stranger(None) as address:
         assert look_at(address, 0.05) == f"{address} does not answer"
-        over.set()
 
 
-def test_a_broker_is_recognised_and_one_of_several_is_enough(bootstrap: str) -> None:
+def test_a_broker_is_recognised_and_one_of_several_is_enough(
+    bootstrap: str, stranger: Stranger
+) -> None:
     assert look_at(bootstrap, 5.0) is None
-    with server(saying(b"SSH-2.0-OpenSSH_9.2\r\n")) as stranger:
-        check_reachable(f"{stranger},{bootstrap}", 5.0)
+    with stranger(b"SSH-2.0-OpenSSH_9.2\r\n") as other:
+        check_reachable(f"{other},{bootstrap}", 5.0)
 
 
 @pytest.mark.parametrize("kind", ["producer", "consumer"])
 def test_a_client_says_once_who_is_at_the_address(
-    kind: str, caplog: pytest.LogCaptureFixture, eventually: Any
+    kind: str, stranger: Stranger, caplog: pytest.LogCaptureFixture, eventually: Any
 ) -> None:
-    with server(saying(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as address:
+    with stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
         caplog.set_level(logging.INFO, "ottla.client")
         client: Any
         if kind == "producer":
@@ -131,9 +103,9 @@ def test_with_tls_nobody_is_judged(caplog: pytest.LogCaptureFixture) -> None:
     ids=["assign", "partitions", "offsets", "committed"],
 )
 def test_a_question_to_nobody_fails_with_what_is_there(
-    question: Callable[[Any], object], caplog: pytest.LogCaptureFixture
+    stranger: Stranger, question: Callable[[Any], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with server(saying(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as address:
+    with stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
         consumer = ottla.Consumer(address, group="g", timeout=2)
         with caplog.at_level(logging.WARNING, "ottla.client"), pytest.raises(KafkaError) as raised:
             question(consumer)
@@ -148,9 +120,9 @@ def test_a_question_to_nobody_fails_with_what_is_there(
     ids=["list_topics", "create_topic"],
 )
 def test_an_admin_says_who_is_there(
-    question: Callable[[Any], object], caplog: pytest.LogCaptureFixture
+    stranger: Stranger, question: Callable[[Any], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with server(saying(b"SSH-2.0-OpenSSH_9.2\r\n")) as address:
+    with stranger(b"SSH-2.0-OpenSSH_9.2\r\n") as address:
         with (
             caplog.at_level(logging.WARNING, "ottla.client"),
             ottla.Admin(address, timeout=4) as admin,
@@ -167,8 +139,8 @@ ottla.Consumer(sys.argv[1], timeout=100).assign("orders", "earliest")
 """
 
 
-def test_a_question_to_nobody_ends_with_ctrl_c() -> None:
-    with server(saying(b"good day to you")) as address:
+def test_a_question_to_nobody_ends_with_ctrl_c(stranger: Stranger) -> None:
+    with stranger(b"good day to you") as address:
         asking = subprocess.Popen(
             [sys.executable, "-c", WAITING, address],
             stdout=subprocess.PIPE,

@@ -226,7 +226,7 @@ def make_topics(bootstrap: str, names: dict[str, str], until: Callable[..., None
     with Groups(bootstrap) as groups:
         wanted = [TopicPartition(names["orders"], number) for number in range(len(RECORDS))]
         wanted.append(TopicPartition(names["empty"], 0))
-        until(lambda: len(groups.ends(wanted)) == len(wanted))
+        until(lambda: len(groups.topics.ends(wanted)) == len(wanted))
     producer = rd.Producer({"bootstrap.servers": bootstrap})
     for partition, count in enumerate(RECORDS):
         for number in range(count):
@@ -402,5 +402,5 @@ def test_a_survey_of_all_groups_is_what_each_says_itself(scene: Scene) -> None:
             rows = groups.lag(name)
             assert figures.partitions == len(rows)
             assert figures.lag == {row.partition: row.lag for row in rows if row.lag is not None}
-            late = lag_seconds(groups, rows, time.time_ns() // 1_000_000)
+            late = lag_seconds(groups.router, rows, time.time_ns() // 1_000_000)
             assert figures.late == pytest.approx(late, abs=60)

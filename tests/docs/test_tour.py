@@ -1,21 +1,33 @@
-"""What the README and the quickstart tell people to type, typed.
+"""What the pages tell people to type, typed.
 
-A page's tour is everything between `<!-- tour: begin … -->` and `<!-- tour: end -->`. Its `sh` and
-`python` blocks are run as they stand, in the order of the page, in an empty folder with a broker
-that was started like `make run` does; the `text` block behind one is what it prints, where `…`
-stands for whatever differs from run to run. Other comments of that form say what the reader is
-asked to do meanwhile. Only the port differs: OTTLA_BOOTSTRAP names one that is free, and programs
+A page's tour is everything between `<!-- tour: begin … -->` and `<!-- tour: end -->`; a page may
+have several such parts, which are run one after the other. The `sh` and `python` blocks of a tour
+are run as they stand, in the order of the page, in an empty folder with a broker that was started
+like `make run` does. The `text` block behind one is what it prints, where `…` stands for whatever
+differs from run to run. Only the port differs: OTTLA_BOOTSTRAP names one that is free, and programs
 that name the address of `make run` get that one.
+
+Other comments of that form are orders to this test:
+
+- `<!-- tour: kill -9 and make run -->`: what the reader is asked to do here.
+- `<!-- tour: type COMMAND -->`: a command that the page does not show, to prepare for the next one.
+- `<!-- tour: example output -->`: the next `text` block is an example and is not compared.
+- `<!-- tour: until stopped -->`: each line of the next block runs until Ctrl-C.
+
+tests/docs/test_blocks.py fails when a block on any page is typed by nobody.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import re
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -26,12 +38,20 @@ from ottla.testing.process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
 README = "README.md"
-PAGES = (README, "docs/quickstart.md", "docs/coming-from.md")
+BEGIN = "<!-- tour: begin"
+PAGES = [
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / README, *sorted((ROOT / "docs").rglob("*.md")))
+    if BEGIN in path.read_text()
+]
 LIST = ".venv/bin/ottla topic list"
 STEP_SECONDS = 60
 MAKE_RUNS = "127.0.0.1:9092"
 
 KILL = "kill -9 and make run"
+TYPE = "type "
+EXAMPLE = "example output"
+UNTIL_STOPPED = "until stopped"
 
 
 class Step(NamedTuple):
@@ -55,16 +75,27 @@ class MakeRun(BrokerProcess):
 
 def tour(page: str) -> list[Step]:
     text = (ROOT / page).read_text()
-    found = re.search(r"<!-- tour: begin.*?-->\n(.*?)<!-- tour: end -->", text, re.DOTALL)
-    assert found is not None, f"{page} has no tour"
+    parts = re.findall(rf"{BEGIN}.*?-->\n(.*?)<!-- tour: end -->", text, re.DOTALL)
+    assert parts, f"{page} has no tour"
+    assert len(parts) == text.count(BEGIN), f"{page} has a tour without an end"
     steps: list[Step] = []
-    for language, code, order in re.findall(
-        r"^```(\w+)\n(.*?)^```$|^<!-- tour: (.*?) -->$", found[1], re.DOTALL | re.MULTILINE
+    order = ""
+    for language, code, comment in re.findall(
+        r"^```(\w+)\n(.*?)^```$|^<!-- tour: (.*?) -->$", "".join(parts), re.DOTALL | re.MULTILINE
     ):
-        if language == "text":
-            steps[-1] = steps[-1]._replace(shows=code)
+        if comment in (EXAMPLE, UNTIL_STOPPED):
+            order = comment
+        elif comment:
+            kind = "sh" if comment.startswith(TYPE) else "order"
+            steps.append(Step(kind, comment.removeprefix(TYPE)))
+        elif language != "text":
+            steps.append(Step(UNTIL_STOPPED if order == UNTIL_STOPPED else language, code))
+            order = ""
         else:
-            steps.append(Step(language or "order", code or order))
+            if order != EXAMPLE:
+                steps[-1] = steps[-1]._replace(shows=code)
+            order = ""
+    assert not order, f"{page}: {order!r} has nothing behind it"
     return steps
 
 
@@ -79,12 +110,21 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
+def environment(broker: BrokerProcess) -> dict[str, str]:
+    return {
+        **os.environ,
+        "HOME": str(broker.folder),
+        "OTTLA_BOOTSTRAP": broker.bootstrap,
+        "LC_ALL": "C.UTF-8",
+    }
+
+
 def run(broker: BrokerProcess, script: str) -> str:
     """What a terminal shows of a script."""
     result = subprocess.run(
         ["bash", "-e", "-u", "-o", "pipefail", "-c", script],
         cwd=broker.folder,
-        env={**os.environ, "OTTLA_BOOTSTRAP": broker.bootstrap, "LC_ALL": "C.UTF-8"},
+        env=environment(broker),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -96,6 +136,53 @@ def run(broker: BrokerProcess, script: str) -> str:
     return result.stdout
 
 
+def run_until_stopped(
+    broker: BrokerProcess, folder: Path, line: str, eventually: Callable[..., None]
+) -> None:
+    """Run a line on a terminal, in a folder of its own, until it has printed something."""
+    if line.startswith("ottla server start"):
+        # Where the page listens on every interface, the test listens on loopback.
+        line = line.replace("--listen 0.0.0.0:9092", "")
+        line += " --listen 127.0.0.1:0"
+    folder.mkdir()
+    terminal, slave = pty.openpty()
+    os.set_blocking(terminal, False)
+    process = subprocess.Popen(
+        ["bash", "-c", f'export PATH="{broker.folder}/.venv/bin:$PATH"; exec {line}'],
+        cwd=folder,
+        env={**environment(broker), "TERM": "xterm"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
+    os.close(slave)
+    printed = b""
+
+    def has_ended() -> bool:
+        nonlocal printed
+        ended = process.poll() is not None
+        with contextlib.suppress(BlockingIOError, OSError):  # a terminal without a program fails
+            while part := os.read(terminal, 65536):
+                printed += part
+        return ended
+
+    def has_started() -> bool:
+        assert not has_ended(), f"{line}\nended:\n{printed.decode()}"
+        return (b"Ctrl-C stops it." if "server start" in line else b"\n") in printed
+
+    try:
+        eventually(has_started, timeout=STEP_SECONDS)
+        process.send_signal(signal.SIGINT)
+        eventually(has_ended, timeout=STEP_SECONDS)
+        message = f"{line}\nended with {process.returncode} after Ctrl-C:\n{printed.decode()}"
+        assert process.returncode == 0, message
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+
+
 def check_shown(shown: str, printed: str) -> None:
     for wanted, got in zip_longest(shown.splitlines(), printed.splitlines()):
         pattern = ".*".join(map(re.escape, (wanted or "").split("…")))
@@ -104,19 +191,26 @@ def check_shown(shown: str, printed: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_tour_does_what_its_page_shows(page: str, broker: BrokerProcess) -> None:
+def test_a_tour_does_what_its_page_shows(
+    page: str, broker: BrokerProcess, eventually: Callable[..., None]
+) -> None:
     steps = tour(page)
     assert steps
     if page != README:
         # The reader comes from there, and what was typed there is still in the broker.
         run(broker, tour(README)[0].text)
     before = run(broker, LIST)
-    exported = ""
-    for step in steps:
+    exported = "" if page == README else 'export PATH="$PWD/.venv/bin:$PATH"\n'
+    for number, step in enumerate(steps):
         if step.kind == "order":
             assert step.text == KILL, f"nobody knows how to {step.text!r}"
             broker.kill()
             broker.start()
+            continue
+        if step.kind == UNTIL_STOPPED:
+            for place, line in enumerate(step.text.splitlines()):
+                folder = broker.folder / f"until-stopped-{number}-{place}"
+                run_until_stopped(broker, folder, line, eventually)
             continue
         script = step.text
         if step.kind == "python":
@@ -133,18 +227,18 @@ def test_a_tour_does_what_its_page_shows(page: str, broker: BrokerProcess) -> No
     assert "Traceback" not in broker.log()
     if page != README:
         assert run(broker, LIST) == before, (
-            f"who types {page} a second time is stopped by the first"
+            f"{page} leaves topics behind, so typing it a second time fails"
         )
 
 
 def test_the_banner_says_where_things_are_and_what_to_type(broker: BrokerProcess) -> None:
     broker.wait_log("Ctrl-C stops it.")
-    said = broker.log()
-    assert re.search(r"^Ottla \S+ started in \d+\.\d+ s$", said, re.MULTILINE)
-    assert f"\n  listening   PLAINTEXT://{broker.bootstrap}\n" in said
-    assert "\n  data        data\n" in said
+    log = broker.log()
+    assert re.search(r"^Ottla \S+ started in \d+\.\d+ s$", log, re.MULTILINE)
+    assert f"\n  listening   PLAINTEXT://{broker.bootstrap}\n" in log
+    assert "\n  data        data\n" in log
     assert (broker.folder / "data").is_dir()
-    lines = said.partition("Try it from another terminal:\n")[2].splitlines()[:3]
+    lines = log.partition("Try it from another terminal:\n")[2].splitlines()[:3]
     create, produce, consume = (line.strip() for line in lines)
     run(broker, f"{create}\n{produce}")
     # as it stands it would wait for more

@@ -37,8 +37,8 @@ def example(name: str) -> dict[str, Any]:
 
 
 def test_at_most_once_loses_what_was_committed_but_not_done(broker: Broker) -> None:
-    it = example("delivery_semantics")
-    outcome = it["run"](it["AT_MOST_ONCE"], broker.bootstrap)
+    program = example("delivery_semantics")
+    outcome = program["run"](program["AT_MOST_ONCE"], broker.bootstrap)
     assert outcome.killed == [f"order {n}" for n in (1, 2, 3, 4, 5)]
     assert outcome.successor == [f"order {n}" for n in (7, 8, 9, 10)]
     assert outcome.lost == ["order 6"]
@@ -46,8 +46,8 @@ def test_at_most_once_loses_what_was_committed_but_not_done(broker: Broker) -> N
 
 
 def test_at_least_once_repeats_what_was_done_but_not_committed(broker: Broker) -> None:
-    it = example("delivery_semantics")
-    outcome = it["run"](it["AT_LEAST_ONCE"], broker.bootstrap)
+    program = example("delivery_semantics")
+    outcome = program["run"](program["AT_LEAST_ONCE"], broker.bootstrap)
     assert outcome.killed == [f"order {n}" for n in (1, 2, 3, 4, 5)]
     assert outcome.successor == [f"order {n}" for n in (4, 5, 6, 7, 8, 9, 10)]
     assert outcome.lost == []
@@ -60,32 +60,34 @@ def test_at_least_once_repeats_what_was_done_but_not_committed(broker: Broker) -
 def test_records_of_one_key_are_in_one_partition_in_the_order_in_which_they_were_sent(
     broker: Broker,
 ) -> None:
-    it = example("keys_and_ordering")
-    outcome = it["run"](broker.bootstrap)
+    program = example("keys_and_ordering")
+    outcome = program["run"](broker.bootstrap)
     assert sorted((record.key, record.value) for record in outcome.read) == sorted(outcome.sent)
-    for parcel in it["PARCELS"]:
+    for parcel in program["PARCELS"]:
         assert len(outcome.partitions_of(parcel)) == 1
-        assert outcome.events_of(parcel) == it["EVENTS"]
+        assert outcome.events_of(parcel) == program["EVENTS"]
 
 
 def test_a_partition_keeps_the_order_of_all_its_keys(broker: Broker) -> None:
-    it = example("keys_and_ordering")
-    outcome = it["run"](broker.bootstrap)
+    program = example("keys_and_ordering")
+    outcome = program["run"](broker.bootstrap)
     used = {record.partition for record in outcome.read}
     assert len(used) > 1, "the example shows nothing when all of it is in one partition"
     for partition in used:
         read = [record for record in outcome.read if record.partition == partition]
         keys = {record.key for record in read}
         assert [record.offset for record in read] == list(range(len(read)))
-        assert [(it.key, it.value) for it in read] == [p for p in outcome.sent if p[0] in keys]
+        assert [(record.key, record.value) for record in read] == [
+            p for p in outcome.sent if p[0] in keys
+        ]
 
 
 # -- groups ------------------------------------------------------------------------------------
 
 
 def test_a_consumer_too_many_is_idle_until_another_leaves(broker: Broker) -> None:
-    it = example("more_consumers_than_partitions")
-    outcome = it["run"](broker.bootstrap)
+    program = example("more_consumers_than_partitions")
+    outcome = program["run"](broker.bootstrap)
     [idle] = outcome.idle
     assert sorted(map(len, outcome.before.values())) == [0, 1, 1, 1]
     assert outcome.leaver != idle
@@ -93,7 +95,7 @@ def test_a_consumer_too_many_is_idle_until_another_leaves(broker: Broker) -> Non
     assert len(outcome.after[idle]) == 1
     for owners in (outcome.before, outcome.after):
         read = sorted(number for numbers in owners.values() for number in numbers)
-        assert read == list(range(it["PARTITIONS"])), "each partition has one reader"
+        assert read == list(range(program["PARTITIONS"])), "each partition has one reader"
 
 
 def test_a_consumer_that_comes_back_goes_on_where_it_left(broker: Broker) -> None:
@@ -106,24 +108,24 @@ def test_a_consumer_that_comes_back_goes_on_where_it_left(broker: Broker) -> Non
 
 
 def test_each_of_several_groups_gets_everything_at_its_own_pace(broker: Broker) -> None:
-    it = example("several_groups")
-    outcome = it["run"](broker.bootstrap)
-    assert outcome.shipping_at_first == it["ORDERS"][:2]
-    assert outcome.billing == outcome.shipping == outcome.audit == it["ORDERS"]
+    program = example("several_groups")
+    outcome = program["run"](broker.bootstrap)
+    assert outcome.shipping_at_first == program["ORDERS"][:2]
+    assert outcome.billing == outcome.shipping == outcome.audit == program["ORDERS"]
 
 
 def test_readers_of_one_group_share_the_records_of_a_queue(broker: Broker) -> None:
-    it = example("queue_and_publish_subscribe")
-    outcome = it["run"](("workers", "workers"), broker.bootstrap)
+    program = example("queue_and_publish_subscribe")
+    outcome = program["run"](("workers", "workers"), broker.bootstrap)
     assert outcome.first
     assert outcome.second
-    assert sorted(outcome.first + outcome.second) == sorted(it["TASKS"])
+    assert sorted(outcome.first + outcome.second) == sorted(program["TASKS"])
 
 
 def test_readers_of_different_groups_each_get_every_record(broker: Broker) -> None:
-    it = example("queue_and_publish_subscribe")
-    outcome = it["run"](("mail", "statistics"), broker.bootstrap)
-    assert sorted(outcome.first) == sorted(outcome.second) == sorted(it["TASKS"])
+    program = example("queue_and_publish_subscribe")
+    outcome = program["run"](("mail", "statistics"), broker.bootstrap)
+    assert sorted(outcome.first) == sorted(outcome.second) == sorted(program["TASKS"])
 
 
 # -- as programs -------------------------------------------------------------------------------

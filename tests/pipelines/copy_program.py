@@ -35,7 +35,8 @@ def main(bootstrap: str, topic: str, home: str, *words: str) -> None:
 
     def keep(batch: Any, _number: int) -> None:
         rows = [
-            (f"{it.topic}/{it.partition}/{it.offset}", bytes(it.value)) for it in batch.collect()
+            (f"{row.topic}/{row.partition}/{row.offset}", bytes(row.value))
+            for row in batch.collect()
         ]
         with sqlite3.connect(folder / "rows.db") as table:
             table.execute(TABLE)

@@ -70,12 +70,12 @@ def spark_class(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         folder = tmp_path / f"{name.rpartition('.')[2].lower()}-{len(started)}"
         folder.mkdir()
         log = folder / "log"
-        with log.open("wb") as said:
+        with log.open("wb") as output:
             command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
             process = subprocess.Popen(
                 [*command, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 cwd=folder,
                 env=environ,
                 process_group=0,
@@ -143,8 +143,8 @@ def test_two_workers_read_with_the_environment_that_was_packed(
         timeout=400,
         check=False,
     )
-    said = [line for line in ended.stderr.splitlines() if not line.startswith("\tat ")]
-    assert ended.returncode == 0, "\n".join(said[-60:])
+    output = [line for line in ended.stderr.splitlines() if not line.startswith("\tat ")]
+    assert ended.returncode == 0, "\n".join(output[-60:])
     table = sqlite3.connect(home / "rows.db")
     values = {value for (value,) in table.execute("SELECT value FROM records")}
     table.close()

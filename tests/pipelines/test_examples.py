@@ -29,39 +29,40 @@ def words(lines: list[str]) -> dict[str, int]:
 
 
 def test_words_are_counted_over_two_runs(spark, bootstrap, tmp_path, capsys):
-    it = example("word_count")
-    outcome = it["run"](spark, bootstrap, tmp_path)
-    it["show"](outcome)
+    program = example("word_count")
+    outcome = program["run"](spark, bootstrap, tmp_path)
+    program["show"](outcome)
     prints_what_its_page_shows("word_count", capsys.readouterr().out)
-    assert outcome.first == words(it["LINES"][:2])
-    assert outcome.all == words(it["LINES"])
+    assert outcome.first == words(program["LINES"][:2])
+    assert outcome.all == words(program["LINES"])
 
 
 def test_clicks_are_counted_in_the_minute_of_their_own_time(spark, bootstrap, tmp_path, capsys):
-    it = example("clicks_per_minute")
-    outcome = it["run"](spark, bootstrap, tmp_path)
-    it["show"](outcome)
+    program = example("clicks_per_minute")
+    outcome = program["run"](spark, bootstrap, tmp_path)
+    program["show"](outcome)
     prints_what_its_page_shows("clicks_per_minute", capsys.readouterr().out)
     wanted = Counter(
-        (it["START"] + timedelta(minutes=seconds // 60), page) for seconds, page in it["CLICKS"]
+        (program["START"] + timedelta(minutes=seconds // 60), page)
+        for seconds, page in program["CLICKS"]
     )
     assert outcome.counts == wanted, "a click that came too late is counted, or one is missing"
 
 
 def test_every_record_is_in_the_folder_of_its_hour_once(spark, bootstrap, tmp_path, capsys):
-    it = example("archive_by_hour")
-    outcome = it["run"](spark, bootstrap, tmp_path)
-    it["show"](outcome)
+    program = example("archive_by_hour")
+    outcome = program["run"](spark, bootstrap, tmp_path)
+    program["show"](outcome)
     prints_what_its_page_shows("archive_by_hour", capsys.readouterr().out)
     assert outcome.archived == Counter(f"{at:%Y-%m-%d %H}" for at in outcome.sent)
     assert len(outcome.offsets) == len(set(outcome.offsets)) == len(outcome.sent)
 
 
 def test_every_line_of_every_file_is_sent_once(spark, bootstrap, tmp_path, capsys):
-    it = example("csv_to_topic")
-    outcome = it["run"](spark, bootstrap, tmp_path)
-    it["show"](outcome)
+    program = example("csv_to_topic")
+    outcome = program["run"](spark, bootstrap, tmp_path)
+    program["show"](outcome)
     prints_what_its_page_shows("csv_to_topic", capsys.readouterr().out)
-    lines = [line for rows in it["FILES"].values() for line in rows]
+    lines = [line for rows in program["FILES"].values() for line in rows]
     wanted = [(city, {"city": city, "day": day, "rain": rain}) for city, day, rain in lines]
     assert outcome.rows == sorted(wanted, key=lambda row: (row[1]["day"], row[0]))

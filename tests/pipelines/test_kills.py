@@ -58,11 +58,11 @@ def copying(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     home.mkdir()
 
     def start(bootstrap: str, topic: str) -> subprocess.Popen[bytes]:
-        with (home / "said").open("ab") as said:
+        with (home / "said").open("ab") as output:
             command = [sys.executable, str(PROGRAM), bootstrap, topic, str(home)]
             words = ["spark.ui.enabled=false", f"spark.local.dir={home / 'local'}"]
             started.append(
-                subprocess.Popen([*command, *words], stdout=said, stderr=said, process_group=0)
+                subprocess.Popen([*command, *words], stdout=output, stderr=output, process_group=0)
             )
         return started[-1]
 

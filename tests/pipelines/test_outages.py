@@ -85,7 +85,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 def log_end(bootstrap: str, topic: str) -> int:
     with Groups(bootstrap) as groups:
-        return groups.ends([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
+        return groups.topics.ends([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
 
 
 def reader(spark: Any, bootstrap: str, topic: str, **options: str) -> Any:
@@ -131,9 +131,9 @@ def test_a_broker_that_is_gone_for_good_is_named_when_the_time_is_up(spark: Any)
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(Exception, match="could not be reached for") as refused:
         reader(spark, address, "orders", **{"kafkaConsumer.pollTimeoutMs": "1500"}).count()
-    said = str(refused.value)
-    assert f"kafka.bootstrap.servers={address} could not be reached for 1.5 s" in said
-    assert "(kafkaConsumer.pollTimeoutMs)" in said
+    logged = str(refused.value)
+    assert f"kafka.bootstrap.servers={address} could not be reached for 1.5 s" in logged
+    assert "(kafkaConsumer.pollTimeoutMs)" in logged
     with pytest.raises(Exception, match="could be asked after") as refused:
         writer(spark, address, "orders", **{"kafka.max.block.ms": "1500"}).save()
     assert f"no broker of {address} could be asked after 1.5 s (kafka.max.block.ms)" in str(
@@ -192,8 +192,8 @@ def copying(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     def start(bootstrap: str, source: str, target: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(GATED), bootstrap, source, target, str(tmp_path)]
-        with (tmp_path / "said").open("ab") as said:
-            started.append(subprocess.Popen(command, stdout=said, stderr=said, process_group=0))
+        with (tmp_path / "said").open("ab") as logged:
+            started.append(subprocess.Popen(command, stdout=logged, stderr=logged, process_group=0))
         return started[-1]
 
     yield start
@@ -221,23 +221,23 @@ def test_a_broker_killed_under_a_batch_is_told_of_by_driver_task_and_progress(
     produce(broker.bootstrap, source, 5)
     process = copying(broker.bootstrap, source, target)
 
-    def said(*words: str) -> bool:
+    def logged(*words: str) -> bool:
         assert process.poll() is None, (tmp_path / "said").read_text()[-4000:]
         text = (tmp_path / "said").read_text()
         return all(word in text for word in words)
 
-    eventually(lambda: said() and (tmp_path / "begun").exists(), timeout=PATIENCE)
+    eventually(lambda: logged() and (tmp_path / "begun").exists(), timeout=PATIENCE)
     broker.kill()
-    eventually(lambda: said(f"{broker.bootstrap} cannot be reached"), timeout=PATIENCE)
+    eventually(lambda: logged(f"{broker.bootstrap} cannot be reached"), timeout=PATIENCE)
     (tmp_path / "gate").touch()
     waits = "The writing of Spark partition 0 waits for a broker"
-    eventually(lambda: said(waits, f"{broker.bootstrap}: Connection refused"), timeout=PATIENCE)
+    eventually(lambda: logged(waits, f"{broker.bootstrap}: Connection refused"), timeout=PATIENCE)
     broker.start()
-    eventually(lambda: said() and log_end(broker.bootstrap, target) == 5, timeout=PATIENCE)
-    eventually(lambda: said("The writing of Spark partition 0 goes on after"), timeout=PATIENCE)
+    eventually(lambda: logged() and log_end(broker.bootstrap, target) == 5, timeout=PATIENCE)
+    eventually(lambda: logged("The writing of Spark partition 0 goes on after"), timeout=PATIENCE)
 
     def reported() -> list[dict[str, Any]]:
-        assert said()
+        assert logged()
         try:
             found: list[dict[str, Any]] = json.loads((tmp_path / "progress").read_text())
         except (FileNotFoundError, ValueError):

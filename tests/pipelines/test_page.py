@@ -1,4 +1,4 @@
-"""The code that docs/spark.md shows, typed: its recipes, `spark-submit`, Spark Connect, tuning.
+"""The code that docs/spark.md shows, typed: all of it that needs no cluster.
 
 Only addresses and folders are changed. Blocks of one section share their names, as in a reader's
 session; a `text` block is what the block before it prints.
@@ -11,6 +11,7 @@ import re
 import socket
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,64 @@ def rows(spark: Any, bootstrap: str, topic: str) -> list[tuple[str | None, str |
     )
 
 
+def stored(broker: BrokerProcess, topic: str) -> list[tuple[str | None, str]]:
+    """The records of a topic, without Spark, which takes seconds for that."""
+    with ottla.Consumer(broker.bootstrap, key=ottla.STRING, value=ottla.STRING) as consumer:
+        consumer.assign(topic, "earliest")
+        return [(record.key, record.value) for record in consumer.records(until_end=True)]
+
+
+def stop_queries(spark: Any) -> None:
+    """Let the streams that a block has started read what is there, then stop them."""
+    for query in spark.streams.active:
+        query.processAllAvailable()
+        query.stop()
+        assert query.exception() is None
+
+
+def test_tables_are_read_and_written_as_the_page_says(spark, three_orders, shell, tmp_path, capsys):
+    ottla.Admin(three_orders.bootstrap).create_topic("clicks")
+    with ottla.Producer(three_orders.bootstrap) as producer:
+        producer.post("clicks", "a click")
+    changes = {BROKER: three_orders.bootstrap, '"checkpoints/': f'"{tmp_path}/checkpoints/'}
+    names: dict[str, Any] = {"df": spark.range(3)}
+    shown = [blocks(heading) for heading in ("## A first query in five lines", "## Reading")]
+    shown.append(blocks("## Writing"))
+    for language, text in [block for section_blocks in shown for block in section_blocks]:
+        code = text
+        for page, here in changes.items():
+            code = code.replace(page, here)
+        if language == "python":
+            exec(compile(code, "docs/spark.md", "exec"), names)
+        elif language == "sql":
+            try:
+                for statement in filter(str.strip, code.split(";")):
+                    spark.sql(statement).collect()
+            finally:
+                spark.sql("DROP TABLE IF EXISTS orders")
+        else:
+            command = shell(code)
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+            assert re.search(r"^spark-kafka-source-\S+ +clicks", ended.stdout, re.MULTILINE)
+        if "clicks" in names and "counts" not in names:
+            # what the page does with the stream that it has made is up to its reader
+            names["clicks"].writeStream.format("noop").trigger(availableNow=True).start()
+            names["counts"] = names["clicks"].groupBy("key").count()
+            names["counts"] = names["counts"].selectExpr("key", "CAST(count AS string) AS value")
+        stop_queries(spark)
+    assert '{"id": 0}' in capsys.readouterr().out
+    assert stored(three_orders, "orders")[-1] == (None, "one more")
+    assert sorted(key or "" for key, _ in stored(three_orders, "rows")) == ["0", "1", "2"]
+    assert stored(three_orders, "counts") == [(None, "1")]
+
+
+def test_an_archive_for_workers_is_packed_as_the_page_says(shell, tmp_path):
+    packing = shell(block("## On a cluster", "sh"))
+    subprocess.run(packing, cwd=tmp_path, check=True, timeout=100, capture_output=True)
+    with tarfile.open(tmp_path / "ottla.tar") as archive:
+        assert any(name.endswith("ottla/pipelines/datasource.py") for name in archive.getnames())
+
+
 def test_the_recipes_do_what_the_page_says(spark, broker, tmp_path, capsys):
     changes = {
         BROKER: broker.bootstrap,
@@ -103,10 +162,7 @@ def test_the_recipes_do_what_the_page_says(spark, broker, tmp_path, capsys):
         capsys.readouterr()
         exec(compile(code, "docs/spark.md", "exec"), names)
         printed = capsys.readouterr().out
-        for query in spark.streams.active:
-            query.processAllAvailable()
-            query.stop()
-            assert query.exception() is None
+        stop_queries(spark)
     assert rows(spark, broker.bootstrap, "orders-refused") == [(None, "2 plums")]
     assert len(rows(spark, broker.bootstrap, "orders-copy")) == 3
     assert spark.read.parquet(str(tmp_path / "orders")).count() == 3
@@ -136,8 +192,8 @@ def connect(shell: Callable[[str], list[str]], tmp_path: Path, eventually: Any) 
         port = str(free.getsockname()[1])
     script = block("## Spark Connect", "sh").replace(CONNECT, port)
     log = tmp_path / "server.log"
-    with log.open("wb") as said:
-        server = subprocess.Popen(shell(script), cwd=tmp_path, stdout=said, stderr=said)
+    with log.open("wb") as output:
+        server = subprocess.Popen(shell(script), cwd=tmp_path, stdout=output, stderr=output)
 
     def listens() -> bool:
         assert server.poll() is None, log.read_text()[-4000:]

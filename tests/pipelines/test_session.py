@@ -36,9 +36,9 @@ def started(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         # A session of another test in this process has left its choices in the environment.
         kept = {key: value for key, value in os.environ.items() if "SPARK" not in key}
         kept["PATH"] = f"{bin_dir}:{kept['PATH']}"
-        said = tmp_path / "stderr"
+        stderr = tmp_path / "stderr"
         ours, theirs = pty.openpty() if terminal else (-1, -1)
-        with said.open("w") as file:
+        with stderr.open("w") as file:
             done = subprocess.run(
                 [*command, str(PROGRAM), json.dumps(asked or {})],
                 check=False,
@@ -51,9 +51,9 @@ def started(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         if terminal:
             os.close(ours)
             os.close(theirs)
-        assert done.returncode == 0, said.read_text()
+        assert done.returncode == 0, stderr.read_text()
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found | {"stderr": said.read_text()}
+        return found | {"stderr": stderr.read_text()}
 
     return start
 

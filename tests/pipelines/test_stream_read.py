@@ -137,7 +137,7 @@ def alter(bootstrap: str, topic: str, **config: str) -> None:
 def log_start(bootstrap: str, topic: str) -> int:
     with Groups(bootstrap) as groups:
         tp = TopicPartition(topic, 0)
-        return groups.log_offsets({tp: -2})[tp].offset
+        return groups.topics.offsets({tp: -2})[tp].offset
 
 
 def stretch(topic: str, *spans: tuple[int, int, int]) -> Counter[tuple[str, int, int]]:

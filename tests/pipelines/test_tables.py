@@ -31,8 +31,8 @@ def table(
         broker.create_topic(topic, 2)
         made.append(f"t{len(made)}_{topic.replace('-', '_')}")
         given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
-        said = ", ".join(f"'{name}' = '{value}'" for name, value in (given | options).items())
-        spark.sql(f"CREATE TABLE {made[-1]} USING ottla OPTIONS ({said})")
+        clauses = ", ".join(f"'{name}' = '{value}'" for name, value in (given | options).items())
+        spark.sql(f"CREATE TABLE {made[-1]} USING ottla OPTIONS ({clauses})")
         return made[-1], topic
 
     yield make
@@ -124,7 +124,7 @@ def test_what_is_wrong_with_a_table_is_said_when_it_is_made(
 ) -> None:
     options = f"'kafka.bootstrap.servers' = '{broker.bootstrap}'"
     name = f"bad_{unique().replace('-', '_')}"
-    for said, words in [
+    for clauses, words in [
         (f"OPTIONS ({options}, subscrib = 'orders')", "did you mean subscribe"),
         (f"OPTIONS ({options})", "Nothing says what to read"),
         (f"OPTIONS ({options}, subscribe = 'orders') LOCATION '/x'", "A topic has no LOCATION"),
@@ -134,5 +134,5 @@ def test_what_is_wrong_with_a_table_is_said_when_it_is_made(
         ),
     ]:
         with pytest.raises(Exception, match=words):
-            spark.sql(f"CREATE TABLE {name} USING ottla {said}")
+            spark.sql(f"CREATE TABLE {name} USING ottla {clauses}")
         assert not spark.catalog.tableExists(name)

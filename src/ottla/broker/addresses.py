@@ -1,4 +1,4 @@
-"""What is said when the broker cannot listen where it was told to."""
+"""The error message when the broker cannot listen where it was told to."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from ottla.controller.remote import ControllerLink, LogEnds
 from ottla.controller.service import Controller
 from ottla.coordinator.group.classic import ClassicMachine
 from ottla.coordinator.group.consumer import ConsumerMachine
-from ottla.coordinator.group.members import ShardState
+from ottla.coordinator.group.group import ShardState
 from ottla.coordinator.group.service import Groups
 from ottla.dispatch.context import Services
 from ottla.dispatch.dispatcher import Dispatcher
@@ -299,6 +299,7 @@ class Broker:
             config=config.current,
             tasks=self._tasks,
             peers=peers,
+            truncate=logs.cut,
         )
         replicas = Replicas(self.node_id, logs, logs.group_commit, config.of_topic, replication)
         controller = Controller(

@@ -32,7 +32,7 @@ def offsets_settings(config: BrokerConfig) -> dict[str, str]:
 
 
 class InternalTopics:
-    """Makes them."""
+    """Makes the broker's own topics."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 The embedded store is in the folder `metadata` of one data folder. The others must not be opened
 without it: their partitions would belong to no topic, would be set aside, and would later be made
 anew, empty. So every data folder carries a note (`ottla.metadata`) of where the store is, and a
-broker that finds none of it asks what it means:
+broker that finds no store decides by what it does find:
 
     nothing is there at all                 fresh folders: a new cluster begins
     folders of Kafka, no note of ours       a first start: Kafka's metadata is taken over

@@ -17,7 +17,7 @@ from ottla.runtime.files import FileSystem
 from ottla.storage import paths
 
 ENOUGH = 50
-"""Groups looked for in a partition."""
+"""So many groups of a partition are looked at."""
 _MOST_BYTES = 4 << 20
 _LARGEST = 10_000
 

@@ -21,8 +21,8 @@ _NO_INDEX = 2**31 - 1
 _NEVER = 2**62
 _MAX_EPOCH = 2**30
 _MAX_PRODUCER_ID = 2**62
-"""No broker gets there: what is above comes from damage, or from a client that made it up. Taken
-for real it would leave no numbers to go on with."""
+"""No broker reaches these. A higher number comes from damage, or from a client that made it up;
+if it were believed, there would be no numbers left to go on with."""
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ PRODUCER_ID_GAP = 1_000_000
 LEADER_EPOCH_GAP = 1_000
 
 MOST_MISSING = 10_000
-"""A topic of which more partitions have no folder is rather a folder that is no partition's."""
+"""When more partitions of a topic have no folder, a folder was probably taken for a partition."""
 
 UNRECOVERABLE = (
     "settings of topics, groups and brokers (topics get the broker's defaults)",
@@ -58,7 +58,7 @@ UNRECOVERABLE = (
 
 
 class RescueRefused(Exception):
-    """It cannot be done as asked; nothing was changed."""
+    """The rescue cannot be done as asked; nothing was changed."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class TopicPlan:
 
 @dataclass(slots=True)
 class Plan:
-    """The store to be made, and what is to be said about it."""
+    """The store to be made, and what the user has to know about it."""
 
     home: str
     replaces: str | None
@@ -102,7 +102,7 @@ class Plan:
     notes: list[str]
 
     def document(self, done: bool) -> dict[str, object]:
-        """The same for programs."""
+        """The plan as JSON for programs."""
         return {
             "done": done,
             "metadata": store_path(self.home),
@@ -116,7 +116,7 @@ class Plan:
                     "id": topic_id_text(topic.id),
                     "partitions": len(topic.partitions),
                     "empty_partitions": list(topic.made),
-                    "leader_epoch": max(it.leader_epoch for it in topic.partitions),
+                    "leader_epoch": max(state.leader_epoch for state in topic.partitions),
                     "config": dict(topic.config),
                     "origin": topic.origin,
                 }
@@ -250,7 +250,7 @@ def plan(
 
 
 def _has_files(fs: FileSystem, store: str) -> bool:
-    """Whether there is anything to replace. The lock of a store is not."""
+    """Whether there is anything to replace; a store's lock file alone is nothing."""
     return fs.is_dir(store) and any(name != paths.LOCK for name in fs.listdir(store))
 
 
@@ -280,7 +280,7 @@ def _topics_of(backup: journal.Contents) -> dict[str, _Known]:
 
 
 class _Planner:
-    """Works out the topics."""
+    """Works out which topics there are, and what they are like."""
 
     def __init__(
         self,
@@ -302,8 +302,8 @@ class _Planner:
         for partition, traces in found.found.items():
             self._found.setdefault(partition.topic, {})[partition.partition] = traces
         # A partition without a folder may have been under any of the epochs that the others had.
-        self._highest = max((it.leader_epoch for it in found.found.values()), default=-1)
-        # what is said
+        self._highest = max((traces.leader_epoch for traces in found.found.values()), default=-1)
+        # for the user
         self.conflicts: list[str] = []
         self.notes: list[str] = []
 
@@ -358,9 +358,15 @@ class _Planner:
         return TopicPlan(name, topic_id, states, settings, missing, origin)
 
     def _id(self, name: str, mine: Mapping[int, Traces], known: _Known | None) -> TopicId:
-        ids = {it.topic_id: it.folder for it in mine.values() if it.topic_id is not None}
+        ids = {
+            traces.topic_id: traces.folder
+            for traces in mine.values()
+            if traces.topic_id is not None
+        }
         if len(ids) > 1:
-            where = "; ".join(f"{topic_id_text(it)} in {folder}" for it, folder in ids.items())
+            where = "; ".join(
+                f"{topic_id_text(topic_id)} in {folder}" for topic_id, folder in ids.items()
+            )
             self.conflicts.append(
                 f"{name} has more than one topic id ({where}): move the partitions of the topic "
                 "you do not want out of their data folders"

@@ -1,6 +1,6 @@
 """What every command has: examples below its options, short options, short names for verbs.
 
-`Command` and `Noun` are click's command and group with these manners; the texts are tables of
+`Command` and `Noun` are click's command and group with these additions; the texts are tables of
 their own (`examples.py`, `short_options.py`), so that all commands can be compared at a glance.
 """
 
@@ -68,7 +68,7 @@ class Command(click.Command):
 
     def _takes(self, noun: str, ctx: click.Context) -> bool:
         """Whether such names are arguments of this command."""
-        arguments = [it.name or "" for it in self.params if isinstance(it, click.Argument)]
+        arguments = [each.name or "" for each in self.params if isinstance(each, click.Argument)]
         about = path_of(ctx).split()[0] == noun
         return bool(arguments) and (about or bool({noun, f"{noun}s"} & set(arguments)))
 

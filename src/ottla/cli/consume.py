@@ -99,7 +99,7 @@ _WORDS: Mapping[str, Literal["earliest", "latest"]] = {
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line.")
 @click.option("--read-uncommitted", is_flag=True, help="Also records of unfinished transactions.")
 @bootstrap_option
-def consume(
+def consume(  # noqa: PLR0913, PLR0917 - one parameter for each option of the command
     topics: tuple[str, ...],
     from_beginning: bool,
     offset: str | None,
@@ -431,7 +431,7 @@ def copy(
     return done.count
 
 
-def _copy(
+def _copy(  # noqa: PLR0913, PLR0917 - what the one call has made of the options, each used here
     consumer: Consumer[bytes, bytes],
     output: IO[bytes],
     write: LineWriter,

@@ -1,52 +1,44 @@
 """The files of a data folder as rows: what `ottla log dump` prints, and what --verify checks.
 
-Every file that Kafka's format knows is decoded by the package that owns the format; here rows
-are made of it. A row is a mapping that goes out as JSON as it is. Nothing is written, and a file
-that a running broker appends to may be read: a batch that is only half there ends it.
+Files are read by `log_files` and the packages that own the formats; here rows are made of them. A
+row is a mapping that goes out as JSON as it is. Nothing is written, and a file that a running
+broker appends to may be read: a batch that is only half there ends it.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import struct
 from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import cast
 
-from ottla.model.ids import TopicPartition, topic_id_text
+from ottla.cli import log_files
+from ottla.cli.log_files import FS, UNREADABLE, base_offset, compression_name, mapped
+from ottla.model.ids import topic_id_text
 from ottla.records.batch import BatchHeader, InvalidBatch, batches, checksum_ok
 from ottla.records.control import read_end_marker
 from ottla.records.reader import Record, iter_records
-from ottla.runtime.files import OsFile, OsFileSystem
+from ottla.runtime.files import OsFile
 from ottla.storage import paths
 from ottla.storage.check import check_segment
 from ottla.storage.checkpoints import (
-    CheckpointError,
     OffsetCheckpoint,
     read_meta_properties,
     read_partition_metadata,
 )
 from ottla.storage.epochs import LeaderEpochs
-from ottla.storage.index import OFFSET_ENTRY, TIME_ENTRY
-from ottla.storage.producers import ProducerStates, SnapshotError
-from ottla.storage.txn_index import TransactionIndex, TxnIndexError
 
 Row = dict[str, object]
 
-_FS = OsFileSystem()
 _CHECKPOINTS = (
     paths.RECOVERY_POINT_CHECKPOINT,
     paths.LOG_START_CHECKPOINT,
     paths.HIGH_WATERMARK_CHECKPOINT,
     paths.CLEANER_CHECKPOINT,
 )
-# What a file that is not what its name says may raise.
-_UNREADABLE = (InvalidBatch, CheckpointError, SnapshotError, TxnIndexError)
 
 
 class UnknownFileError(Exception):
@@ -84,7 +76,7 @@ def rows(path: str, *, records: bool = False) -> Iterator[Row]:
         )
     try:
         yield from reader(path)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         yield {"kind": "damage", "problem": str(error)}
 
 
@@ -137,7 +129,7 @@ def moment(timestamp: object) -> str | None:
 
 
 def _segment(path: str, records: bool) -> Iterator[Row]:
-    with _mapped(path) as view:
+    with mapped(path) as view:
         end = 0
         try:
             for position, header in batches(view):
@@ -164,7 +156,7 @@ def _batch(view: memoryview, position: int, header: BatchHeader, records: bool) 
         "last_offset": header.last_offset,
         "record_count": header.record_count,
         "leader_epoch": header.leader_epoch,
-        "compression": _compression(header),
+        "compression": compression_name(header) or f"unknown ({header.attributes & 7})",
         "timestamp_type": "append" if header.timestamp_type else "create",
         "base_timestamp": header.base_timestamp,
         "max_timestamp": header.max_timestamp,
@@ -188,13 +180,6 @@ def _batch(view: memoryview, position: int, header: BatchHeader, records: bool) 
     return row
 
 
-def _compression(header: BatchHeader) -> str:
-    try:
-        return header.compression.name.lower()
-    except InvalidBatch:
-        return f"unknown ({header.attributes & 7})"
-
-
 class _Followed:
     """A file whose reading is followed."""
 
@@ -215,7 +200,7 @@ def _verify_segment(
     followed = _Followed(file, lambda position: progress(position // 2, 0))
     try:
         size = file.size()
-        checked = check_segment(followed, _base_offset(path), size, index_interval=4096)
+        checked = check_segment(followed, base_offset(path), size, index_interval=4096)
     finally:
         file.close()
     problems: list[str] = []
@@ -231,7 +216,7 @@ def _verify_segment(
             f"{after}"
         )
     found = records = 0
-    with _mapped(path) as view:
+    with mapped(path) as view:
         for position, header in batches(view[: checked.size]):
             found += 1
             try:
@@ -242,7 +227,7 @@ def _verify_segment(
                     f"at byte {number(position)}, offset {number(header.base_offset)}: {error}"
                 )
             progress((size + position + header.size) // 2, records)
-    first = _base_offset(path)
+    first = base_offset(path)
     last = checked.end_offset - 1
     span = f"offsets {number(first)} to {number(last)}" if last >= first else "empty"
     return f"{number(found)} {'batch' if found == 1 else 'batches'}, {span}", problems
@@ -250,15 +235,13 @@ def _verify_segment(
 
 def _index_problems(path: str, found: list[Row], number: Callable[[int], str]) -> list[str]:
     """Where an index disagrees with itself or with its segment."""
-    stem, suffix = os.path.splitext(path)
-    segment = stem + paths.LOG_SUFFIX
+    suffix = os.path.splitext(path)[1]
+    segment = log_files.segment_of(path)
     if suffix not in (paths.INDEX_SUFFIX, paths.TIME_INDEX_SUFFIX) or not os.path.exists(segment):
         return []
-    with _mapped(segment) as view:
-        try:
-            heads = dict(batches(view))
-        except InvalidBatch:
-            return []  # said where the segment itself is verified
+    heads, complete = log_files.heads(segment)
+    if not complete:
+        return []  # reported where the segment itself is verified
     if suffix == paths.INDEX_SUFFIX:
         return [
             f"offset {number(cast(int, row['offset']))} is not the last of the batch at byte "
@@ -285,48 +268,32 @@ def _index_problems(path: str, found: list[Row], number: Callable[[int], str]) -
 
 
 def _offset_index(path: str) -> Iterator[Row]:
-    base = _base_offset(path)
-    for relative, position in _entries(path, OFFSET_ENTRY):
-        yield {"kind": "index", "offset": base + relative, "position": position}
+    for offset, position in log_files.offset_entries(path):
+        yield {"kind": "index", "offset": offset, "position": position}
 
 
 def _time_index(path: str) -> Iterator[Row]:
-    base = _base_offset(path)
-    for timestamp, relative in _entries(path, TIME_ENTRY):
-        yield {"kind": "timeindex", "timestamp": timestamp, "offset": base + relative}
-
-
-def _entries(path: str, entry: struct.Struct) -> Iterator[tuple[int, ...]]:
-    """Kafka preallocates the index it writes to, and a killed one leaves it so: the zeros at the
-    end are no entries. No real one is all zero, because the first batch is never indexed."""
-    data = _FS.read_bytes(path)
-    used = -(-len(data.rstrip(b"\0")) // entry.size) * entry.size
-    if used > len(data):
-        raise InvalidBatch(f"the file ends in the middle of an entry of {entry.size} bytes")
-    yield from entry.iter_unpack(data[:used])
+    for timestamp, offset in log_files.time_entries(path):
+        yield {"kind": "timeindex", "timestamp": timestamp, "offset": offset}
 
 
 def _txn_index(path: str) -> Iterator[Row]:
-    for aborted in TransactionIndex(_FS, path):
+    for aborted in log_files.aborted_transactions(path):
         yield {"kind": "txnindex", **aborted._asdict()}
 
 
 def _snapshot(path: str) -> Iterator[Row]:
-    end = _base_offset(path)
-    states = ProducerStates(TopicPartition("", 0), end)
-    # As of the beginning of time nobody has expired.
-    states.load(_FS.read_bytes(path), end, now_ms=0, expiration_ms=1)
-    for state in states.statistics():
+    for state in log_files.producers(path):
         yield {"kind": "producer", **state._asdict()}
 
 
 def _epochs(path: str) -> Iterator[Row]:
-    for entry in LeaderEpochs(_FS, path).entries:
+    for entry in LeaderEpochs(FS, path).entries:
         yield {"kind": "epoch", "epoch": entry.epoch, "start_offset": entry.start_offset}
 
 
 def _checkpoint(path: str) -> Iterator[Row]:
-    for partition, offset in OffsetCheckpoint(_FS, path).read().items():
+    for partition, offset in OffsetCheckpoint(FS, path).read().items():
         yield {
             "kind": "checkpoint",
             "topic": partition.topic,
@@ -336,12 +303,12 @@ def _checkpoint(path: str) -> Iterator[Row]:
 
 
 def _partition_metadata(path: str) -> Iterator[Row]:
-    topic_id = read_partition_metadata(_FS, os.path.dirname(path))
+    topic_id = read_partition_metadata(FS, os.path.dirname(path))
     yield {"kind": "partition", "topic_id": None if topic_id is None else topic_id_text(topic_id)}
 
 
 def _meta_properties(path: str) -> Iterator[Row]:
-    found = read_meta_properties(_FS, os.path.dirname(path))
+    found = read_meta_properties(FS, os.path.dirname(path))
     if found is not None:
         yield {
             "kind": "folder",
@@ -373,20 +340,3 @@ def _reader(path: str) -> Callable[[str], Iterator[Row]] | None:
         return _BY_NAME[name]
     parsed = paths.parse_offset_file(name)
     return None if parsed is None else _BY_SUFFIX.get(parsed[1])
-
-
-def _base_offset(path: str) -> int:
-    """The offset in a file's name; a copy under another name begins at 0."""
-    parsed = paths.parse_offset_file(os.path.basename(path))
-    return 0 if parsed is None else parsed[0]
-
-
-@contextmanager
-def _mapped(path: str) -> Iterator[memoryview]:
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            yield memoryview(b"")
-            return
-        # Not closed here: whoever was interrupted may still hold a piece of it.
-        area = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        yield memoryview(area)

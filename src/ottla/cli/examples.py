@@ -25,6 +25,16 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla server start --listen 127.0.0.1:9093 -d data",
         "ottla server start -s num.partitions=3 -s log.retention.hours=24",
     ),
+    "zookeeper": (
+        "ottla zookeeper start",
+        "ottla zookeeper start --config config/zookeeper.properties",
+    ),
+    "zookeeper start": (
+        "ottla zookeeper start",
+        "ottla zookeeper start --config config/zookeeper.properties",
+        "ottla zookeeper start --listen 127.0.0.1:2182 -d zookeeper-2",
+        "ottla zookeeper start --config ensemble.properties --id 1",
+    ),
     "topic": (
         "ottla topic create orders -p 3",
         "ottla topic ls",

@@ -124,7 +124,7 @@ def _look(groups: Groups, name: str) -> tuple[GroupDescription, list[PartitionLa
             raise
         raise no_group(groups, name, "`ottla group list` shows those there are") from None
     rows = groups.lag(name, described)
-    return described, rows, lag_seconds(groups, rows, time.time_ns() // 1_000_000)
+    return described, rows, lag_seconds(groups.router, rows, time.time_ns() // 1_000_000)
 
 
 def total_lag(rows: list[PartitionLag]) -> int:

@@ -56,7 +56,7 @@ def _as_kafka_has_it(command: F) -> F:
 @click.option("--create", is_flag=True, help="Also for a group that does not exist: this makes it.")
 @bootstrap_option
 @json_option
-def reset(
+def reset(  # noqa: PLR0913, PLR0917 - one parameter for each option of the command
     name: str,
     topics: tuple[str, ...],
     all_topics: bool,
@@ -90,7 +90,7 @@ def reset(
         _check_idle(groups, name, create=create)
         committed = groups.offsets(name)
         try:
-            partitions = resets.scope(groups, topics) if topics else list(committed)
+            partitions = resets.scope(groups.topics, topics) if topics else list(committed)
             if all_topics and not partitions:
                 raise click.ClickException(
                     f"group {name!r} has committed nothing; name topics with --topic"
@@ -100,7 +100,7 @@ def reset(
             raise click.UsageError(str(error)) from None
         if execute:
             groups.set_offsets(name, plan.offsets)
-        ends = groups.ends(plan.offsets)
+        ends = groups.topics.ends(plan.offsets)
     rows = [
         (tp.topic, tp.partition, committed[tp].offset if tp in committed else None, after, ends[tp])
         for tp, after in plan.offsets.items()
@@ -116,7 +116,7 @@ def reset(
     show_table(columns, rows, title=f"{name}  {count(len(rows), 'partition')} {done}")
 
 
-def _target(
+def _target(  # noqa: C901, PLR0911 - one branch for each way to name a target
     name: str,
     to: str | None,
     back: str | None,
@@ -226,7 +226,7 @@ def delete(
         outcomes: dict[str, ErrorCode] = {}
         if topics:
             try:
-                partitions = resets.scope(groups, topics)
+                partitions = resets.scope(groups.topics, topics)
             except ValueError as error:
                 raise click.UsageError(str(error)) from None
             for name in names:

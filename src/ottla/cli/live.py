@@ -1,4 +1,4 @@
-"""Pictures that renew themselves where there is no terminal to draw on (for that, see `top.py`).
+"""Output that is printed anew at intervals, where there is no terminal (for that, see `top.py`).
 
 A command gives a function that makes the next `Frame`. In a pipe each is printed below the last,
 and with --json each is one line of JSON. Ctrl-C ends it without a word, as that is how one leaves.

@@ -32,7 +32,7 @@ def log() -> None:
 @click.option("--records", is_flag=True, help="Also the records inside the batches.")
 @click.option("--verify", is_flag=True, help="Check everything and print only a line per file.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line.")
-def dump(paths: tuple[str, ...], records: bool, verify: bool, as_json: bool) -> None:
+def dump(paths: tuple[str, ...], records: bool, verify: bool, as_json: bool) -> None:  # noqa: C901 - one refusal for each thing that can be wrong
     """Decode the files of a partition or of a whole data folder.
 
     Segments (.log), indexes (.index, .timeindex, .txnindex), producer snapshots and checkpoints.

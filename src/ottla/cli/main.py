@@ -54,6 +54,10 @@ COMMANDS: Mapping[str, Entry] = {
     "metadata": Entry(
         "ottla.cli.metadata:metadata", "Back up, bring back and rebuild a broker's metadata."
     ),
+    "zookeeper": Entry(
+        "ottla.cli.zookeeper:zookeeper",
+        "Run Apache ZooKeeper, which brokers on several machines share.",
+    ),
     "tools": Entry(
         "ottla.cli.tools:tools", "Put Kafka's command names, kafka-topics and so on, into a folder."
     ),

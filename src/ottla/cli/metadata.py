@@ -7,11 +7,13 @@ it with --yes.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,44 +34,69 @@ F = TypeVar("F", bound=Callable[..., Any])
 _QUIET_SECONDS = 2.0
 
 
-def _folders(command: F) -> F:
-    """Where the broker's data is: as `ottla server start` is told."""
-    for option in (
-        click.option(
-            "--data-dir",
-            multiple=True,
-            metavar="DIR",
-            help="A data folder; name every one of them.",
-        ),
-        click.option(
-            "--config",
-            "config_file",
-            type=click.Path(dir_okay=False, path_type=Path),
-            help="The broker's server.properties, which names its data folders.",
-        ),
-    ):
-        command = option(command)
-    return command
+def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, listed in this order."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
-def _changes(command: F) -> F:
-    """What `import` and `rescue` share."""
-    for option in (
-        click.option(
-            "--replace",
-            is_flag=True,
-            help="Also when there is metadata already; it is kept beside the new one.",
-        ),
-        click.option("--yes", "accept", is_flag=True, help="Do it."),
+_folders = _options(
+    click.option(
+        "--config",
+        "config_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="The broker's server.properties, which names its data folders.",
+    ),
+    click.option(
+        "--data-dir",
+        multiple=True,
+        metavar="DIR",
+        help="A data folder; name every one of them.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilding:
+    """How metadata is to be rebuilt: the options that `import` and `rescue` share."""
+
+    config_file: Path | None
+    data_dir: tuple[str, ...]
+    partitions: tuple[str, ...]
+    accept: bool
+    replace: bool
+    as_json: bool
+
+
+def _rebuilds(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with these options, which is called with a `Rebuilding`."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        chosen = Rebuilding(**{each.name: given.pop(each.name) for each in fields(Rebuilding)})
+        command(chosen=chosen, **given)
+
+    return _options(
+        _folders,
         click.option(
             "--partitions",
             multiple=True,
             metavar="TOPIC=N",
             help="How many partitions a topic had, where the folders do not tell.",
         ),
-    ):
-        command = option(command)
-    return command
+        click.option("--yes", "accept", is_flag=True, help="Do it."),
+        click.option(
+            "--replace",
+            is_flag=True,
+            help="Also when there is metadata already; it is kept beside the new one.",
+        ),
+        json_option,
+    )(run)
 
 
 @click.group(cls=Noun)
@@ -102,7 +129,7 @@ def export_command(file: str, config_file: Path | None, data_dir: tuple[str, ...
         if not stores:
             raise click.ClickException(f"there is no metadata in {', '.join(config.log_dirs)}")
         noted = noted_homes(fs, folders)
-        home = next((it for it in stores if os.path.abspath(it) in noted), stores[0])
+        home = next((path for path in stores if os.path.abspath(path) in noted), stores[0])
         contents = journal.read(fs, store_path(home))
         if not contents.entries:
             raise click.ClickException(f"{store_path(home)} is empty: there is nothing to export")
@@ -127,18 +154,8 @@ def export_command(file: str, config_file: Path | None, data_dir: tuple[str, ...
 
 @metadata.command("import")
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
-@_folders
-@_changes
-@json_option
-def import_command(
-    file: str,
-    config_file: Path | None,
-    data_dir: tuple[str, ...],
-    partitions: tuple[str, ...],
-    accept: bool,
-    replace: bool,
-    as_json: bool,
-) -> None:
+@_rebuilds
+def import_command(file: str, chosen: Rebuilding) -> None:
     """Bring back the metadata that `ottla metadata export` wrote to FILE.
 
     The data folders are looked through first: topics that are newer than the backup are added from
@@ -157,7 +174,6 @@ def import_command(
         raise click.ClickException(f"{file} cannot be imported: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f"{file} cannot be read: {error}") from None
-    config = _config(config_file, data_dir)
 
     def check(found: Scan) -> None:
         for name, theirs, ours in (
@@ -172,21 +188,12 @@ def import_command(
         found.cluster_id = found.cluster_id or backup.cluster_id
         found.node_id = backup.node_id if found.node_id is None else found.node_id
 
-    _rebuild(config, partitions, accept, replace, as_json, base=backup.contents, check=check)
+    _rebuild(chosen, base=backup.contents, check=check)
 
 
 @metadata.command()
-@_folders
-@_changes
-@json_option
-def rescue(
-    config_file: Path | None,
-    data_dir: tuple[str, ...],
-    partitions: tuple[str, ...],
-    accept: bool,
-    replace: bool,
-    as_json: bool,
-) -> None:
+@_rebuilds
+def rescue(chosen: Rebuilding) -> None:
     """Rebuild lost metadata from the partitions' own folders.
 
     Topics get back their ids and partitions; leader epochs and producer ids go on above everything
@@ -200,16 +207,11 @@ def rescue(
            "topics": [{"name", "id", "partitions", "empty_partitions", "leader_epoch",
                        "config", "origin"}]}
     """
-    config = _config(config_file, data_dir)
-    _rebuild(config, partitions, accept, replace, as_json)
+    _rebuild(chosen)
 
 
 def _rebuild(
-    config: BrokerConfig,
-    partitions: Sequence[str],
-    accept: bool,
-    replace: bool,
-    as_json: bool,
+    chosen: Rebuilding,
     *,
     base: Contents | None = None,
     check: Callable[[Scan], None] | None = None,
@@ -217,7 +219,8 @@ def _rebuild(
     from ottla.broker import rescue as work
     from ottla.cli.output import show_json
 
-    counts = _counts(partitions)
+    config = _config(chosen.config_file, chosen.data_dir)
+    counts = _counts(chosen.partitions)
     fs = _files()
     folders = list(config.log_dirs)
     with _told(), _claimed(fs, folders):
@@ -228,13 +231,13 @@ def _rebuild(
         if check is not None:
             check(found)
         plan = work.plan(fs, found, config, _new_topic_id, base=base, counts=counts)
-        refusal = _refusal(plan, replace)
-        done = accept and refusal is None
+        refusal = _refusal(plan, chosen.replace)
+        done = chosen.accept and refusal is None
         kept = None
         if done:
             moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
             kept = work.carry_out(fs, plan, folders, f"{moment}-{uuid.uuid4().hex[:6]}")
-    if as_json:
+    if chosen.as_json:
         show_json(plan.document(done))
     else:
         _show(plan, lost=base is None)
@@ -282,7 +285,7 @@ def _show(plan: Plan, *, lost: bool) -> None:
                 topic_id_text(topic.id),
                 len(topic.partitions),
                 len(topic.made),
-                max((it.leader_epoch for it in topic.partitions), default=0),
+                max((state.leader_epoch for state in topic.partitions), default=0),
                 topic.origin,
             )
             for topic in plan.topics

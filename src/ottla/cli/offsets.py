@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ottla.cli.command import Command
-from ottla.cli.options import bootstrap_option, complete_topics, json_option, open_groups
+from ottla.cli.options import bootstrap_option, complete_topics, json_option, open_router
 from ottla.cli.output import Column, broker_errors, show_json, show_table
 from ottla.errors import ErrorCode, KafkaError
 
@@ -30,26 +30,27 @@ def offsets(topics: tuple[str, ...], at: str | None, bootstrap: str, as_json: bo
     JSON: [{"topic", "partition", "earliest", "latest", "newest", "newest_timestamp",
             "at" (with --at; null when no record is that young)}]
     """
-    from ottla.client.groups import EARLIEST, LATEST, MAX_TIMESTAMP
     from ottla.client.resets import scope
+    from ottla.client.topic_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, TopicOffsets
 
     moment = None if at is None else _milliseconds(at)
-    with broker_errors(bootstrap, topics=topics), open_groups(bootstrap) as groups:
+    with broker_errors(bootstrap, topics=topics), open_router(bootstrap) as router:
+        logs = TopicOffsets(router)
         try:
-            partitions = sorted(scope(groups, topics))
+            partitions = sorted(scope(logs, topics))
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-        first = groups.log_offsets(dict.fromkeys(partitions, EARLIEST))
-        last = groups.log_offsets(dict.fromkeys(partitions, LATEST))
+        first = logs.offsets(dict.fromkeys(partitions, EARLIEST))
+        last = logs.offsets(dict.fromkeys(partitions, LATEST))
         missing = [tp for tp in partitions if tp not in last]
         if missing:
-            raise groups.why_missing(missing) or KafkaError(
+            raise logs.why_missing(missing) or KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"nobody leads {', '.join(map(str, missing))}, or there is no such partition",
             )
-        newest = groups.log_offsets(dict.fromkeys(partitions, MAX_TIMESTAMP))
+        newest = logs.offsets(dict.fromkeys(partitions, MAX_TIMESTAMP))
         asked = {} if moment is None else dict.fromkeys(partitions, moment)
-        there = groups.log_offsets(asked)
+        there = logs.offsets(asked)
     documents = [
         {
             "topic": tp.topic,

@@ -9,6 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from ottla.client.groups import Groups
+    from ottla.client.router import Router
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,7 +55,7 @@ def connect(bootstrap: str) -> None:
 
 def quiet_client_log() -> None:
     """Keep librdkafka's own lines off the terminal; what matters of them is raised. That a
-    partition is offline is said, since the others are read and written all the same."""
+    partition is offline is printed, since the others are read and written all the same."""
     import logging
 
     logging.getLogger("ottla.client").setLevel(logging.CRITICAL)
@@ -88,24 +89,29 @@ def complete_topics(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[str]:
     """Names of topics that begin so; none when no broker answers quickly."""
-    from ottla.client.admin import Admin
-    from ottla.client.contact import check_reachable
+    from ottla.client.direct import DirectAdmin
     from ottla.client.settings import bootstrap_servers
     from ottla.errors import KafkaError
 
+    given = context.params.get("bootstrap") or context.find_root().params.get("bootstrap")
     try:
-        servers = bootstrap_servers(
-            context.params.get("bootstrap") or context.find_root().params.get("bootstrap")
-        )
-        check_reachable(servers, COMPLETION_TIMEOUT)
-        topics = Admin(servers, timeout=COMPLETION_TIMEOUT).list_topics()
+        with DirectAdmin(bootstrap_servers(given), timeout=COMPLETION_TIMEOUT) as admin:
+            topics = admin.list_topics()
     except (KafkaError, ValueError):
         return []
     return [topic.name for topic in topics if topic.name.startswith(incomplete)]
 
 
-def open_groups(bootstrap: str, *, timeout: float = 30.0) -> Groups:
+def open_router(bootstrap: str) -> Router:
     """A connection, or the complaint that there is none."""
+    connect(bootstrap)
+    from ottla.client.router import Router
+
+    return Router(bootstrap, client_id="ottla-cli")
+
+
+def open_groups(bootstrap: str, *, timeout: float = 30.0) -> Groups:
+    """The same for questions about groups."""
     connect(bootstrap)
     from ottla.client.groups import Groups
 

@@ -14,7 +14,7 @@ from ottla.cli.options import (
     bootstrap_option,
     complete_topics,
     json_option,
-    open_groups,
+    open_router,
     quiet_client_log,
     settings,
 )
@@ -294,5 +294,7 @@ def latency(topic: str, records: int, size: int, acks: str, bootstrap: str, as_j
 
 def _need_topic(bootstrap: str, topic: str) -> None:
     """Complain about a topic that is not there instead of making one by accident."""
-    with open_groups(bootstrap) as groups:
-        groups.partitions([topic])
+    from ottla.client.topic_offsets import TopicOffsets
+
+    with open_router(bootstrap) as router:
+        TopicOffsets(router).partitions([topic])

@@ -104,7 +104,7 @@ _LONGEST_PER_BYTE = 8
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 @bootstrap_option
 @json_option
-def produce(
+def produce(  # noqa: PLR0913, PLR0917 - one parameter for each option of the command
     topic: str,
     source: IO[bytes] | None,
     files: tuple[str, ...],

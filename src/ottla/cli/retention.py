@@ -80,7 +80,7 @@ def explain_retention(name: str, bootstrap: str, as_json: bool) -> None:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def why(topic: TopicRetention, segment: SegmentRetention) -> str:
+def why(topic: TopicRetention, segment: SegmentRetention) -> str:  # noqa: PLR0911 - one sentence for each rule
     """One clause: what keeps the segment, or lets it go."""
     match segment.rule:
         case "start":
@@ -128,17 +128,21 @@ def summary(
 ) -> str:
     """One sentence about a partition, with offsets as `number` writes them."""
     segments = partition.segments
-    due = [it for it in segments if it.due_ms is not None and it.due_ms <= topic.now_ms]
+    due = [
+        segment
+        for segment in segments
+        if segment.due_ms is not None and segment.due_ms <= topic.now_ms
+    ]
     if due:
-        what = f"{count(len(due), 'segment')} ({in_bytes(sum(it.size for it in due))})"
+        what = f"{count(len(due), 'segment')} ({in_bytes(sum(segment.size for segment in due))})"
         within = age(topic.check_interval_ms / 1000)
         return f"{what} will go with the next pass, within {within}."
-    first = next((it for it in segments if it.size), None)
+    first = next((segment for segment in segments if segment.size), None)
     if first is None:
         return "There are no records."
     if first.rule == "hold":
-        waiting = [it for it in partition.holds if (it.offset or 0) < first.end_offset]
-        who = ", ".join(_place(it, number) for it in waiting)
+        waiting = [hold for hold in partition.holds if (hold.offset or 0) < first.end_offset]
+        who = ", ".join(_place(hold, number) for hold in waiting)
         return (
             f"Everything from offset {number(first.base_offset)} on waits for {who}, as long as "
             f"the partition is not larger than {in_bytes(topic.hold_bytes)}."
@@ -179,22 +183,25 @@ def _show(topic: TopicRetention, partition: PartitionRetention, bootstrap: str) 
         ],
         [
             (
-                f"{it.base_offset:,}-{f'{it.end_offset - 1:,}' if it.size else ''}",
-                in_bytes(it.size),
-                f"{moment(it.since_ms)}{' (file)' if it.by_file else ''}" if it.size else None,
-                _due(topic, it.due_ms),
-                why(topic, it),
-                ", ".join(_place(each, grouped) for each in it.readers) or None,
+                f"{segment.base_offset:,}-{f'{segment.end_offset - 1:,}' if segment.size else ''}",
+                in_bytes(segment.size),
+                f"{moment(segment.since_ms)}{' (file)' if segment.by_file else ''}"
+                if segment.size
+                else None,
+                _due(topic, segment.due_ms),
+                why(topic, segment),
+                ", ".join(_place(each, grouped) for each in segment.readers) or None,
             )
-            for it in partition.segments
+            for segment in partition.segments
         ],
         title=title,
     )
     click.echo(summary(topic, partition, grouped))
 
 
-def _place(it: Position, number: Callable[[int], str]) -> str:
-    return f"{it.group} ({'no offset' if it.offset is None else f'at {number(it.offset)}'})"
+def _place(position: Position, number: Callable[[int], str]) -> str:
+    where = "no offset" if position.offset is None else f"at {number(position.offset)}"
+    return f"{position.group} ({where})"
 
 
 def _due(topic: TopicRetention, due_ms: int | None) -> str | None:
@@ -216,42 +223,42 @@ def _document(topic: TopicRetention, bootstrap: str) -> dict[str, object]:
         },
         "partitions": [
             {
-                "partition": it.partition,
-                "leader": it.leader,
-                "error": None if it.error is None else explain(it.error, bootstrap),
-                "start": it.start,
-                "high_watermark": it.high_watermark,
-                "end": it.end,
-                "summary": None if it.error is not None else summary(topic, it),
-                "holds": [{"group": hold.group, "offset": hold.offset} for hold in it.holds],
-                "segments": [_segment(topic, segment) for segment in it.segments],
+                "partition": partition.partition,
+                "leader": partition.leader,
+                "error": None if partition.error is None else explain(partition.error, bootstrap),
+                "start": partition.start,
+                "high_watermark": partition.high_watermark,
+                "end": partition.end,
+                "summary": None if partition.error is not None else summary(topic, partition),
+                "holds": [{"group": hold.group, "offset": hold.offset} for hold in partition.holds],
+                "segments": [_segment(topic, segment) for segment in partition.segments],
             }
-            for it in topic.partitions
+            for partition in topic.partitions
         ],
     }
 
 
-def _segment(topic: TopicRetention, it: SegmentRetention) -> dict[str, object]:
+def _segment(topic: TopicRetention, segment: SegmentRetention) -> dict[str, object]:
     return {
-        "base_offset": it.base_offset,
-        "end_offset": it.end_offset,
-        "size": it.size,
-        "active": it.active,
-        "rule": it.rule,
-        "why": why(topic, it),
-        "due": it.due_ms,
-        "due_unheld": it.unheld_ms,
-        "behind": it.behind,
-        "newest_timestamp": it.newest_ms,
-        "counted_from": it.since_ms,
-        "counted_from_file": it.by_file,
-        "rolls": it.rolls_ms,
+        "base_offset": segment.base_offset,
+        "end_offset": segment.end_offset,
+        "size": segment.size,
+        "active": segment.active,
+        "rule": segment.rule,
+        "why": why(topic, segment),
+        "due": segment.due_ms,
+        "due_unheld": segment.unheld_ms,
+        "behind": segment.behind,
+        "newest_timestamp": segment.newest_ms,
+        "counted_from": segment.since_ms,
+        "counted_from_file": segment.by_file,
+        "rolls": segment.rolls_ms,
         "unread_by": [
             {
                 "group": each.group,
                 "offset": each.offset,
-                "records": it.end_offset - max(it.base_offset, each.offset or 0),
+                "records": segment.end_offset - max(segment.base_offset, each.offset or 0),
             }
-            for each in it.readers
+            for each in segment.readers
         ],
     }

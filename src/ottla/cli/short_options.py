@@ -44,6 +44,7 @@ LETTERS: Mapping[str, tuple[str, ...]] = {
 OTHERWISE = frozenset(
     {
         ("server start", "--config"),  # a file, not a topic's setting
+        ("zookeeper start", "--config"),
         ("metadata export", "--config"),
         ("metadata import", "--config"),
         ("metadata rescue", "--config"),

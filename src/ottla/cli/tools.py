@@ -169,7 +169,7 @@ def _folders() -> Sequence[str]:
 def _on_path(name: str) -> Path | None:
     """What a shell starts by this name."""
     candidates = (Path(folder, name) for folder in _folders())
-    return next((it for it in candidates if it.is_file() and os.access(it, os.X_OK)), None)
+    return next((path for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
 
 
 def _about_path(folder: Path) -> Iterator[str]:

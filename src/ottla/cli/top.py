@@ -52,7 +52,7 @@ _TERMINATED = 143  # as a shell tells of SIGTERM
               help="In a pipe or as JSON: print N intervals; 0 until stopped.")  # fmt: skip
 @bootstrap_option
 @json_option
-def top(
+def top(  # noqa: PLR0913, PLR0917 - one parameter for each option of the command
     interval: float,
     sort: str,
     warn: float,

@@ -69,7 +69,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is to be said beside the figures."""
+    """What is shown beside the figures."""
 
     place: str  # the broker that is asked
     title: str = "ottla top"
@@ -78,7 +78,7 @@ class Status:
     keys: bool = True
 
 
-def press(view: View, key: str, page: int) -> View | None:
+def press(view: View, key: str, page: int) -> View | None:  # noqa: C901, PLR0911 - one branch for each key
     """What is chosen after a key; None to leave."""
     if view.typing:
         return _type(view, key)

@@ -19,10 +19,10 @@ from ottla.cli.retention import explain_retention
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
-    from ottla.client.admin import Admin
-    from ottla.client.descriptions import TopicDescription
+    from ottla.client.descriptions import OffsetInfo, TopicDescription
+    from ottla.client.direct import DirectAdmin
 
     Bounds = Mapping[tuple[str, int], tuple[int, int]]
 
@@ -65,15 +65,13 @@ def create(
     from ottla.client.descriptions import NewTopic
 
     config = settings(configs, "--config")
-    existed: list[str] = []
-    with broker_errors(bootstrap):
-        admin = _admin(bootstrap)
-        try:
-            admin.create_topics(NewTopic(name, partitions, replication, config) for name in names)
-        except KafkaError as error:
-            existed = _tolerate(
-                error, names, ErrorCode.TOPIC_ALREADY_EXISTS, if_not_exists, "--if-not-exists"
-            )
+    with broker_errors(bootstrap), _admin(bootstrap) as admin:
+        failures = admin.create_topics(
+            NewTopic(name, partitions, replication, config) for name in names
+        )
+        existed = _tolerated(
+            failures, names, ErrorCode.TOPIC_ALREADY_EXISTS, if_not_exists, "--if-not-exists"
+        )
     created = [name for name in names if name not in existed]
     if as_json:
         show_json({"created": created, "existed": existed})
@@ -91,8 +89,8 @@ def list_(internal: bool, bootstrap: str, as_json: bool) -> None:
 
     JSON: [{"name", "partitions", "replication", "internal"}]
     """
-    with broker_errors(bootstrap):
-        topics = _admin(bootstrap).list_topics(internal=internal)
+    with broker_errors(bootstrap), _admin(bootstrap) as admin:
+        topics = admin.list_topics(internal=internal)
     if as_json:
         show_json(
             [
@@ -125,21 +123,19 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     JSON: [{"name", "id", "internal", "replication", "config": {key: value},
             "partitions": [{"partition", "leader", "replicas", "isr", "earliest", "latest"}]}]
     """
-    with broker_errors(bootstrap, topics=names):
-        admin = _admin(bootstrap)
-        chosen = names or tuple(each.name for each in admin.list_topics())
-        topics = admin.describe_topics(*chosen)
+    with broker_errors(bootstrap, topics=names), _admin(bootstrap) as admin:
+        topics = _described(admin, names or tuple(each.name for each in admin.list_topics()))
         configs = {each.name: _own_config(admin, each.name) for each in topics}
         bounds = _offsets(admin, topics)
-    if as_json:
-        show_json([_document(each, configs[each.name], bounds) for each in topics])
-        return
-    for number, each in enumerate(topics):
-        if number:
-            click.echo()
-        _show(each, configs[each.name], bounds)
-        if any(part.leader is None for part in each.partitions):
-            _say_why_offline(each, bootstrap)
+        if as_json:
+            show_json([_document(each, configs[each.name], bounds) for each in topics])
+            return
+        for number, each in enumerate(topics):
+            if number:
+                click.echo()
+            _show(each, configs[each.name], bounds)
+            if any(part.leader is None for part in each.partitions):
+                _say_why_offline(each, admin)
 
 
 @topic.command()
@@ -176,12 +172,11 @@ def alter(
     changes = settings(configs, "--config")
     if partitions is None and not changes and not deleted:
         raise click.UsageError("nothing to change; give --partitions, --config or --delete-config")
-    with broker_errors(bootstrap, topics=[name]):
-        admin = _admin(bootstrap)
-        if changes or deleted:
-            admin.alter_configs(topic=name, set=changes, delete=deleted)
-        if partitions is not None:
-            admin.create_partitions(name, partitions)
+    with broker_errors(bootstrap, topics=[name]), _admin(bootstrap) as admin:
+        try:
+            _alter(admin, name, partitions, changes, deleted)
+        except KafkaError as error:
+            raise _explained(name, error) from None
     if as_json:
         show_json(
             {"name": name, "partitions": partitions, "set": changes, "deleted": list(deleted)}
@@ -200,14 +195,14 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, as_json: boo
 
     JSON: {"deleted": [name], "missing": [name]}
     """
-    missing: list[str] = []
-    with broker_errors(bootstrap, topics=names):
-        try:
-            _admin(bootstrap).delete_topics(*names)
-        except KafkaError as error:
-            missing = _tolerate(
-                error, names, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, if_exists, "--if-exists"
-            )
+    with broker_errors(bootstrap, topics=names), _admin(bootstrap) as admin:
+        missing = _tolerated(
+            admin.delete_each(names),
+            names,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            if_exists,
+            "--if-exists",
+        )
     deleted = [name for name in names if name not in missing]
     if as_json:
         show_json({"deleted": deleted, "missing": missing})
@@ -216,44 +211,91 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, as_json: boo
         click.echo(f"no topic {name}" if name in missing else f"deleted topic {name}")
 
 
-def _admin(bootstrap: str) -> Admin:
+def _admin(bootstrap: str) -> DirectAdmin:
     connect(bootstrap)
-    from ottla.client.admin import Admin
+    from ottla.client.direct import DirectAdmin
 
-    return Admin(bootstrap, client_id="ottla-cli")
+    return DirectAdmin(bootstrap, client_id="ottla-cli")
 
 
-def _tolerate(
-    error: KafkaError, names: tuple[str, ...], code: ErrorCode, allowed: bool, flag: str
+def _tolerated(
+    failures: Mapping[str, KafkaError],
+    names: tuple[str, ...],
+    code: ErrorCode,
+    allowed: bool,
+    flag: str,
 ) -> list[str]:
-    """The names that failed with `code`, if that is allowed and is all that failed."""
-    failures: Mapping[str, KafkaError] = getattr(error, "failures", {names[0]: error})
-    if allowed and all(each.code is code for each in failures.values()):
-        return list(failures)
-    if not allowed and len(failures) == 1 and error.code is code:
-        [each] = failures.values()
-        text = (each.message or code.text).rstrip(".")
-        raise KafkaError(code, f"{text}; with {flag} that is no error") from None
-    if allowed and any(each.code is code for each in failures.values()):
-        from ottla.client.errors import PartialFailureError
-
-        raise PartialFailureError(
-            {name: each for name, each in failures.items() if each.code is not code}
-        ) from None
-    raise error
-
-
-def _own_config(admin: Admin, name: str) -> dict[str, str | None]:
-    """What was set on the topic itself."""
-    return {
-        entry.name: entry.value
-        for entry in admin.describe_configs(topic=name)
-        if entry.source == "topic"
+    """The names that failed with `code`, if that is allowed; whatever else failed is raised."""
+    tolerated = [name for name, error in failures.items() if allowed and error.code is code]
+    others = {
+        name: _explained(name, error) for name, error in failures.items() if name not in tolerated
     }
+    if not allowed and len(others) == 1:
+        [error] = others.values()
+        if error.code is code:
+            text = (error.message or code.text).rstrip(".")
+            raise KafkaError(code, f"{text}; with {flag} that is no error")
+    _raise_all(others, names)
+    return tolerated
 
 
-def _offsets(admin: Admin, topics: tuple[TopicDescription, ...]) -> Bounds:
+def _described(admin: DirectAdmin, names: tuple[str, ...]) -> tuple[TopicDescription, ...]:
+    found = admin.describe_each(names)
+    failures = {
+        name: _explained(name, each) for name, each in found.items() if isinstance(each, KafkaError)
+    }
+    _raise_all(failures, names)
+    return tuple(each for each in found.values() if not isinstance(each, KafkaError))
+
+
+def _raise_all(failures: Mapping[str, KafkaError], asked: Collection[str]) -> None:
+    """Raise what failed, under the names of topics where more than one was asked for."""
+    if not failures:
+        return
+    if len(asked) == 1:
+        raise next(iter(failures.values()))
+    from ottla.client.errors import PartialFailureError
+
+    raise PartialFailureError(failures)
+
+
+def _explained(name: str, error: KafkaError) -> KafkaError:
+    """The same error, which names a topic that is not there."""
+    if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return error
+    return KafkaError(error.code, f"there is no topic {name!r}")
+
+
+def _alter(
+    admin: DirectAdmin,
+    name: str,
+    partitions: int | None,
+    changes: Mapping[str, str],
+    deleted: tuple[str, ...],
+) -> None:
+    from ottla.client.direct import DELETE, SET, TOPIC
+
+    operations: list[tuple[str, int, str | None]] = [
+        *((key, SET, value) for key, value in changes.items()),
+        *((key, DELETE, None) for key in deleted),
+    ]
+    if operations:
+        admin.alter_configs(TOPIC, name, operations)
+    if partitions is not None:
+        admin.create_partitions({name: partitions}, {})
+
+
+def _own_config(admin: DirectAdmin, name: str) -> dict[str, str | None]:
+    """What was set on the topic itself."""
+    from ottla.client.direct import TOPIC
+
+    entries = sorted(admin.describe_configs(TOPIC, name), key=lambda entry: entry.name)
+    return {entry.name: entry.value for entry in entries if entry.source == "topic"}
+
+
+def _offsets(admin: DirectAdmin, topics: tuple[TopicDescription, ...]) -> Bounds:
     """Beginning and end of every partition that has a leader to ask."""
+    from ottla.client.topic_offsets import EARLIEST, LATEST
     from ottla.model.ids import TopicPartition
 
     led = [
@@ -262,9 +304,15 @@ def _offsets(admin: Admin, topics: tuple[TopicDescription, ...]) -> Bounds:
         for part in each.partitions
         if part.leader is not None
     ]
-    earliest = admin.list_offsets(dict.fromkeys(led, "earliest"))
-    latest = admin.list_offsets(dict.fromkeys(led, "latest"))
-    return {tp: (earliest[tp].offset, latest[tp].offset) for tp in led}
+    earliest = admin.list_offsets(dict.fromkeys(led, EARLIEST))
+    latest = admin.list_offsets(dict.fromkeys(led, LATEST))
+    return {tp: (_offset(earliest[tp]), _offset(latest[tp])) for tp in led}
+
+
+def _offset(found: OffsetInfo | KafkaError) -> int:
+    if isinstance(found, KafkaError):
+        raise found
+    return found.offset
 
 
 def _document(
@@ -315,9 +363,8 @@ def _show(described: TopicDescription, config: Mapping[str, str | None], bounds:
     )
 
 
-def _say_why_offline(described: TopicDescription, bootstrap: str) -> None:
+def _say_why_offline(described: TopicDescription, admin: DirectAdmin) -> None:
     from ottla.client.offline import problems
-    from ottla.client.router import Router
     from ottla.model.ids import TopicPartition
 
     offline = [
@@ -325,9 +372,8 @@ def _say_why_offline(described: TopicDescription, bootstrap: str) -> None:
         for part in described.partitions
         if part.leader is None
     ]
-    with broker_errors(bootstrap), Router(bootstrap, client_id="ottla-cli") as router:
-        for error in problems(router, offline).values():
-            say(error.message or error.code.text)
+    for error in problems(admin.router, offline).values():
+        say(error.message or error.code.text)
 
 
 def _bounds(bounds: Bounds, name: str, partition: int) -> tuple[int | None, int | None]:

@@ -211,7 +211,7 @@ class Admin(GroupAdmin):
         *,
         topic: str | None = None,
         broker: int | None = None,
-        set: Mapping[str, str] | None = None,  # noqa: A002 (the protocol's word for it)
+        set: Mapping[str, str] | None = None,  # noqa: A002 - the protocol's word for it
         delete: Iterable[str] = (),
         append: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
@@ -336,7 +336,7 @@ class Admin(GroupAdmin):
         return results
 
     def _answer(self, future: Future[Any]) -> Any:
-        """What comes of a request; if nothing does for a while, it is said who is there."""
+        """What comes of a request; if nothing does for a while, the log says who is there."""
         with suppress(TimeoutError):
             return future.result(PATIENCE)
         self._contact.lost()

@@ -105,7 +105,7 @@ class GroupAdmin:
         target = _target(check_position(to))
         with self._groups() as groups:
             if isinstance(partitions, str):
-                chosen = list(groups.partitions([partitions])[partitions])
+                chosen = list(groups.topics.partitions([partitions])[partitions])
             else:
                 chosen = [check_partition(tp) for tp in partitions]
             described = groups.describe(group)[group]

@@ -11,7 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ottla.client.groups import Groups, PartitionLag
+from ottla.client.groups import PartitionLag
+from ottla.client.retry import WRONG_BROKER
+from ottla.client.router import Router, error_code
+from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.records.batch import InvalidBatch, batches
@@ -22,21 +25,21 @@ _OF_EACH = 8 << 10  # bytes of one partition
 _AT_MOST = 1 << 20  # bytes of one answer; the first batch comes whole in any case
 
 
-def record_times(groups: Groups, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def record_times(router: Router, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """The timestamp of the record at, or first after, an offset of each partition.
 
     In milliseconds since the epoch. A partition that has no such record, or nobody who would
     send it, is left out.
     """
-    if not places:
-        return {}
-    leaders = groups.leaders({tp.topic for tp in places})
-    asked: dict[int, list[TopicPartition]] = defaultdict(list)
-    for tp in sorted(places):
-        if tp in leaders:
-            asked[leaders[tp]].append(tp)
+    return router.retried(lambda: _record_times(router, places)) if places else {}
+
+
+def _record_times(
+    router: Router, places: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    led, _ = router.by_leader(sorted(places))
     found: dict[TopicPartition, int] = {}
-    for number, wanted in asked.items():
+    for number, wanted in led.items():
         for start in range(0, len(wanted), _AT_ONCE):
             # A batch larger than what is wanted of its partition comes only as the first of an
             # answer, so what is missing is asked for again until nothing more comes. Each time all
@@ -48,9 +51,13 @@ def record_times(groups: Groups, places: Mapping[TopicPartition, int]) -> dict[T
                 for tp in wanted[start : start + _AT_ONCE]
             }
             while missing:
-                answer = groups.router.node(number).ask(_request(missing))
+                answer = router.node(number).ask(_request(missing))
                 before = len(missing)
-                for tp, records in _answers(answer):
+                for tp, code, records in _answers(answer):
+                    if code:
+                        router.forget([tp])
+                        if error_code(code) in WRONG_BROKER:
+                            raise KafkaError(error_code(code), str(tp))
                     time = _time_at(records, places[tp])
                     if time is not None:
                         found[tp] = time
@@ -61,7 +68,7 @@ def record_times(groups: Groups, places: Mapping[TopicPartition, int]) -> dict[T
 
 
 def lag_seconds(
-    groups: Groups, rows: Iterable[PartitionLag], now_ms: int
+    router: Router, rows: Iterable[PartitionLag], now_ms: int
 ) -> dict[TopicPartition, float]:
     """How late a group is in each partition: the age of its next record, 0 at the end."""
     late = {
@@ -69,7 +76,7 @@ def lag_seconds(
         for row in rows
         if row.committed is not None and row.lag is not None and row.lag > 0
     }
-    times = record_times(groups, late)
+    times = record_times(router, late)
     seconds = {tp: max(0.0, (now_ms - time) / 1000) for tp, time in times.items()}
     return {row.partition: 0.0 for row in rows if row.lag == 0} | seconds
 
@@ -86,11 +93,12 @@ def _request(partitions: Mapping[TopicPartition, FetchPartition]) -> FetchReques
     )
 
 
-def _answers(answer: Any) -> Iterable[tuple[TopicPartition, memoryview]]:
+def _answers(answer: Any) -> Iterable[tuple[TopicPartition, int, memoryview]]:
     for topic in answer.responses:
         for each in topic.partitions:
-            if each.error_code == 0 and each.records:
-                yield TopicPartition(topic.topic, each.partition_index), memoryview(each.records)
+            tp = TopicPartition(topic.topic, each.partition_index)
+            records = b"" if each.error_code else each.records or b""
+            yield tp, each.error_code, memoryview(records)
 
 
 def _time_at(records: memoryview, offset: int) -> int | None:

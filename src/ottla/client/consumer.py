@@ -665,7 +665,7 @@ class Consumer(Generic[K, V]):
         return self._inbox.contact.ask(question, self._timeout)
 
     def _say_offline(self) -> None:
-        """Have it said, in the background, if partitions of the topic looked up last are offline:
+        """Warn, in the background, if partitions of the topic looked up last are offline:
         the others are read."""
         if self._leaderless:
             self._inbox.look_at(self._leaderless)

@@ -45,7 +45,7 @@ _QUESTION = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
 _LONGEST_ANSWER = 1 << 20
 
 _STRANGERS = (
-    (b"HTTP/", "an HTTP server"),
+    (b"HTTP", "an HTTP server"),
     (b"<!DO", "an HTTP server"),
     (b"<htm", "an HTTP server"),
     (b"SSH-", "an SSH server"),
@@ -84,6 +84,11 @@ def check_reachable(servers: str, timeout: float) -> None:
     raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "; ".join(reasons))
 
 
+def name_of_stranger(beginning: bytes) -> str | None:
+    """Who speaks like this, by the first bytes of an answer; None when we do not know."""
+    return next((who for start, who in _STRANGERS if beginning.startswith(start)), None)
+
+
 def _receive(connection: socket.socket, count: int) -> bytes:
     """The first bytes of an answer; fewer when the other side ends the connection."""
     received = b""
@@ -96,9 +101,9 @@ def _receive(connection: socket.socket, count: int) -> bytes:
 
 
 def _stranger(server: str, answer: bytes) -> str | None:
-    for beginning, who in _STRANGERS:
-        if answer.startswith(beginning):
-            return f"{server} is {who}"
+    who = name_of_stranger(answer)
+    if who is not None:
+        return f"{server} is {who}"
     if not answer:
         return f"{server} closes the connection: a TLS port, or no Kafka broker"
     if len(answer) == 8:

@@ -15,11 +15,12 @@ Not done   Where the connection needs TLS or SASL, which `wire` does not speak, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ottla.client.errors import Damage
-from ottla.client.router import error_code
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import ErrorCode
+from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, checksum_ok, read_header
 from ottla.records.errors import InvalidBatch
@@ -27,7 +28,6 @@ from ottla.records.reader import iter_records
 
 if TYPE_CHECKING:
     from ottla.client.router import Router
-    from ottla.model.ids import TopicPartition
     from ottla.records.batch import BatchHeader
 
 _BYTES = 1 << 20
@@ -108,18 +108,6 @@ def _fetch(
     router: Router, partition: TopicPartition, offset: int
 ) -> tuple[memoryview, int, str | None]:
     """The bytes that a broker sends for `offset`, the high watermark, and why there are none."""
-    answer = router.metadata([partition.topic])
-    [topic] = answer.topics
-    leader = next(
-        (
-            each.leader_id
-            for each in topic.partitions
-            if each.partition_index == partition.partition
-        ),
-        -1,
-    )
-    if leader < 0:
-        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
     wanted = FetchPartition(
         partition=partition.partition, fetch_offset=offset, partition_max_bytes=_BYTES
     )
@@ -129,15 +117,19 @@ def _fetch(
         max_bytes=_BYTES,
         topics=[FetchTopic(topic=partition.topic, partitions=[wanted])],
     )
-    [response] = router.node(leader).ask(request).responses
-    [part] = response.partitions
-    end = part.high_watermark
+    part = router.ask_leader(partition, request, _answers)
     if part.error_code:
-        code = error_code(part.error_code)
-        if code is not ErrorCode.CORRUPT_MESSAGE:
-            raise KafkaError(code)
-        return memoryview(b""), end, "the broker finds no record batch there"
-    return memoryview(part.records or b""), end, None
+        return memoryview(b""), part.high_watermark, "the broker finds no record batch there"
+    return memoryview(part.records or b""), part.high_watermark, None
+
+
+def _answers(answer: Any) -> Iterator[tuple[TopicPartition, int, Any]]:
+    """Damage that the broker itself has found is what we are looking for, and no failure."""
+    for topic in answer.responses:
+        for each in topic.partitions:
+            damaged = each.error_code == ErrorCode.CORRUPT_MESSAGE
+            tp = TopicPartition(topic.topic, each.partition_index)
+            yield tp, 0 if damaged else each.error_code, each
 
 
 def _fault(data: memoryview) -> str | None:

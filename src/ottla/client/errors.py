@@ -1,6 +1,6 @@
 """librdkafka's failures as `KafkaError`.
 
-librdkafka numbers its errors in two ranges. What a broker said is positive and equals the
+librdkafka numbers its errors in two ranges. What a broker answered is positive and equals the
 protocol's own code. What happened inside the client is negative and has no code of the protocol;
 the nearest one is taken so that `error.code` can always be asked, and `ClientError.local` keeps
 librdkafka's own name for it.

@@ -4,7 +4,7 @@
         for row in groups.lag("billing"):
             print(row.partition, row.committed, row.end, row.lag)
 
-Spoken by ourselves (`router`, `wire`), not through librdkafka, which has no request for deleting
+Spoken by ourselves (`router`), not through librdkafka, which has no request for deleting
 offsets and leaves out the epochs of KIP-848 groups. Each method asks the group's own coordinator
 and repeats what fails only for a moment, such as a coordinator that is still loading.
 """
@@ -19,8 +19,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from ottla.client.descriptions import Node, OffsetInfo
+from ottla.client.descriptions import Node
 from ottla.client.router import Router, check, error_code, supports
+from ottla.client.topic_offsets import TopicOffsets
 from ottla.client.wire import Wire
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
@@ -29,13 +30,8 @@ from ottla.protocol.compiler import codec
 from ottla.protocol.messages import consumer_groups as modern
 from ottla.protocol.messages import group_offsets as wire_offsets
 from ottla.protocol.messages import groups as classic
-from ottla.protocol.messages import offsets as wire_logs
 from ottla.protocol.messages.internal.consumer_protocol import ConsumerProtocolAssignment
 from ottla.protocol.primitives import DecodeError
-
-EARLIEST = -2
-LATEST = -1
-MAX_TIMESTAMP = -3
 
 _VERSION = struct.Struct(">h")
 _NEWEST_ASSIGNMENT = 3
@@ -123,7 +119,7 @@ class PartitionLag:
 
 
 class Groups:
-    """Asks about groups and changes them; for one thread at a time.
+    """Asks about groups and changes them.
 
     bootstrap  brokers to start from, "host:port,…"; else OTTLA_BOOTSTRAP, else 127.0.0.1:9092
     timeout    seconds that a question may take
@@ -138,6 +134,8 @@ class Groups:
         config: Mapping[str, str] | None = None,
     ) -> None:
         self.router = Router(bootstrap, timeout=timeout, client_id=client_id, config=config)
+        self.topics = TopicOffsets(self.router, timeout=timeout)
+        """What groups read: the partitions, and where they begin and end."""
 
     # -- which groups there are
 
@@ -146,18 +144,19 @@ class Groups:
     ) -> tuple[GroupListing, ...]:
         """All groups of all brokers, in the order brokers give them; filtered if asked to."""
         request = classic.ListGroupsRequest(states_filter=[*states], types_filter=[*types])
-        found: dict[str, GroupListing] = {}
-        for node in self.router.nodes():
 
-            def ask(number: int = node.id) -> Any:
-                answer = self.router.node(number).ask(request)
-                check(answer.error_code)
-                return answer
+        def ask(node: Node) -> Any:
+            answer = self.router.node(node.id).ask(request)
+            check(answer.error_code)
+            return answer
 
-            for each in self.router.retried(ask).groups:
-                found[each.group_id] = GroupListing(
-                    each.group_id, _title(each.group_type), each.protocol_type, each.group_state
-                )
+        found = {
+            each.group_id: GroupListing(
+                each.group_id, _title(each.group_type), each.protocol_type, each.group_state
+            )
+            for answer in self.router.ask_each_node(ask)
+            for each in answer.groups
+        }
         return tuple(found.values())
 
     def describe(self, *names: str) -> dict[str, GroupDescription]:
@@ -198,8 +197,8 @@ class Groups:
         vanish meanwhile are left out; GROUP_ID_NOT_FOUND when one of `names` is not there.
         """
         found: dict[str, tuple[GroupDescription, dict[TopicPartition, CommittedOffset]]] = {}
-        for node in self.router.nodes():
-            found |= self.router.retried(partial(self._survey, node, names))
+        for part in self.router.ask_each_node(lambda node: self._survey(node, names)):
+            found |= part
         for name in names:
             if name not in found:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {name!r}")
@@ -333,7 +332,7 @@ class Groups:
                 for each in topic.partitions
             }
 
-        return self.router.retried(delete)
+        return self.router.retried(delete, repeatable=False)
 
     def delete(self, *names: str) -> dict[str, ErrorCode]:
         """Delete groups with their offsets; what became of each."""
@@ -346,86 +345,11 @@ class Groups:
                 raise KafkaError(code)
             return code
 
-        return {name: self.router.retried(partial(delete_one, name)) for name in names}
+        return {
+            name: self.router.retried(partial(delete_one, name), repeatable=False) for name in names
+        }
 
     # -- what they read
-
-    def partitions(self, topics: Iterable[str]) -> dict[str, tuple[TopicPartition, ...]]:
-        """All partitions of topics; UNKNOWN_TOPIC_OR_PARTITION when one is not there."""
-        wanted = list(topics)
-        if not wanted:
-            return {}
-        found: dict[str, tuple[TopicPartition, ...]] = {}
-        for topic in self.router.metadata(wanted).topics:
-            name = topic.name or ""
-            if error_code(topic.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
-                )
-            check(topic.error_code)
-            found[name] = tuple(
-                sorted(TopicPartition(name, each.partition_index) for each in topic.partitions)
-            )
-        return {name: found[name] for name in wanted}
-
-    def log_offsets(
-        self,
-        wanted: Mapping[TopicPartition, int],
-        *,
-        stable: bool = False,
-        leaders: Mapping[TopicPartition, int] | None = None,
-    ) -> dict[TopicPartition, OffsetInfo]:
-        """The offset for a timestamp (or EARLIEST, LATEST, MAX_TIMESTAMP) in each partition.
-
-        No record that young: offset -1. A partition that does not exist, or that nobody leads,
-        is left out.
-
-        stable   the end is where the first open transaction begins, as for read_committed
-        leaders  who leads, if the caller knows; asked for else
-        """
-        if not wanted:
-            return {}
-        if leaders is None:
-            leaders = self.leaders({tp.topic for tp in wanted})
-        asked: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        for tp, timestamp in wanted.items():
-            if tp in leaders:
-                asked[leaders[tp]][tp.topic].append(
-                    wire_logs.ListOffsetsPartition(
-                        partition_index=tp.partition, timestamp=timestamp
-                    )
-                )
-        found: dict[TopicPartition, OffsetInfo] = {}
-        for number, topics in asked.items():
-            request = wire_logs.ListOffsetsRequest(
-                replica_id=-1,
-                isolation_level=int(stable),
-                topics=[
-                    wire_logs.ListOffsetsTopic(name=name, partitions=partitions)
-                    for name, partitions in topics.items()
-                ],
-                timeout_ms=30_000,
-            )
-            answer = self.router.node(number).ask(request)
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    if each.error_code == 0:
-                        epoch = each.leader_epoch
-                        found[TopicPartition(topic.name, each.partition_index)] = OffsetInfo(
-                            each.offset, each.timestamp, epoch if epoch >= 0 else None
-                        )
-        return found
-
-    def why_missing(self, partitions: Iterable[TopicPartition]) -> KafkaError | None:
-        """Whether partitions that `log_offsets` left out are offline or do not exist, and why."""
-        from ottla.client.offline import why_missing
-
-        return why_missing(self.router, partitions)
-
-    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last record of each partition that is there."""
-        infos = self.log_offsets(dict.fromkeys(partitions, LATEST))
-        return {tp: info.offset for tp, info in infos.items()}
 
     def lag(self, group: str, described: GroupDescription | None = None) -> list[PartitionLag]:
         """Every partition that the group reads or has committed: position, end, and reader.
@@ -437,7 +361,7 @@ class Groups:
         committed = self.offsets(group)
         busy = sorted(described.members, key=lambda member: -len(member.assignment))
         readers = {tp: member for member in busy for tp in member.assignment}
-        ends = self.ends({*readers, *committed})
+        ends = self.topics.ends({*readers, *committed})
         idle = [tp for tp in committed if tp not in readers]
         order = [tp for member in busy for tp in sorted(member.assignment)] + sorted(idle)
         rows = []
@@ -453,17 +377,6 @@ class Groups:
                 )
             )
         return rows
-
-    def leaders(self, topics: Iterable[str]) -> dict[TopicPartition, int]:
-        """The broker that leads each partition of topics; none where nobody does."""
-        answer = self.router.metadata(sorted(topics))
-        return {
-            TopicPartition(topic.name or "", each.partition_index): each.leader_id
-            for topic in answer.topics
-            if topic.error_code == 0
-            for each in topic.partitions
-            if each.leader_id >= 0
-        }
 
     # -- the end
 

@@ -187,7 +187,7 @@ class Pace:
 # -- the loads
 
 
-def produce_load(
+def produce_load(  # noqa: C901, PLR0912, PLR0913, PLR0915 - librdkafka's callbacks and the loop that feeds it, over one set of counters
     bootstrap: str,
     topic: str,
     records: int,
@@ -324,7 +324,7 @@ class Consumed:
     stopped: bool = False  # by Ctrl-C
 
 
-def consume_load(
+def consume_load(  # noqa: C901, PLR0912, PLR0915 - librdkafka's callbacks and the loop that polls it, over one set of counters
     bootstrap: str,
     topics: list[str],
     records: int,
@@ -448,7 +448,7 @@ def _complain(error: rd.KafkaError, topic: str | None = None) -> None:
     raise found
 
 
-def latency_load(
+def latency_load(  # noqa: PLR0913 - options of the measurement, by name
     bootstrap: str,
     topic: str,
     records: int,

@@ -91,7 +91,8 @@ class Outside:
         """Where our group begins to read; None when that is at the end. Raises KafkaError."""
         if not self._plain:
             return None
-        from ottla.client.groups import EARLIEST, Groups
+        from ottla.client.groups import Groups
+        from ottla.client.topic_offsets import EARLIEST
 
         with Groups(self._servers, timeout=_ASK) as groups:
             committed = groups.offsets(self._group).get(tp)
@@ -99,7 +100,7 @@ class Outside:
                 return committed.offset
             if not self._from_start:
                 return None
-            found = groups.log_offsets({tp: EARLIEST}).get(tp)
+            found = groups.topics.offsets({tp: EARLIEST}).get(tp)
             return None if found is None else found.offset
 
     def _ask(self, question: Callable[[Router], T]) -> T | None:
@@ -127,7 +128,7 @@ class Lookout:
         self._outside = outside
         self._thread: threading.Thread | None = None
         self._found: list[Finding] = []
-        self._said = Said("Trying again")
+        self._warnings = OfflineWarnings("Trying again")
 
     @property
     def busy(self) -> bool:
@@ -153,7 +154,7 @@ class Lookout:
     def _look(self, places: Mapping[TopicPartition, int | None]) -> None:
         deadline = time.monotonic() + _LONGEST
         offline = self._outside.problems(places)
-        self._said.offline(offline)
+        self._warnings.warn(offline)
         for tp, given in places.items():
             if tp in offline:
                 continue
@@ -171,12 +172,12 @@ class Lookout:
 
 
 class StandStill:
-    """Notices that records wait to be sent and none gets through, and has it said if that is
+    """Notices that records wait to be sent and none gets through, and warns if that is
     because partitions are offline. Methods return at once."""
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
-        self._said = Said("Records for it wait until their time is up")
+        self._warnings = OfflineWarnings("Records for it wait until their time is up")
         self._thread: threading.Thread | None = None
         self._done = -1
         self._since = 0.0
@@ -191,7 +192,7 @@ class StandStill:
         ):
             self._since = now
             self._thread = threading.Thread(
-                target=lambda chosen: self._said.offline(self._outside.offline_of(chosen)),
+                target=lambda chosen: self._warnings.warn(self._outside.offline_of(chosen)),
                 args=(tuple(topics),),
                 name="ottla-lookout",
                 daemon=True,
@@ -203,14 +204,14 @@ class StandStill:
         self._done = -1
 
 
-class Said:
-    """Says of a partition once that it is offline, and again when it was online in between."""
+class OfflineWarnings:
+    """Warns once that a partition is offline, and again when it was online in between."""
 
     def __init__(self, meanwhile: str) -> None:
         self._meanwhile = meanwhile
         self._known: set[TopicPartition] = set()
 
-    def offline(self, found: Mapping[TopicPartition, KafkaError]) -> None:
+    def warn(self, found: Mapping[TopicPartition, KafkaError]) -> None:
         for tp, error in found.items():
             if tp not in self._known and error.code is ErrorCode.LEADER_NOT_AVAILABLE:
                 OFFLINE.warning("%s. %s", error.message, self._meanwhile)

@@ -82,7 +82,6 @@ def _reasons(router: Router, topic: str) -> dict[int, str]:
         partitions = explain(router, topic).partitions
     except KafkaError:
         # Not a broker of Ottla's, which hangs up, or one that is down.
-        router.close()
         return {}
     return {
         each.partition: each.error.message

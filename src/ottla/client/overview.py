@@ -14,7 +14,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ottla.client.ages import record_times
-from ottla.client.groups import EARLIEST, LATEST, Groups
+from ottla.client.groups import Groups
+from ottla.client.topic_offsets import EARLIEST, LATEST
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.replicas import DescribeLogDirsRequest
@@ -86,8 +87,8 @@ def look(groups: Groups, *, internal: bool = False, topics: bool = True) -> Look
         for topic in chosen
         for each in topic.partitions
     }
-    first = groups.log_offsets(dict.fromkeys(places, EARLIEST))
-    last = groups.log_offsets(dict.fromkeys(places, LATEST))
+    first = groups.topics.offsets(dict.fromkeys(places, EARLIEST))
+    last = groups.topics.offsets(dict.fromkeys(places, LATEST))
     moment = time.monotonic()
     sizes = _sizes(groups, leaders) if places else None
     found: dict[str, TopicFigures] = {}
@@ -120,7 +121,7 @@ def look_at_groups(
     for name, (described, committed) in survey.items():
         assigned = (tp for member in described.members for tp in member.assignment)
         places[name] = {*committed, *assigned}
-    ends = groups.ends({tp for own in places.values() for tp in own})
+    ends = groups.topics.ends({tp for own in places.values() for tp in own})
     lags: dict[str, dict[TopicPartition, int]] = {}
     late: set[tuple[TopicPartition, int]] = set()
     for name, (_, committed) in survey.items():
@@ -156,7 +157,7 @@ def _times(groups: Groups, places: set[tuple[TopicPartition, int]], times: Times
     while missing:
         # One offset of each partition at a time, since a request cannot name a partition twice.
         asked = dict(sorted(missing))
-        for tp, written in record_times(groups, asked).items():
+        for tp, written in record_times(groups.router, asked).items():
             times[tp, asked[tp]] = written
         missing -= set(asked.items())
     return times

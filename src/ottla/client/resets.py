@@ -1,6 +1,6 @@
 """Moving a group's committed offsets: where to, worked out before anything is changed.
 
-    partitions = scope(groups, ["orders:0,1", "payments"])
+    partitions = scope(groups.topics, ["orders:0,1", "payments"])
     plan = plan_reset(groups, "billing", partitions, ToTime(moment_ms))
     groups.set_offsets("billing", plan.offsets)
 
@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ottla.client.groups import EARLIEST, LATEST, Groups
+from ottla.client.groups import Groups
 from ottla.client.settings import timestamp_ms
+from ottla.client.topic_offsets import EARLIEST, LATEST, TopicOffsets
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -86,26 +87,26 @@ class Plan:
     too_young: tuple[TopicPartition, ...] = ()  # no record since then: the end
 
 
-def plan_reset(
+def plan_reset(  # noqa: PLR0911 - one branch for each kind of target
     groups: Groups, group: str, partitions: Sequence[TopicPartition], target: Target
 ) -> Plan:
     """Work out the new offsets of `partitions`; nothing is changed."""
     match target:
         case ToEarliest():
-            return Plan(_ends(groups, partitions, EARLIEST), {})
+            return Plan(_ends(groups.topics, partitions, EARLIEST), {})
         case ToLatest():
-            return Plan(_ends(groups, partitions, LATEST), {})
+            return Plan(_ends(groups.topics, partitions, LATEST), {})
         case ToCurrent():
             committed = groups.offsets(group)
-            ends = _ends(groups, [tp for tp in partitions if tp not in committed], LATEST)
+            ends = _ends(groups.topics, [tp for tp in partitions if tp not in committed], LATEST)
             return Plan(
                 {tp: committed[tp].offset if tp in committed else ends[tp] for tp in partitions},
                 {},
             )
         case ToOffset(offset):
-            return _within(groups, dict.fromkeys(partitions, offset))
+            return _within(groups.topics, dict.fromkeys(partitions, offset))
         case ToGiven(offsets):
-            return _within(groups, offsets)
+            return _within(groups.topics, offsets)
         case ShiftBy(records):
             committed = groups.offsets(group)
             for tp in partitions:
@@ -114,27 +115,27 @@ def plan_reset(
                         f"Cannot shift offset for partition {tp} since there is no current "
                         f"committed offset"
                     )
-            return _within(groups, {tp: committed[tp].offset + records for tp in partitions})
+            return _within(groups.topics, {tp: committed[tp].offset + records for tp in partitions})
         case ToTime(timestamp):
-            found = groups.log_offsets(dict.fromkeys(partitions, timestamp))
-            _all_there(groups, partitions, found)
+            found = groups.topics.offsets(dict.fromkeys(partitions, timestamp))
+            _all_there(groups.topics, partitions, found)
             young = tuple(tp for tp in partitions if found[tp].offset < 0)
-            ends = _ends(groups, young, LATEST)
+            ends = _ends(groups.topics, young, LATEST)
             return Plan(
                 {tp: ends[tp] if tp in ends else found[tp].offset for tp in partitions}, {}, young
             )
 
 
-def scope(groups: Groups, topics: Iterable[str]) -> list[TopicPartition]:
+def scope(topics: TopicOffsets, arguments: Iterable[str]) -> list[TopicPartition]:
     """The partitions that `topic` and `topic:0,1` arguments mean, those with numbers first."""
     named: list[TopicPartition] = []
     whole: list[str] = []
-    for argument in topics:
+    for argument in arguments:
         if ":" in argument:
             named += parse_topic_argument(argument)
         else:
             whole.append(argument)
-    for partitions in groups.partitions(whole).values():
+    for partitions in topics.partitions(whole).values():
         named += partitions
     return list(dict.fromkeys(named))
 
@@ -200,7 +201,7 @@ def parse_plans(text: str, groups: Sequence[str]) -> dict[str, dict[TopicPartiti
         if not row:
             continue
         if len(row) == 3 and len(groups) == 1:
-            row = [groups[0], *row]  # noqa: PLW2901
+            row = [groups[0], *row]  # noqa: PLW2901 - the row in its full form
         if len(row) != 4:
             raise ValueError(
                 f"line {number}: expected topic,partition,offset for one group or "
@@ -221,19 +222,21 @@ def parse_plans(text: str, groups: Sequence[str]) -> dict[str, dict[TopicPartiti
 
 
 def _ends(
-    groups: Groups, partitions: Sequence[TopicPartition], which: int
+    topics: TopicOffsets, partitions: Sequence[TopicPartition], which: int
 ) -> dict[TopicPartition, int]:
-    found = groups.log_offsets(dict.fromkeys(partitions, which))
-    _all_there(groups, partitions, found)
+    found = topics.offsets(dict.fromkeys(partitions, which))
+    _all_there(topics, partitions, found)
     return {tp: found[tp].offset for tp in partitions}
 
 
 def _all_there(
-    groups: Groups, partitions: Iterable[TopicPartition], found: Mapping[TopicPartition, object]
+    topics: TopicOffsets,
+    partitions: Iterable[TopicPartition],
+    found: Mapping[TopicPartition, object],
 ) -> None:
     missing = [tp for tp in partitions if tp not in found]
     if missing:
-        reason = groups.why_missing(missing)
+        reason = topics.why_missing(missing)
         if reason is not None and reason.code is ErrorCode.LEADER_NOT_AVAILABLE:
             raise reason
         names = ", ".join(map(str, missing))
@@ -242,9 +245,9 @@ def _all_there(
         )
 
 
-def _within(groups: Groups, wanted: Mapping[TopicPartition, int]) -> Plan:
+def _within(topics: TopicOffsets, wanted: Mapping[TopicPartition, int]) -> Plan:
     """The nearest offsets that are in the log."""
-    starts = _ends(groups, list(wanted), EARLIEST)
-    ends = _ends(groups, list(wanted), LATEST)
+    starts = _ends(topics, list(wanted), EARLIEST)
+    ends = _ends(topics, list(wanted), LATEST)
     offsets = {tp: max(starts[tp], min(ends[tp], offset)) for tp, offset in wanted.items()}
     return Plan(offsets, {tp: wanted[tp] for tp in wanted if wanted[tp] != offsets[tp]})

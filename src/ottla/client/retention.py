@@ -83,16 +83,15 @@ class TopicRetention:
 def explain(router: Router, topic: str) -> TopicRetention:
     """What becomes of a topic's segments. Raises KafkaError."""
     leaders = _leaders(router, topic)
-    nodes = {node.id for node in router.nodes()} | {it for it in leaders.values() if it is not None}
-    answers = {number: _ask(router, number, topic) for number in sorted(nodes)}
+    answers = dict(router.ask_each_node(lambda node: (node.id, _ask(router, node.id, topic))))
     positions: dict[int, list[Position]] = defaultdict(list)
     for answer in answers.values():
-        for it in answer.positions:
-            positions[it.partition_index].append(Position(it.group, it.offset))
+        for each in answer.positions:
+            positions[each.partition_index].append(Position(each.group, each.offset))
     explained = {
-        it.partition_index: _partition(it, number, positions[it.partition_index])
+        part.partition_index: _partition(part, number, positions[part.partition_index])
         for number, answer in answers.items()
-        for it in answer.partitions
+        for part in answer.partitions
     }
     nobody = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
     first = next(iter(answers.values()))
@@ -100,7 +99,7 @@ def explain(router: Router, topic: str) -> TopicRetention:
         topic,
         first.now_ms,
         first.check_interval_ms,
-        tuple(it for it in first.cleanup_policy.split(",") if it),
+        tuple(policy for policy in first.cleanup_policy.split(",") if policy),
         first.retention_ms,
         first.retention_bytes,
         first.segment_ms,
@@ -121,8 +120,8 @@ def _leaders(router: Router, topic: str) -> dict[int, int | None]:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic!r} cannot be a topic's name")
     check(described.error_code)
     return {
-        it.partition_index: it.leader_id if it.leader_id >= 0 else None
-        for it in described.partitions
+        part.partition_index: part.leader_id if part.leader_id >= 0 else None
+        for part in described.partitions
     }
 
 
@@ -143,42 +142,42 @@ def _ask(router: Router, number: int, topic: str) -> ExplainRetentionResponse:
     return answer
 
 
-def _partition(it: Any, leader: int, positions: list[Position]) -> PartitionRetention:
-    if it.error_code:
-        error = KafkaError(error_code(it.error_code), it.error_message)
-        return PartitionRetention(it.partition_index, leader, error)
-    holds = tuple(Position(hold.group, _known(hold.offset)) for hold in it.holds)
+def _partition(part: Any, leader: int, positions: list[Position]) -> PartitionRetention:
+    if part.error_code:
+        error = KafkaError(error_code(part.error_code), part.error_message)
+        return PartitionRetention(part.partition_index, leader, error)
+    holds = tuple(Position(hold.group, _known(hold.offset)) for hold in part.holds)
     everybody = sorted(positions, key=lambda each: each.group)
     return PartitionRetention(
-        it.partition_index,
+        part.partition_index,
         leader,
         None,
-        it.log_start_offset,
-        it.high_watermark,
-        it.log_end_offset,
-        tuple(_segment(each, everybody) for each in it.segments),
+        part.log_start_offset,
+        part.high_watermark,
+        part.log_end_offset,
+        tuple(_segment(each, everybody) for each in part.segments),
         holds,
     )
 
 
-def _segment(it: Any, positions: list[Position]) -> SegmentRetention:
+def _segment(found: Any, positions: list[Position]) -> SegmentRetention:
     segment = SegmentRetention(
-        it.base_offset,
-        it.end_offset,
-        it.size,
-        it.is_active,
-        _known(it.newest_ms),
-        it.since_ms,
-        _known(it.rolls_ms),
-        it.rule,
-        _known(it.due_ms),
-        _known(it.unheld_ms),
-        _known(it.behind),
+        found.base_offset,
+        found.end_offset,
+        found.size,
+        found.is_active,
+        _known(found.newest_ms),
+        found.since_ms,
+        _known(found.rolls_ms),
+        found.rule,
+        _known(found.due_ms),
+        _known(found.unheld_ms),
+        _known(found.behind),
         (),
     )
-    if it.size == 0:
+    if found.size == 0:
         return segment
-    readers = tuple(each for each in positions if (each.offset or 0) < it.end_offset)
+    readers = tuple(each for each in positions if (each.offset or 0) < found.end_offset)
     return replace(segment, readers=readers)
 
 

@@ -1,11 +1,14 @@
 """One blocking connection to a broker, spoken with our own codec.
 
-For tools that ask a broker a few things, print what it said word for word and are gone again.
+For tools that ask a broker a few things, print its answer word for word and end.
 librdkafka is made for programs that stay: it takes longer to load than such a tool runs, keeps
 some answers to itself (which versions a broker speaks, what its folders hold, its words for an
 error) and tries for a minute where a person wants to be told at once that nobody listens.
 
 Versions are chosen from what the broker says it speaks, so any Kafka from 2.4 on will do.
+
+Who needs a broker asks a `router` for a connection; nobody else makes one. Threads may share it:
+one request is answered before the next is sent.
 
 Not done   TLS and SASL: `security.protocol` must be PLAINTEXT.
 """
@@ -14,20 +17,18 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
-from ottla.client.settings import parse_address
+from ottla.client.contact import name_of_stranger
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.compiler import codec
 from ottla.protocol.header import parse_response_header, request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.primitives import DecodeError
-
-if TYPE_CHECKING:
-    from ottla.client.descriptions import Node
 
 _SIZE = struct.Struct(">i")
 _MAX_RESPONSE = 256 << 20
@@ -36,15 +37,34 @@ _FALLBACK = 0
 
 
 class Wire:
-    """A connection that sends a request and waits for its response."""
+    """A connection that sends a request and waits for its response.
 
-    def __init__(self, host: str, port: int, *, timeout: float, client_id: str) -> None:
+    timeout          seconds that an answer may take
+    connect_timeout  the same for the connection itself and the first answer
+    newest           versions of APIs that are not to be exceeded
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout: float,
+        client_id: str,
+        connect_timeout: float | None = None,
+        newest: Mapping[ApiKey, int] | None = None,
+    ) -> None:
         self.host = host
         self.port = port
+        self.usable = True
+        """Whether the next request can be sent: not after one whose answer did not come."""
         self._client_id = client_id
+        self._newest = newest or {}
         self._correlation_id = 0
+        self._lock = threading.Lock()
+        patience = timeout if connect_timeout is None else connect_timeout
         try:
-            self._socket = socket.create_connection((host.strip("[]"), port), timeout)
+            self._socket = socket.create_connection((host.strip("[]"), port), patience)
         except OSError as error:
             raise KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE, f"{host}:{port}: {error.strerror or error}"
@@ -55,34 +75,31 @@ class Wire:
         except BaseException:
             self._socket.close()
             raise
+        self._socket.settimeout(timeout)
         self.versions = {
             each.api_key: (each.min_version, each.max_version) for each in self.greeting.api_keys
         }
-
-    @classmethod
-    def first_of(cls, servers: str, *, timeout: float, client_id: str) -> Self:
-        """Connect to the first of `host:port,…` that answers."""
-        reasons: list[str] = []
-        for server in servers.split(","):
-            host, port = parse_address(server)
-            try:
-                return cls(host, port, timeout=timeout, client_id=client_id)
-            except KafkaError as error:
-                reasons.append(error.message or error.code.text)
-        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "; ".join(reasons))
 
     def ask(self, request: Any) -> Any:
         """Send a request in the newest version that both sides know; returns the response."""
         key = ApiKey[_constant(type(request).__name__.removesuffix("Request"))]
         version = self.version_of(key)
-        return self._exchange(key, version, request, APIS[key].response)
+        with self._lock:
+            try:
+                return self._exchange(key, version, request, APIS[key].response)
+            except BaseException:  # Ctrl-C too leaves an answer that nobody waits for
+                self.close()
+                raise
 
     def tell(self, request: Any) -> None:
         """Send a request that the broker does not answer: Produce with acks=0."""
         key = ApiKey[_constant(type(request).__name__.removesuffix("Request"))]
+        version = self.version_of(key)
         try:
-            self._send(key, self.version_of(key), request)
+            with self._lock:
+                self._send(key, version, request)
         except OSError as error:
+            self.close()
             raise self._broken(error) from None
 
     def version_of(self, key: ApiKey) -> int:
@@ -91,13 +108,14 @@ class Wire:
         if key.is_own:
             return spec.max_version  # never advertised: whoever does not know it hangs up
         lowest, highest = self.versions.get(int(key), (1, 0))
-        version = min(spec.max_version, highest)
+        version = min(spec.max_version, highest, self._newest.get(key, highest))
         if version < max(spec.min_version, lowest):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The node does not support {key.name}")
         return version
 
     def close(self) -> None:
         """End the connection; a thread that waits for an answer on it fails at once."""
+        self.usable = False
         with suppress(OSError):  # the broker may have been first
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -121,9 +139,11 @@ class Wire:
     def _exchange(self, key: ApiKey, version: int, request: Any, response: type[Any]) -> Any:
         try:
             self._send(key, version, request)
-            (size,) = _SIZE.unpack(self._receive(4))
+            beginning = self._receive(4)
+            (size,) = _SIZE.unpack(beginning)
             if not 4 <= size <= _MAX_RESPONSE:
-                raise self._stranger(f"a response of {size} bytes")
+                who = name_of_stranger(bytes(beginning))
+                raise self._stranger(who or f"a response of {size} bytes")
             frame = memoryview(self._receive(size))
         except TimeoutError:
             raise KafkaError(
@@ -174,20 +194,6 @@ class Wire:
             ErrorCode.NETWORK_EXCEPTION,
             f"what listens at {self.host}:{self.port} is not a Kafka broker ({what})",
         )
-
-
-@contextmanager
-def advertised(node: Node) -> Iterator[None]:
-    """Connect to where a broker said that it is; that it is not there is the address's fault."""
-    try:
-        yield
-    except KafkaError as error:
-        raise KafkaError(
-            ErrorCode.NETWORK_EXCEPTION,
-            f"broker {node.id} is advertised as {node}, and cannot be reached there "
-            f"({error.message or error.code.text}); it must advertise an address that can be "
-            f"reached from here (--advertise, advertised.listeners)",
-        ) from None
 
 
 def _constant(name: str) -> str:

@@ -46,6 +46,7 @@ from ottla.cluster.store import (
     covers,
     epoch_key,
     holder_key,
+    why_not,
 )
 from ottla.runtime.files import FileSystem, Lock
 
@@ -287,7 +288,7 @@ class EmbeddedStore:
         finally:
             self._drainer = None
 
-    def _judge(self, request: _Request, batch: _Batch) -> None:
+    def _judge(self, request: _Request, batch: _Batch) -> None:  # noqa: C901 - one branch for each kind of request and operation
         """Add the effects of a request to the batch, or its refusal, or let it wait in line."""
         ops = request.ops
         if request.leaving is not None:
@@ -304,7 +305,7 @@ class EmbeddedStore:
             line.popleft()
             ops = self._inauguration(request, request.role, batch)
         for op in ops:
-            problem = _problem(op, self._entry(op.key, batch))
+            problem = why_not(op, self._entry(op.key, batch))
             if problem:
                 batch.refused.append((request, Conflict(op.key, problem)))
                 return
@@ -470,14 +471,3 @@ class _Watch:
 
 def _future() -> asyncio.Future[Revision]:
     return asyncio.get_running_loop().create_future()
-
-
-def _problem(op: Op, entry: Entry | None) -> str | None:
-    """Why `op` cannot be done to a key that holds `entry`."""
-    if isinstance(op, Create):
-        return None if entry is None else f"exists already, at version {entry.version}"
-    if entry is None:
-        return f"does not exist, expected version {op.version}"
-    if entry.version != op.version:
-        return f"is at version {entry.version}, expected {op.version}"
-    return None

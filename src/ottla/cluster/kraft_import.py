@@ -293,7 +293,7 @@ class _Replay:
         else:
             self._apply(record)
 
-    def _apply(self, record: MetadataRecord) -> None:
+    def _apply(self, record: MetadataRecord) -> None:  # noqa: C901 - one branch for each kind of record
         match record:
             case TopicCreated(name, topic_id):
                 self.names[topic_id] = name

@@ -153,7 +153,7 @@ def decode_record(value: bytes) -> MetadataRecord:
     return _meaning(record)
 
 
-def _meaning(record: Any) -> MetadataRecord:
+def _meaning(record: Any) -> MetadataRecord:  # noqa: C901, PLR0911, PLR0912 - one branch for each kind of record
     """What a record says, as far as it concerns an import."""
     match record:
         case wire.RegisterBrokerRecord():
@@ -196,7 +196,7 @@ def _meaning(record: Any) -> MetadataRecord:
             return _foreign(record)
 
 
-def _foreign(record: Any) -> Foreign:
+def _foreign(record: Any) -> Foreign:  # noqa: PLR0911 - one branch for each kind of record
     """What Ottla does not keep yet."""
     match record:
         case wire.AccessControlEntryRecord():

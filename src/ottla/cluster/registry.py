@@ -121,7 +121,7 @@ class Registry:
             except Exception:
                 logger.exception("a listener failed on metadata revision %d", image.revision)
 
-    def _apply(self, snapshot: Snapshot) -> tuple[set[str], set[int], ClusterImage]:
+    def _apply(self, snapshot: Snapshot) -> tuple[set[str], set[int], ClusterImage]:  # noqa: C901, PLR0912, PLR0915 - one branch for each kind of key, set or removed
         """Decode what differs from the last snapshot; returns the topics and brokers that changed,
         and the new image."""
         image = replace(self.image, revision=snapshot.revision)

@@ -213,7 +213,7 @@ class MetadataStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """End every session of this client and let go of everything. May be called twice."""
+        """End every session of this client and free its resources. May be called twice."""
         ...
 
 
@@ -254,3 +254,14 @@ def check_key(key: str) -> None:
         raise ValueError(f"{key!r} is not a key: only printable ASCII is allowed")
     if any(segment in ("", ".", "..") for segment in key.split("/")):
         raise ValueError(f"{key!r} is not a key: a segment is empty or made of dots")
+
+
+def why_not(op: Op, entry: Entry | None) -> str | None:
+    """Why `op` cannot be done to a key that holds `entry`; None when it can."""
+    if isinstance(op, Create):
+        return None if entry is None else f"exists already, at version {entry.version}"
+    if entry is None:
+        return f"does not exist, expected version {op.version}"
+    if entry.version != op.version:
+        return f"is at version {entry.version}, expected {op.version}"
+    return None

@@ -26,7 +26,6 @@ from ottla.config.families.tiering import TieringSettings
 from ottla.config.families.tls import TlsSettings
 from ottla.config.families.transactions import TransactionSettings
 from ottla.config.listeners import Listener, ListenerPlan, plan_listeners
-from ottla.config.topic import TopicConfig
 
 FAMILIES: tuple[type[Settings], ...] = (
     NetworkSettings,
@@ -74,7 +73,7 @@ class BrokerConfig(
 
     @property
     def static(self) -> Texts:
-        """What the file and the flags said."""
+        """What the file and the flags set."""
         return self.layers[-1]
 
     @property
@@ -124,13 +123,3 @@ class BrokerConfig(
     def listeners(self) -> tuple[Listener, ...]:
         """The listeners to open, Kafka's controller listeners left out."""
         return self.listener_plan.listeners
-
-    @property
-    def advertised_listeners(self) -> tuple[Listener, ...]:
-        """What clients are told; a port of 0 is to be replaced by the bound one."""
-        return self.listener_plan.advertised
-
-    @cached_property
-    def topic_defaults(self) -> TopicConfig:
-        """The settings of a topic without overrides on this broker."""
-        return TopicConfig.resolve({}, self)

@@ -57,11 +57,6 @@ class ConfigEntry:
     type: ConfigType
     documentation: str | None
 
-    @property
-    def is_default(self) -> bool:
-        """What version 0 of the API asked for instead of a source."""
-        return self.source is ConfigSource.DEFAULT_CONFIG
-
 
 def describe_topic(
     overrides: Texts,

@@ -2,7 +2,7 @@
 
 Kafka's striped placement. Racks take turns, and within a rack its brokers do, so that the replicas
 of a partition lie in as many racks as possible, leaders are spread over all brokers, and so are the
-followers of each broker's partitions. With racks A, B, C of three brokers and all rng at 0:
+followers of each broker's partitions. With racks A, B, C of three brokers each, and without chance:
 
     partition 0:  A0 B0 C0
     partition 1:  B1 C1 A1

@@ -6,8 +6,8 @@ except for the limit on the size of a whole request.
 
 Kafka's own oddities are kept: two new topics of one request are not checked against each other
 for `.`/`_` collisions; a request that mentions a topic twice fails for that topic as a whole;
-growing by more than a request may hold is a server error without a word, where creating that many
-is explained.
+growing by more than a request may hold is a server error without a message, while creating that
+many is explained.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TopicDeletion:
 
 @dataclass(frozen=True, slots=True)
 class GrowTopic:
-    """A topic that shall have `count` partitions; `assignments` are those of the new ones."""
+    """A topic that is to have `count` partitions; `assignments` are those of the new ones."""
 
     name: str
     count: int
@@ -341,7 +341,7 @@ def _grow(request: GrowTopic, image: ClusterImage, rng: Random, room: int) -> To
 # --- deletion -------------------------------------------------------------------------------------
 
 
-def plan_deletion(requests: Sequence[DeleteTopic], image: ClusterImage) -> list[TopicDeletion]:
+def plan_deletion(requests: Sequence[DeleteTopic], image: ClusterImage) -> list[TopicDeletion]:  # noqa: C901, PLR0912 - Kafka's checks in Kafka's order, one refusal each
     """One outcome per topic meant: those without an error are to be deleted.
 
     Kafka shuffles its answer, so that positions do not tell which topics exist but are hidden from

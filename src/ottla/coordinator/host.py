@@ -3,12 +3,13 @@
 For each partition of the topic led by this broker there is a `Slot`. It loads the partition's log
 into a new shard, slice by slice, with COORDINATOR_LOAD_IN_PROGRESS for whoever asks meanwhile; then
 it runs commands; when the partition is led elsewhere or its disk fails it is gone, and everybody is
-told NOT_COORDINATOR.
+told NOT_COORDINATOR. A slot stands for one leader epoch. A new epoch means that another broker may
+have led in between, so the shard is loaded anew, even if this broker leads again or still.
 
-A command runs in one call: handle, write and replay (see `writing`), `after`. Its own reply is
-given first. Those of others that it brought about follow in the loop's next turn: giving one may
-bring the next command, and a group's leader, who has the most to do, should not be the last to
-know. The straight path makes no future and no task.
+A command runs in one call: handle, write and replay, `after`, and again while `after` brings more.
+That makes one reply, and answers to earlier commands. Whether they may be known yet is for
+`writing` to say; the reply is given first, and on the straight path without a future or a task.
+There is a picture in docs/internals/groups.md.
 
 Time-outs are the shard's deadlines; a slot has at most one timer of the loop, set to the earliest.
 """
@@ -21,9 +22,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ottla.cluster.registry import ImageChange
+from ottla.coordinator.errors import as_coordinator
 from ottla.coordinator.loading import replay_log
+from ottla.coordinator.replies import settle
 from ottla.coordinator.shard import Answer, Now, Parked, Result, Shard, Work
-from ottla.coordinator.writing import Turn, Writer, WriterSettings, as_coordinator, settle
+from ottla.coordinator.writing import Turn, Writer, WriterSettings
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
 from ottla.records.batch import InvalidBatch
@@ -58,7 +61,7 @@ class HostSettings(WriterSettings, Protocol):
 class Host:
     """The shards of one internal topic."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - handed in once, by name, by the composition root
         self,
         topic: str,
         node_id: int,
@@ -119,8 +122,8 @@ class Host:
 
     # ------------------------------------------------------------------ leadership
 
-    def apply(self, change: ImageChange) -> None:
-        """Follow the cluster: load what has become ours, let go what is no longer."""
+    def apply(self, change: ImageChange) -> None:  # noqa: C901 - one branch for each: gone, new, replaced, offline
+        """Follow the cluster: load partitions that this broker leads now, unload the others."""
         self.image = change.new
         if self._closed or self.topic not in change.topics:
             return
@@ -133,7 +136,7 @@ class Host:
         for index in tuple(self._slots):
             if index not in mine:
                 self.unload(index)
-        for index in mine:
+        for index, epoch in mine.items():
             try:
                 partition = self.partitions.by_name(self.topic, index)
             except KafkaError as error:
@@ -141,11 +144,14 @@ class Host:
                 self.unload(index)
                 continue
             slot = self._slots.get(index)
-            if slot is not None and slot.partition is not partition:
-                self.unload(index)
-                slot = None
             if slot is None:
-                self._slots[index] = Slot(self, index, partition)
+                self._slots[index] = Slot(self, index, partition, epoch)
+            elif slot.partition is not partition:
+                self.unload(index)
+                self._slots[index] = Slot(self, index, partition, epoch)
+            elif slot.leader_epoch != epoch:
+                logger.info("%s: loaded anew for leader epoch %d", partition.id, epoch)
+                self._replace(slot, epoch)
 
     def unload(self, index: int) -> None:
         """The shard is no longer ours."""
@@ -155,10 +161,13 @@ class Host:
 
     def reload(self, index: int) -> None:
         """The state in memory cannot be trusted: make it anew from the log."""
-        slot = self._slots.pop(index, None)
+        slot = self._slots.get(index)
         if slot is not None:
-            slot.close()
-            self._slots[index] = Slot(self, index, slot.partition, slot.missed)
+            self._replace(slot, slot.leader_epoch)
+
+    def _replace(self, slot: Slot, epoch: int) -> None:
+        slot.close()
+        self._slots[slot.index] = Slot(self, slot.index, slot.partition, epoch, slot.missed)
 
     async def wait_loaded(self) -> None:
         """Returns when nothing is being loaded."""
@@ -166,7 +175,7 @@ class Host:
             await asyncio.wait(loading)
 
     async def close(self) -> None:
-        """Let go of everything, and take on nothing any more."""
+        """Unload everything, and load nothing any more."""
         self._closed = True
         tasks = [slot.loading for slot in self if slot.loading is not None]
         for slot in self:
@@ -177,23 +186,30 @@ class Host:
 
 
 class Slot:
-    """One partition: its shard, and what is needed to run it."""
+    """One partition in one leader epoch: its shard, and what is needed to run it."""
 
     def __init__(
-        self, host: Host, index: int, partition: Partition, missed: Iterable[Any] = ()
+        self,
+        host: Host,
+        index: int,
+        partition: Partition,
+        leader_epoch: int,
+        missed: Iterable[Any] = (),
     ) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self.index = index
         self.partition = partition
+        self.leader_epoch = leader_epoch
         self.shard = host.make_shard(index, host.image)
-        self.writer = Writer(partition, self.shard, host.turn, host.settings, self._lost_trust)
+        self.writer = Writer(
+            partition, leader_epoch, self.shard, host.turn, host.settings, self._lost_trust
+        )
         self.active = False
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
         self._working: dict[Any, asyncio.Task[None]] = {}
-        self._answers: list[Answer] = []  # to be given in the next turn
         self.missed: list[Any] = list(missed)  # what has happened since the loading began
         self.loading: asyncio.Task[None] | None = host.tasks.start(
             f"loading {partition.id}", self._load()
@@ -214,15 +230,15 @@ class Slot:
         except asyncio.CancelledError:
             return
         except OutOfDescriptors:
-            self._loop.call_later(SHORTAGE_SECONDS, self._host.reload, self.index)
+            self._loop.call_later(SHORTAGE_SECONDS, self._reload)
             return
         except (KafkaError, InvalidBatch) as error:
             logger.error("%s cannot be loaded: %s", self.partition.id, error)
-            self._host.unload(self.index)
+            self._unload()
             return
         except Exception:
             logger.exception("%s cannot be loaded", self.partition.id)
-            self._host.unload(self.index)
+            self._unload()
             return
         finally:
             self.loading = None
@@ -237,6 +253,7 @@ class Slot:
             count,
             seconds * 1000,
         )
+        self.writer.loaded()
         now = self._host.now()
         first = self.shard.loaded(now)
         self.active = True
@@ -256,8 +273,7 @@ class Slot:
         for task in self._working.values():
             task.cancel()
         error = KafkaError(ErrorCode.NOT_COORDINATOR)
-        taken_back = [(parked, error) for parked, _ in self._answers]
-        for parked, value in (*self.shard.unload(error), *taken_back):
+        for parked, value in self.shard.unload(error):
             if parked.waiting is not None:
                 settle(parked.waiting, value)
         self.writer.close(error)
@@ -266,8 +282,15 @@ class Slot:
         """What is in memory is not what is in the log: it is made anew, here or elsewhere."""
         self.active = False
         elsewhere = error.code is ErrorCode.NOT_COORDINATOR
-        again = self._host.unload if elsewhere else self._host.reload
-        self._loop.call_soon(again, self.index)
+        self._loop.call_soon(self._unload if elsewhere else self._reload)
+
+    def _unload(self) -> None:
+        if not self._closed:  # else there may be another slot in this one's place
+            self._host.unload(self.index)
+
+    def _reload(self) -> None:
+        if not self._closed:
+            self._host.reload(self.index)
 
     # ------------------------------------------------------------------ running
 
@@ -279,19 +302,19 @@ class Slot:
         try:
             result = self.shard.handle(command, now)
         except KafkaError as refusal:
-            return self.writer.reply(refusal)
+            return self.writer.reply(refusal, command)
         if not result.records and not result.answers and result.after is None:
             reply = result.reply  # nothing to write: the straight path of heartbeats and fetches
             if result.work:
                 self._begin(result.work)
         else:
-            reply = self._carry_out(result, now)
+            reply = self._carry_out(result, command, now)
         due = self.shard.next_due_ms
         if due is not None and (self._timer is None or due < self._timer_due):
             self._arm(now)
         if type(reply) is Parked:
             return self._park(reply)
-        return self.writer.reply(reply)
+        return self.writer.reply(reply, command)
 
     def notify(self, command: Any) -> None:
         """Run a command now or, while the shard is being loaded, when it has been."""
@@ -309,52 +332,39 @@ class Slot:
         except Exception:
             logger.exception("%s: %r failed", self.partition.id, command)
 
-    def _carry_out(self, result: Result, now: Now) -> Any:
-        """Append, replay, go on; the reply."""
+    def _carry_out(self, result: Result, command: Any, now: Now) -> Any:
+        """Write, replay and go on until nothing follows; the reply. Others are answered later."""
+        reply: Any = None
         answers: list[Answer] = []
-        reply = self._apply(result, now, answers)
+        step: Result | None = result
+        while step is not None:
+            error = self._write(step, command, now) if step.records else None
+            outcome = step.reply if error is None else error
+            if outcome is not None:
+                reply = outcome
+            if error is None:
+                answers += step.answers
+                if step.work:
+                    self._begin(step.work)
+            step = None if step.after is None else step.after(error, now)
+        own = reply
         for parked, value in answers:
-            if parked is reply:
-                self.writer.answer(self._park(parked), value)
-            elif self.writer.gathering:
-                self._answer(parked, value)
-            else:
-                if not self._answers:
-                    self._loop.call_soon(self._give_answers)
-                self._answers.append((parked, value))
+            if parked is own:
+                reply = value
+            elif parked.waiting is not None:
+                self.writer.answer(parked.waiting, value, command)
         return reply
 
-    def _give_answers(self) -> None:
-        answers, self._answers = self._answers, []
-        if not self._closed:
-            for parked, value in answers:
-                self._answer(parked, value)
-
-    def _apply(self, result: Result, now: Now, answers: list[Answer]) -> Any:
-        reply = result.reply
-        error: KafkaError | None = None
-        if result.records:
-            try:
-                self.writer.record(result, now)
-            except KafkaError as failure:
-                reply = error = as_coordinator(failure)
-                if error.code is ErrorCode.NOT_COORDINATOR and not self.writer.broken:
-                    self._loop.call_soon(self._host.unload, self.index)
-        if error is None:
-            answers.extend(result.answers)
-            if result.work:
-                self._begin(result.work)
-        if result.after is not None:
-            followed = result.after(error, now)
-            if followed is not None:
-                more = self._apply(followed, now, answers)
-                if more is not None:
-                    reply = more
-        return reply
-
-    def _answer(self, parked: Parked, value: Any) -> None:
-        if parked.waiting is not None:
-            self.writer.answer(parked.waiting, value)
+    def _write(self, step: Result, command: Any, now: Now) -> KafkaError | None:
+        """The error, if nothing was written."""
+        try:
+            self.writer.record(step, command, now)
+        except KafkaError as failure:
+            error = as_coordinator(failure)
+            if error.code is ErrorCode.NOT_COORDINATOR and not self.writer.broken:
+                self._loop.call_soon(self._unload)
+            return error
+        return None
 
     def _park(self, parked: Parked) -> Deferred[Any]:
         if parked.waiting is None:
@@ -390,10 +400,10 @@ class Slot:
             self._arm(self._host.now())
 
     def _begin(self, work: Sequence[Work]) -> None:
-        for it in work:
-            if it.key not in self._working:
-                self._working[it.key] = self._host.tasks.start(
-                    f"work for {self.partition.id}", self._do(it)
+        for piece in work:
+            if piece.key not in self._working:
+                self._working[piece.key] = self._host.tasks.start(
+                    f"work for {self.partition.id}", self._do(piece)
                 )
 
     async def _do(self, work: Work) -> None:

@@ -1,6 +1,6 @@
 """The log of an internal topic's partition, replayed into a new shard.
 
-Slice by slice: reading is done in a thread, and replaying gives way to others every few
+Slice by slice: reading is done in a thread, and replaying lets the loop run other things every few
 milliseconds. What is in a transaction counts when its marker says so.
 """
 

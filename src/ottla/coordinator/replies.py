@@ -7,7 +7,7 @@ that is not must not hold back the connection's next request, as a coroutine wou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ottla.errors import KafkaError
 from ottla.runtime.waiters import Deferred
@@ -46,10 +46,10 @@ def gather(
     everything: Deferred[list[T | KafkaError]] = Deferred()
     left = len(waiting)
 
-    def done(index: int, it: Deferred[T]) -> None:
+    def done(index: int, reply: Deferred[T]) -> None:
         nonlocal left
         try:
-            settled[index] = it.result()
+            settled[index] = reply.result()
         except KafkaError as error:
             settled[index] = error
         left -= 1
@@ -57,5 +57,13 @@ def gather(
             everything.resolve(settled)
 
     for index, reply in waiting:
-        reply.on_done(lambda it, index=index: done(index, it))  # type: ignore[misc]
+        reply.on_done(lambda reply, index=index: done(index, reply))  # type: ignore[misc]
     return everything
+
+
+def settle(deferred: Deferred[Any], value: Any) -> None:
+    """Resolve a Deferred, or fail it if the value is a KafkaError."""
+    if isinstance(value, KafkaError):
+        deferred.fail(value)
+    else:
+        deferred.resolve(value)

@@ -9,9 +9,10 @@ goes
     replay(each record)
     after(None), or after(error) when the append failed and nothing was replayed
 
-and its reply leaves when the partition's high watermark has reached the log's end of that moment,
-so nobody is told of anything that another leader might not know. Of commands that come in a crowd
-the records are replayed first and appended together; if that fails, the shard is thrown away.
+and its reply leaves when the partition's high watermark has reached the end of all records about
+the command's subject, so nobody is told of anything that another leader might not know. Of commands
+that come in a crowd the records are replayed first and appended together; if that fails, the shard
+is thrown away.
 
 What need not survive is soft state: who waits for a rebalance, whose session ends when. `handle`
 changes it at once. A machine must leave the shard consistent when the append fails: it changes
@@ -47,7 +48,7 @@ class Written(tuple[bytes, bytes | None]):
 
 
 class Now(NamedTuple):
-    """A moment, twice: time-outs must not mind when somebody sets the clock."""
+    """A moment by two clocks, because time-outs must not change when the wall clock is set."""
 
     wall_ms: int
     """Milliseconds since the epoch: what is written into records."""
@@ -113,6 +114,11 @@ class Shard(Protocol):
         """Decide. Raises KafkaError for a command that is refused as a whole."""
         ...
 
+    def subject(self, command: Any) -> Hashable | None:
+        """What a command is about: a reply tells nothing of records about other subjects, and need
+        not wait for them. None: about everything."""
+        ...
+
     def replay(
         self,
         key: bytes,
@@ -124,7 +130,7 @@ class Shard(Protocol):
     ) -> None:
         """Apply one record, either just appended or read while loading.
 
-        One that was just appended may come with what it means, as its machine has said.
+        A record that was just appended may come with its decoded `meaning`, as the machine gave it.
 
         With a producer id the record is part of a transaction: it counts when `end_transaction`
         says so.

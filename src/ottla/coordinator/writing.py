@@ -3,33 +3,39 @@
 A command that comes alone is written and replayed at once. Commands that come in a crowd are
 written together: the first of a loop's turn on each partition goes at once, since it may stay the
 only one; what others bring in the same turn is replayed at once, since the next command must see
-it, and *gathered*. It becomes one batch when the turn ends, or sooner when it has become much, and
-only then are they answered, and with them whoever has asked in between.
+it, and *gathered*. It becomes one batch when the turn ends, or sooner when it has become much.
 
 When that write fails the state in memory is ahead of the log. The writer is `broken` then, the
-shard must be thrown away, and everybody who waits is told. So that a log that takes nothing does
-not do that again and again, nothing is gathered before a write has gone well, nor after a failure
-until one has.
+shard must be thrown away, and everybody who waits for that write is told. So that a log that takes
+nothing does not do that again and again, nothing is gathered before a write has gone well, nor
+after a failure until one has.
 
-An answer leaves when the high watermark is at the log's end, which with one replica it always is:
-so no answer tells of a state that a new leader might not have. The straight path makes no future.
+Records are written under the leader epoch for which the shard was loaded, or refused: what a shard
+of an earlier epoch decides may rest on what another leader has changed since.
+
+An answer depends on the records of its subject (the group, see `Shard.subject`), and waits for
+nobody else's: for the write if they are gathered, for the high watermark once they are written. The
+reply to a command whose subject has nothing under way is given at once, without a future. Answers
+to earlier commands are given at the end of the turn in any case: giving one may bring the next
+command, and whoever sent the present one should not be the last to know.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ottla.coordinator.errors import as_coordinator
+from ottla.coordinator.replies import settle
 from ottla.coordinator.shard import Now, Record, Result, Shard, Written
+from ottla.coordinator.uncommitted import AnswerSettings, UncommittedAnswers
 from ottla.errors import ErrorCode, KafkaError
 from ottla.records.builder import build_batch, build_single
 from ottla.records.compression import Compression
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
-from ottla.storage.faults import OutOfDescriptors
-from ottla.storage.log import AppendInfo
 
 if TYPE_CHECKING:
     from ottla.records.builder import RecordItem
@@ -41,27 +47,27 @@ FEW = 1
 once took 7 % more CPU, and commits gained nothing."""
 CROWD = 32
 """So many answers wait for one write at most: the first of them waits for the last command."""
+MANY = 1_000
+"""So many subjects with uncommitted records are remembered before it is seen which still have."""
 BATCH_OVERHEAD = 128
 RECORD_OVERHEAD = 32
 
 
-class WriterSettings(Protocol):
+class WriterSettings(AnswerSettings, Protocol):
     """What of the broker's settings a writer reads."""
 
     @property
     def compression(self) -> Compression: ...
-    @property
-    def commit_timeout_ms(self) -> int: ...
 
 
 class Turn:
-    """A turn of the loop, from the first write in it to its end; of all writers together."""
+    """A turn of the loop, for all writers together: those that took part are told of its end."""
 
     def __init__(self) -> None:
         self._writers: list[Writer] = []
 
     def enter(self, writer: Writer) -> None:
-        """The writer's first write of this turn: it is told when the turn has ended."""
+        """The writer has something to do when this turn ends, and is told then."""
         if not self._writers:
             asyncio.get_running_loop().call_soon(self._end)
         self._writers.append(writer)
@@ -78,34 +84,48 @@ class Writer:
     def __init__(
         self,
         partition: Partition,
+        leader_epoch: int,
         shard: Shard,
         turn: Turn,
         settings: WriterSettings,
         on_broken: Callable[[KafkaError], None],
     ) -> None:
         self._partition = partition
+        self._leader_epoch = leader_epoch
         self._shard = shard
         self._turn = turn
         self._settings = settings
         self._on_broken = on_broken
         self.broken = False
         """The state in memory is not that of the log: nothing must run on it any more."""
-        self._writes = 0  # in this turn
-        self._gathers = False  # once a write has gone well, until one fails
+        # in this turn
+        self._entered = False
+        self._writes = 0
+        self._answers: list[tuple[int, Deferred[Any], Any]] = []  # for its end
         # replayed, not yet written
+        self._gathers = False  # once a write has gone well, until one fails
         self._gathered: list[RecordItem] = []
         self._gathered_bytes = 0
         self._gathered_at = -1  # the offset its first record is meant to get
-        self._owed: list[tuple[Deferred[Any], Any]] = []  # answers that wait for that write
-        # written, not yet safe
-        self._uncommitted: set[Deferred[Any]] = set()
+        self._crowd = 0  # answers that came meanwhile
+        # not yet committed: of each subject the end of its records; of None those about everything
+        self._ends: dict[Hashable | None, int] = {}
+        self._last_end = 0
+        self._many = MANY
+        self._uncommitted = UncommittedAnswers(partition, settings)
+
+    def loaded(self) -> None:
+        """The log has been replayed; what is not committed of it has to be, before it is told."""
+        end = self._partition.log.log_end_offset
+        if end > self._partition.high_watermark:
+            self._ends[None] = self._last_end = end
 
     # ------------------------------------------------------------------ records in
 
-    def record(self, result: Result, now: Now) -> None:
+    def record(self, result: Result, command: Any, now: Now) -> None:
         """Have the records replayed, and written now or at the turn's end. Raises KafkaError."""
-        if not self._writes:
-            self._turn.enter(self)
+        if not self._entered:
+            self._enter()
         self._writes += 1
         if self._gathers and (self._writes > FEW or self._gathered):
             limit = self._limit()
@@ -115,10 +135,10 @@ class Writer:
             if self._gathered_bytes + size > limit:
                 self._write_gathered()
             if size <= limit:
-                self._gather(result.records, size, now)
+                self._gather(result.records, size, command, now)
                 return
         if result.atomic:
-            self._append(result.records, now)
+            self._append(result.records, command, now)
             return
         limit = self._limit()
         chunk: list[Record] = []
@@ -126,42 +146,64 @@ class Writer:
         for record in result.records:
             length = _size(record)
             if chunk and size + length > limit:
-                self._append(chunk, now)
+                self._append(chunk, command, now)
                 chunk, size = [], 0
             chunk.append(record)
             size += length
-        self._append(chunk, now)
+        self._append(chunk, command, now)
+
+    def _enter(self) -> None:
+        self._entered = True
+        self._turn.enter(self)
 
     def _limit(self) -> int:
         """What the records of one batch may take."""
         return self._partition.log.config.max_message_bytes - BATCH_OVERHEAD
 
-    def _append(self, records: Sequence[Record], now: Now) -> None:
+    def _append(self, records: Sequence[Record], command: Any, now: Now) -> None:
         if len(records) == 1 and self._settings.compression is Compression.NONE:
             [(key, value)] = records
             if value is not None:
                 self._gathers = False
+                self._check_epoch()
                 batch, header = build_single(now.wall_ms, key, value)
                 info = self._partition.append(memoryview(batch), now.wall_ms, header=header)
                 self._gathers = True
+                self._written(command, info.base_offset + 1)
                 self._replay(records, info.base_offset)
                 return
-        self._replay(records, self._append_batch(_stamped(records, now)))
+        offset = self._append_batch(_stamped(records, now))
+        self._written(command, offset + len(records))
+        self._replay(records, offset)
 
-    def _gather(self, records: Sequence[Record], size: int, now: Now) -> None:
+    def _gather(self, records: Sequence[Record], size: int, command: Any, now: Now) -> None:
         gathered = self._gathered
         if not gathered:
             self._gathered_at = self._partition.log.log_end_offset
         self._replay(records, self._gathered_at + len(gathered))
         gathered += _stamped(records, now)
         self._gathered_bytes += size
-        if len(self._owed) >= CROWD:
+        self._ends[self._shard.subject(command)] = self._last_end = self._gathered_at + len(
+            gathered
+        )
+        if self._crowd >= CROWD:
             self._write_gathered()
 
+    def _written(self, command: Any, end: int) -> None:
+        """What is told about the command's subject depends on the records below `end` now."""
+        mark = self._partition.high_watermark
+        if end > mark:
+            if len(self._ends) > self._many:
+                self._ends = {subject: at for subject, at in self._ends.items() if at > mark}
+                self._many = max(MANY, 2 * len(self._ends))
+            self._ends[self._shard.subject(command)] = self._last_end = end
+        elif self._ends:
+            self._ends.clear()
+
     def end_turn(self) -> None:
+        self._entered = False
         self._writes = 0
-        if self._gathered:
-            self.write()
+        self.write()
 
     def _write_gathered(self) -> None:
         """Nothing is gathered any more. Raises KafkaError."""
@@ -170,41 +212,68 @@ class Writer:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
 
     def write(self) -> None:
-        """Write what is gathered, and answer those who wait for that."""
+        """Write what is gathered, and give the answers that were kept for the turn's end."""
         gathered, self._gathered = self._gathered, []
-        if not gathered:
-            return
-        owed, self._owed = self._owed, []
-        self._gathered_bytes = 0
+        answers, self._answers = self._answers, []
+        error: KafkaError | None = None
+        if gathered:
+            self._gathered_bytes = self._crowd = 0
+            error = self._write_batch(gathered)
+        if error is not None:
+            self._last_end = self._gathered_at
+            self._ends = {
+                subject: end for subject, end in self._ends.items() if end <= self._last_end
+            }
+        partition = self._partition
+        if self._ends and partition.high_watermark >= self._last_end:
+            self._ends.clear()
+        for end, deferred, value in answers:
+            if error is not None and end > self._gathered_at:
+                deferred.fail(error)
+            elif end <= partition.high_watermark:
+                settle(deferred, value)
+            else:
+                self._uncommitted.hold(end, deferred, value)
+
+    def _write_batch(self, gathered: Sequence[RecordItem]) -> KafkaError | None:
+        """What those who wait for it must be told, if that is an error."""
         try:
             offset = self._append_batch(gathered)
         except KafkaError as failure:
             error = as_coordinator(failure)
             logger.error(
-                "%s: changes could not be written and are forgotten, %d clients are told: %s",
+                "%s: changes could not be written and are forgotten, their clients are told: %s",
                 self._partition.id,
-                len(owed),
                 error,
             )
             self._break(error)
-            for deferred, _ in owed:
-                deferred.fail(error)
-            return
-        for deferred, value in owed:
-            self._release(deferred, value)
-        if offset != self._gathered_at:
-            # Kafka lets administrators write into a coordinator's topic.
-            logger.error("%s: somebody else has written into it", self._partition.id)
-            self._break(KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return error
+        if offset == self._gathered_at:
+            return None
+        # Kafka lets administrators write into a coordinator's topic.
+        logger.error("%s: somebody else has written into it", self._partition.id)
+        error = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        self._break(error)
+        committed = self._partition.high_watermark >= offset + len(gathered)
+        return None if committed else error
 
     def _append_batch(self, records: Sequence[RecordItem]) -> int:
         """The offset of the first."""
         self._gathers = False
+        self._check_epoch()
         batch = bytearray(build_batch(records, compression=self._settings.compression))
         # It is ours, with a key in every record: it need not be looked through again.
         info = self._partition.append(memoryview(batch), records[-1][0], prepared=True)
         self._gathers = True
         return info.base_offset
+
+    def _check_epoch(self) -> None:
+        if self._partition.leader_epoch != self._leader_epoch:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"loaded for leader epoch {self._leader_epoch}, "
+                f"but it is {self._partition.leader_epoch} by now",
+            )
 
     def _replay(self, records: Sequence[Record], offset: int) -> None:
         replay = self._shard.replay
@@ -226,74 +295,56 @@ class Writer:
 
     # ------------------------------------------------------------------ answers out
 
-    @property
-    def gathering(self) -> bool:
-        """Whether something has been replayed that is not written yet."""
-        return bool(self._gathered)
-
-    def reply(self, value: Any) -> Any:
+    def reply(self, value: Any, command: Any) -> Any:
         """The value, or a Deferred of it; a KafkaError is raised, or fails the Deferred."""
-        if not self._gathered and self._all_committed():
-            if isinstance(value, KafkaError):
-                try:
-                    raise value
-                finally:
-                    del value  # or the error and this frame would hold each other
-            return value
-        deferred: Deferred[Any] = Deferred()
-        self.answer(deferred, value)
-        return deferred
+        if self._ends:
+            mark = self._partition.high_watermark
+            if not self._gathered and mark >= self._last_end:
+                self._ends.clear()
+            else:
+                end = self._end_of(command)
+                gathered = self._gathered and end > self._gathered_at
+                if gathered or end > mark:
+                    deferred: Deferred[Any] = Deferred()
+                    if gathered:
+                        self._keep(end, deferred, value)
+                    else:
+                        self._uncommitted.hold(end, deferred, value)
+                    return deferred
+        if isinstance(value, KafkaError):
+            try:
+                raise value
+            finally:
+                del value  # or the error and this frame would hold each other
+        return value
 
-    def answer(self, deferred: Deferred[Any], value: Any) -> None:
-        """Give the answer as soon as it may be known."""
+    def answer(self, deferred: Deferred[Any], value: Any, command: Any) -> None:
+        """Give the answer that the command has brought to an earlier one: at the turn's end, or
+        when it may be known."""
+        if not self._entered:
+            self._enter()
+        self._keep(self._end_of(command) if self._ends else 0, deferred, value)
+
+    def _keep(self, end: int, deferred: Deferred[Any], value: Any) -> None:
+        self._answers.append((end, deferred, value))
         if self._gathered:
-            self._owed.append((deferred, value))
-        else:
-            self._release(deferred, value)
+            self._crowd += 1
+
+    def _end_of(self, command: Any) -> int:
+        """Where the high watermark must be before anything is told about the command's subject."""
+        subject = self._shard.subject(command)
+        if subject is None:
+            return self._last_end
+        ends = self._ends
+        return max(ends.get(subject, 0), ends.get(None, 0))
 
     def close(self, error: KafkaError) -> None:
         """The partition is not ours any more: what is not written will not be."""
         self._gathered.clear()
-        for deferred, _ in self._owed:
+        answers, self._answers = self._answers, []
+        for _, deferred, _ in answers:
             deferred.fail(error)
-        for deferred in tuple(self._uncommitted):
-            deferred.fail(error)
-
-    def _all_committed(self) -> bool:
-        return self._partition.high_watermark >= self._partition.log.log_end_offset
-
-    def _release(self, deferred: Deferred[Any], value: Any) -> None:
-        if self._all_committed():
-            settle(deferred, value)
-        else:
-            self._release_later(deferred, value)
-
-    def _release_later(self, deferred: Deferred[Any], value: Any) -> None:
-        """Give the answer when the high watermark has reached what is now the log's end.
-
-        Not for ever: replicas that do not follow make a commit uncertain, and the client asks anew.
-        """
-        last = self._partition.log.log_end_offset - 1
-        self._uncommitted.add(deferred)
-        timer = asyncio.get_running_loop().call_later(
-            self._settings.commit_timeout_ms / 1000,
-            lambda: end(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)),
-        )
-
-        def end(outcome: Any) -> None:
-            timer.cancel()
-            self._uncommitted.discard(deferred)
-            settle(deferred, outcome)
-
-        def committed(done: Deferred[None]) -> None:
-            try:
-                done.result()
-            except KafkaError as error:
-                end(as_coordinator(error))
-            else:
-                end(value)
-
-        self._partition.wait_committed(AppendInfo(last, last, -1, 0, False, 0)).on_done(committed)
+        self._uncommitted.close(error)
 
 
 def _stamped(records: Sequence[Record], now: Now) -> list[RecordItem]:
@@ -303,32 +354,3 @@ def _stamped(records: Sequence[Record], now: Now) -> list[RecordItem]:
 
 def _size(record: Record) -> int:
     return len(record[0]) + len(record[1] or b"") + RECORD_OVERHEAD
-
-
-def settle(deferred: Deferred[Any], value: Any) -> None:
-    """Resolve it, or fail it if the value is a KafkaError."""
-    if isinstance(value, KafkaError):
-        deferred.fail(value)
-    else:
-        deferred.resolve(value)
-
-
-_TRANSLATED = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-
-
-def as_coordinator(error: KafkaError) -> KafkaError:
-    """What a failed append means to a client of the coordinator: it did not produce anything."""
-    if isinstance(error, OutOfDescriptors):  # the log is here, and works again in a moment
-        return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
-    code = _TRANSLATED.get(error.code)
-    return error if code is None else KafkaError(code, error.message)

@@ -94,7 +94,7 @@ class Route:
 
 
 class Dispatcher:
-    """The `answer` of every connection."""
+    """Answers the requests of all connections: `answer` is what each of them calls."""
 
     def __init__(self, table: Table, services: Services) -> None:
         self._table = table
@@ -103,10 +103,10 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = Turns()
 
-    def answer(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:
+    def answer(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:  # noqa: C901 - runs for every request, without a call too many
         started = perf_counter()
         repeat: Repeat | None = connection.remembered
-        if repeat is not None and repeat.matches(frame):
+        if repeat is not None and repeat.take(frame):
             route = repeat.route
             request = Request(route.version, repeat.client_id, connection, repeat.body)
             reply = self._call(route, request, repeat.correlation_id, started)
@@ -378,7 +378,7 @@ class Dispatcher:
         try:
             length = route.encode(response, parts)
         except EncodeError as error:
-            raise _unspeakable(route, error) from None
+            raise _cannot_encode(route, error) from None
         return _with_head(route, correlation_id, length, parts)
 
     def _encode_many(self, route: Route, correlation_id: int, response: Any) -> InTurns[list[Part]]:
@@ -387,7 +387,7 @@ class Dispatcher:
         try:
             length = yield from route.response_codec.encode_in_turns(response, parts)
         except EncodeError as error:
-            raise _unspeakable(route, error) from None
+            raise _cannot_encode(route, error) from None
         return _with_head(route, correlation_id, length, parts)
 
     def _route(self, key: int, version: int) -> Route:
@@ -421,9 +421,9 @@ def _at_the_controller(
     return link.hand_on(request.body, request.api_version, lambda: function(request, services))
 
 
-def _unspeakable(route: Route, error: EncodeError) -> Hangup:
-    # A handler made something that this version cannot say. The request's effects stand,
-    # so there is no honest answer but to hang up; and it is a bug of ours, so say so.
+def _cannot_encode(route: Route, error: EncodeError) -> Hangup:
+    # A handler made a response that this version has no room for. The request has been carried
+    # out, so any error code would be wrong: close the connection. A bug of ours, so log it.
     logger.error("a %s v%d response", route.handler.spec.name, route.version, exc_info=error)
     return Hangup(f"internal error: {error}")
 

@@ -4,8 +4,8 @@ Nearly every request is a list: of topics with their partitions, of groups, of r
 entry is answered by itself, so a list of a hundred thousand can be given to its handler a few
 hundred at a time, as if it had come in as many requests, with those of others in between.
 
-What an API loses by it: entries that contradict one another (a topic named twice) are only seen as
-such within a piece. Requests that are not cut are as they always were.
+One thing is lost: entries that contradict one another (a topic named twice) are only noticed when
+they are in the same piece. Requests that are short enough are not cut and lose nothing.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ListOf:
         answers = getattr(response, self.answered)
         if self.answered_within is None:
             return len(answers)
-        return len(answers) + sum(len(getattr(it, self.answered_within)) for it in answers)
+        return len(answers) + sum(len(getattr(answer, self.answered_within)) for answer in answers)
 
 
 def split(entries: Any, within: str | None, piece: int = PIECE) -> Iterator[list[Any]]:

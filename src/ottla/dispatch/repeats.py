@@ -1,4 +1,4 @@
-"""A produce request that says what the one before it said, with other records.
+"""A produce request that repeats the one before it on its connection, with other records.
 
 A producer that writes to one partition sends the same bytes again and again: its client id, acks,
 the topic, the partition. Only the correlation id and the records differ. So a connection remembers
@@ -51,8 +51,8 @@ class Repeat:
         # of the last one
         self.correlation_id = 0
 
-    def matches(self, frame: memoryview) -> bool:
-        """Whether the frame is such a request again; if so, its records are in `body` now."""
+    def take(self, frame: memoryview) -> bool:
+        """Put the records of the frame into `body`, if it is such a request again; else False."""
         end = self._end
         try:
             kind, self.correlation_id = _unpack_start(frame)
@@ -91,7 +91,7 @@ def remember(route: Route, client_id: str | None, body: Any, frame: memoryview) 
     repeat = Repeat(route, client_id, body, kind, frame[_HEAD_AT:end].tobytes())
     # Whoever writes a length in more bytes than it needs, or something behind the records, is
     # not remembered.
-    return repeat if repeat.matches(frame) else None
+    return repeat if repeat.take(frame) else None
 
 
 def _uvarint_size(value: int) -> int:

@@ -38,7 +38,7 @@ TURN = 256
 
 
 class _Work:
-    """One request in the works."""
+    """One request that is being worked on."""
 
     __slots__ = ("_awaited", "_entries", "result", "steps")
 
@@ -83,7 +83,7 @@ class _Work:
             return self.steps.throw(error)
         return self.steps.send(value)
 
-    def when_it_can(self, go_on: Callable[[], None]) -> None:
+    def on_ready(self, go_on: Callable[[], None]) -> None:
         """Call back when what it waits for has come."""
         assert self._awaited is not None
         self._awaited.on_done(lambda _: go_on())
@@ -104,7 +104,7 @@ class Turns:
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """Requests in the works, those that wait included."""
+        """Requests that are being worked on, those that wait included."""
         return len(self._waiting) + len(self._begun) + len(self._held)
 
     def begin(
@@ -131,14 +131,14 @@ class Turns:
         return work.result
 
     def _hold(self, work: _Work) -> None:
-        def can() -> None:
+        def ready() -> None:
             if work in self._held:
                 self._held.remove(work)
                 self._begun.append(work)
                 self._go_on()
 
         self._held.add(work)
-        work.when_it_can(can)
+        work.on_ready(ready)
 
     def _go_on(self) -> None:
         if self._task is None:

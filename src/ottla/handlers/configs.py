@@ -130,8 +130,8 @@ def _shown(
         config_source=entry.source,
         is_sensitive=entry.sensitive,
         synonyms=[
-            DescribeConfigsSynonym(name=it.name, value=it.value, source=it.source)
-            for it in entry.synonyms
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in entry.synonyms
         ]
         if synonyms
         else [],
@@ -154,11 +154,11 @@ async def alter_configs(
 ) -> AlterConfigsResponse:
     resources = [
         (
-            it.resource_type,
-            it.resource_name,
-            _replacing([(config.name, config.value) for config in it.configs]),
+            resource.resource_type,
+            resource.resource_name,
+            _replacing([(config.name, config.value) for config in resource.configs]),
         )
-        for it in request.body.resources
+        for resource in request.body.resources
     ]
     return AlterConfigsResponse(
         responses=await _alter(resources, services, request.body.validate_only)
@@ -176,13 +176,16 @@ async def incremental_alter_configs(
 ) -> IncrementalAlterConfigsResponse:
     resources = [
         (
-            it.resource_type,
-            it.resource_name,
+            resource.resource_type,
+            resource.resource_name,
             _changing(
-                [(config.name, config.config_operation, config.value) for config in it.configs]
+                [
+                    (config.name, config.config_operation, config.value)
+                    for config in resource.configs
+                ]
             ),
         )
-        for it in request.body.resources
+        for resource in request.body.resources
     ]
     return IncrementalAlterConfigsResponse(
         responses=await _alter(resources, services, request.body.validate_only)

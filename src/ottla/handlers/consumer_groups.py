@@ -5,7 +5,7 @@ Versions   ConsumerGroupHeartbeat 0-1, ConsumerGroupDescribe 0-1. Version 1 of t
 Behaviour  A pattern is in RE2's syntax and is matched after the heartbeat that brings it has been
            answered: what it finds comes with one of the next.
            Without `consumer` among `group.coordinator.rebalance.protocols` both are refused with
-           UNSUPPORTED_VERSION, and clients fall back to nothing: they say so and stop.
+           UNSUPPORTED_VERSION. Clients have nothing to fall back to: they report it and stop.
 Odd        A group that does not exist, or is a classic one, is GROUP_ID_NOT_FOUND; a classic group
            that may not be upgraded is so too.
 Not done   Authorization: a pattern finds every topic.
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ottla.coordinator.group.assignors import Partitions
-from ottla.coordinator.group.consumer_commands import (
+from ottla.coordinator.group.commands import (
     ConsumerAlive,
     ConsumerHeartbeat,
     DescribeConsumerGroup,
@@ -27,7 +27,7 @@ from ottla.coordinator.group.consumer_commands import (
     NamedPartitions,
 )
 from ottla.coordinator.group.consumer_group import AWAY_EPOCH, LEFT_EPOCH
-from ottla.coordinator.group.members import check_group_id, client_at
+from ottla.coordinator.group.group import check_group_id, client_at
 from ottla.coordinator.replies import attempt, gather, then
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.pieces import ListOf
@@ -143,9 +143,9 @@ def _invalid(message: str) -> KafkaError:
 
 def _partitions(topics: Sequence[wire.TopicPartitions]) -> Partitions:
     owned: dict[TopicId, frozenset[int]] = {}
-    for it in topics:
-        topic = TopicId(it.topic_id)
-        owned[topic] = owned.get(topic, frozenset()) | frozenset(it.partitions)
+    for entry in topics:
+        topic = TopicId(entry.topic_id)
+        owned[topic] = owned.get(topic, frozenset()) | frozenset(entry.partitions)
     return owned
 
 
@@ -222,7 +222,7 @@ def _described(group: DescribedConsumerGroup, operations: bool) -> wire.Describe
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=group.assignor,
-        members=[_member(it) for it in group.members],
+        members=[_member(member) for member in group.members],
         authorized_operations=GROUP_OPERATIONS if operations else NOT_ASKED,
     )
 
@@ -247,8 +247,8 @@ def _assignment(named: Sequence[NamedPartitions]) -> wire.DescribedAssignment:
     return wire.DescribedAssignment(
         topic_partitions=[
             wire.DescribedTopicPartitions(
-                topic_id=it.topic_id, topic_name=it.topic, partitions=list(it.partitions)
+                topic_id=topic.topic_id, topic_name=topic.topic, partitions=list(topic.partitions)
             )
-            for it in named
+            for topic in named
         ]
     )

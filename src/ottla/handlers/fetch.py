@@ -448,7 +448,7 @@ def _respond_some(
         if session is not None:
             wanted = session.partitions.get(key)
             size = _size(part)
-            news = wanted is None or wanted.news(
+            news = wanted is None or wanted.note_told(
                 size > 0, part.error_code, part.high_watermark, part.log_start_offset
             )
             if size and wanted is not None:
@@ -525,7 +525,7 @@ def _answer_many(
     return _response(plan, by_topic)
 
 
-def _wait_for_many(
+def _wait_for_many(  # noqa: C901 - each way out gives back what was taken, in sight of the others
     plan: Plan, services: Services, deadline: float, reading: Reading, next_try: InTurns[Any]
 ) -> InTurns[Deferred[Any] | None]:
     """A Deferred of the next try, when enough was appended or time is up; None for no reason, or

@@ -67,10 +67,10 @@ def offset_commit(
     body = request.body
     refused: dict[int, ErrorCode] = {}  # by position among all partitions of the request
     commits: list[PartitionCommit] = []
-    for it in body.topics:
-        topic = _find(request, services, it.name, it.topic_id)
+    for requested in body.topics:
+        topic = _find(request, services, requested.name, requested.topic_id)
         count = 0 if topic is None else len(topic.partitions)
-        for partition in it.partitions:
+        for partition in requested.partitions:
             index = partition.partition_index
             if topic is None or not 0 <= index < count:
                 refused[len(refused) + len(commits)] = _unknown(request, topic)
@@ -214,13 +214,13 @@ def offset_fetch(
     by_id = request.api_version >= BY_ID
     asked = _asked(request)
     commands = []
-    for it in asked:
+    for group in asked:
         topics = None
-        if it.topics is not None:
+        if group.topics is not None:
             found = []
-            for name, topic_id, partitions in it.topics:
+            for name, topic_id, partitions in group.topics:
                 if by_id:
-                    name = image.topic_names.get(TopicId(topic_id), "")  # noqa: PLW2901
+                    name = image.topic_names.get(TopicId(topic_id), "")  # noqa: PLW2901 - the name that the id stands for
                 topic = image.topics.get(name)
                 if by_id and topic is None:
                     continue
@@ -228,7 +228,9 @@ def offset_fetch(
                 found.append(FetchTopic(name, tuple(partitions), known_id))
             topics = tuple(found)
         commands.append(
-            FetchOffsets(it.group_id, topics, it.member_id, it.epoch, request.body.require_stable)
+            FetchOffsets(
+                group.group_id, topics, group.member_id, group.epoch, request.body.require_stable
+            )
         )
 
     def done(
@@ -244,14 +246,16 @@ def _asked(request: Request[wire.OffsetFetchRequest]) -> list[_Asked]:
     if request.api_version >= MANY_GROUPS:
         return [
             _Asked(
-                it.group_id,
+                group.group_id,
                 None
-                if it.topics is None
-                else [(topic.name, topic.topic_id, topic.partition_indexes) for topic in it.topics],
-                it.member_id,
-                it.member_epoch,
+                if group.topics is None
+                else [
+                    (topic.name, topic.topic_id, topic.partition_indexes) for topic in group.topics
+                ],
+                group.member_id,
+                group.member_epoch,
             )
-            for it in body.groups
+            for group in body.groups
         ]
     topics = None
     if body.topics is not None:
@@ -274,7 +278,7 @@ def _fetched(
         code = reply.code
         each = request.api_version < ERROR_OF_WHOLE_SINCE
         reply = [
-            FetchedTopic(name, [FetchedPartition(it, None, code) for it in partitions])
+            FetchedTopic(name, [FetchedPartition(index, None, code) for index in partitions])
             for name, _, partitions in (asked.topics or () if each else ())
         ]
     return wire.OffsetFetchResponse(
@@ -284,13 +288,17 @@ def _fetched(
                 name=topic.topic,
                 partitions=[
                     wire.OffsetFetchResponsePartition(
-                        partition_index=it.partition,
-                        committed_offset=it.committed.offset if it.committed else NOTHING,
-                        committed_leader_epoch=it.committed.leader_epoch if it.committed else -1,
-                        metadata=it.committed.metadata if it.committed else "",
-                        error_code=it.error,
+                        partition_index=partition.partition,
+                        committed_offset=partition.committed.offset
+                        if partition.committed
+                        else NOTHING,
+                        committed_leader_epoch=partition.committed.leader_epoch
+                        if partition.committed
+                        else -1,
+                        metadata=partition.committed.metadata if partition.committed else "",
+                        error_code=partition.error,
                     )
-                    for it in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in reply
@@ -309,13 +317,15 @@ def _fetched_group(
             group_id=asked.group_id, topics=[], error_code=reply.code
         )
     if request.api_version < BY_ID:
-        topics = [_fetched_topic(it.topic, ZERO_TOPIC_ID, it.partitions) for it in reply]
+        topics = [
+            _fetched_topic(fetched.topic, ZERO_TOPIC_ID, fetched.partitions) for fetched in reply
+        ]
     else:
         answers: dict[bytes, wire.OffsetFetchResponseTopics] = {}
-        for it in reply:
-            topic = known.get(it.topic)
+        for fetched in reply:
+            topic = known.get(fetched.topic)
             if topic is not None:
-                answers[topic.id] = _fetched_topic("", topic.id, it.partitions)
+                answers[topic.id] = _fetched_topic("", topic.id, fetched.partitions)
         for _, topic_id, partitions in asked.topics or ():
             # Not in the reply: a topic that does not exist, or that has gone meanwhile.
             if topic_id not in answers:
@@ -334,13 +344,15 @@ def _fetched_topic(
         topic_id=topic_id,
         partitions=[
             wire.OffsetFetchResponsePartitions(
-                partition_index=it.partition,
-                committed_offset=it.committed.offset if it.committed else NOTHING,
-                committed_leader_epoch=it.committed.leader_epoch if it.committed else -1,
-                metadata=it.committed.metadata if it.committed else "",
-                error_code=it.error,
+                partition_index=partition.partition,
+                committed_offset=partition.committed.offset if partition.committed else NOTHING,
+                committed_leader_epoch=partition.committed.leader_epoch
+                if partition.committed
+                else -1,
+                metadata=partition.committed.metadata if partition.committed else "",
+                error_code=partition.error,
             )
-            for it in partitions
+            for partition in partitions
         ],
     )
 
@@ -382,10 +394,10 @@ def offset_delete(
                     name=topic.name,
                     partitions=[
                         wire.OffsetDeleteResponsePartition(
-                            partition_index=it.partition_index,
-                            error_code=codes.get((topic.name, it.partition_index), unknown),
+                            partition_index=partition.partition_index,
+                            error_code=codes.get((topic.name, partition.partition_index), unknown),
                         )
-                        for it in topic.partitions
+                        for partition in topic.partitions
                     ],
                 )
                 for topic in body.topics

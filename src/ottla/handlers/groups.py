@@ -5,7 +5,8 @@ Versions   FindCoordinator 0-6, JoinGroup 0-9, Heartbeat 0-4, LeaveGroup 0-5, Sy
 Behaviour  FindCoordinator makes the offsets topic when it is asked for the first time. Kafka
            answers that COORDINATOR_NOT_AVAILABLE and makes it meanwhile; we make it and answer,
            which spares the client a retry.
-           JoinGroup and SyncGroup are answered when the group has got there. Other requests on the
+           JoinGroup and SyncGroup are answered when all members have joined, and when the leader
+           has sent its assignment. Other requests on the
            same connection are handled meanwhile; their answers wait their turn.
            What is refused with a member's id in hand (MEMBER_ID_REQUIRED) says it in the answer.
 Odd        DescribeGroups knows classic groups only. Up to version 5 an unknown group is no error
@@ -13,7 +14,7 @@ Odd        DescribeGroups knows classic groups only. Up to version 5 an unknown 
            Up to version 2 LeaveGroup is for one member, whose error is the answer's.
 Not done   Transaction coordinators: a transactional id is answered with
            TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients take as final; with a retriable
-           code a transactional producer would wait for ever without a word.
+           code a transactional producer would wait for ever without an error.
 See        KIP-62, KIP-345, KIP-394, KIP-430, KIP-518, KIP-559, KIP-699, KIP-800, KIP-814, KIP-848,
            KIP-1043
 """
@@ -35,7 +36,7 @@ from ottla.coordinator.group.commands import (
     Sync,
     Synced,
 )
-from ottla.coordinator.group.members import client_at
+from ottla.coordinator.group.group import client_at
 from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.coordinator.replies import then
 from ottla.dispatch.context import Request, Services
@@ -48,7 +49,7 @@ from ottla.protocol.messages import groups as wire
 from ottla.runtime.waiters import Deferred
 
 MANY_KEYS = 4
-GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
+GROUP_KEY, TRANSACTION_KEY = 0, 1
 
 REBALANCE_TIMEOUT_SINCE = 1
 ID_REQUIRED_SINCE = 4
@@ -161,7 +162,7 @@ def join_group(
         body.session_timeout_ms,
         body.rebalance_timeout_ms if has_timeout else body.session_timeout_ms,
         body.protocol_type,
-        tuple((it.name, it.metadata) for it in body.protocols),
+        tuple((protocol.name, protocol.metadata) for protocol in body.protocols),
         id_required=version >= ID_REQUIRED_SINCE,
         can_skip_assignment=version >= SKIP_ASSIGNMENT_SINCE,
         reason=body.reason,
@@ -183,9 +184,11 @@ def _joined(request: Request[wire.JoinGroupRequest], reply: Joined) -> wire.Join
         member_id=reply.member_id,
         members=[
             wire.JoinGroupResponseMember(
-                member_id=it.member_id, group_instance_id=it.instance_id, metadata=it.metadata
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata,
             )
-            for it in reply.members
+            for member in reply.members
         ],
     )
 
@@ -215,7 +218,7 @@ def sync_group(
         body.generation_id,
         body.protocol_type,
         body.protocol_name,
-        tuple((it.member_id, it.assignment) for it in body.assignments),
+        tuple((member.member_id, member.assignment) for member in body.assignments),
     )
     return then(services.groups.sync(command), _synced)
 
@@ -247,15 +250,13 @@ def heartbeat(
             Heartbeat(body.group_id, body.member_id, body.group_instance_id, body.generation_id)
         )
     except KafkaError as error:
-        # A rebalance is announced in this way: an answer like any other, and no failure.
+        # How a member learns that it is a member no longer: not counted as a failure.
         return wire.HeartbeatResponse(error_code=error.code)
-    if reply is None:
-        return wire.HeartbeatResponse()
     return then(reply, _alive)
 
 
-def _alive(_: None) -> wire.HeartbeatResponse:
-    return wire.HeartbeatResponse()
+def _alive(code: ErrorCode) -> wire.HeartbeatResponse:
+    return wire.HeartbeatResponse(error_code=code)
 
 
 def _leave_failed(
@@ -276,7 +277,10 @@ def leave_group(
     body = request.body
     many = request.api_version >= MANY_LEAVERS_SINCE
     leavers = (
-        tuple(Leaver(it.member_id, it.group_instance_id, it.reason) for it in body.members)
+        tuple(
+            Leaver(leaver.member_id, leaver.group_instance_id, leaver.reason)
+            for leaver in body.members
+        )
         if many
         else (Leaver(body.member_id),)
     )
@@ -287,9 +291,11 @@ def leave_group(
         return wire.LeaveGroupResponse(
             members=[
                 wire.MemberResponse(
-                    member_id=it.member_id, group_instance_id=it.instance_id, error_code=code
+                    member_id=leaver.member_id,
+                    group_instance_id=leaver.instance_id,
+                    error_code=code,
                 )
-                for it, code in zip(leavers, codes, strict=True)
+                for leaver, code in zip(leavers, codes, strict=True)
             ]
         )
 
@@ -354,14 +360,14 @@ def _described(
         protocol_data=group.protocol_name,
         members=[
             wire.DescribedGroupMember(
-                member_id=it.member_id,
-                group_instance_id=it.instance_id,
-                client_id=it.client_id,
-                client_host=it.client_host,
-                member_metadata=it.metadata,
-                member_assignment=it.assignment,
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
             )
-            for it in group.members
+            for member in group.members
         ],
         authorized_operations=_operations(request),
     )
@@ -396,12 +402,12 @@ def _listed(groups: Sequence[ListedGroup]) -> wire.ListGroupsResponse:
     return wire.ListGroupsResponse(
         groups=[
             wire.ListedGroup(
-                group_id=it.group_id,
-                protocol_type=it.protocol_type,
-                group_state=it.state,
-                group_type=it.type,
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state,
+                group_type=group.type,
             )
-            for it in groups
+            for group in groups
         ]
     )
 

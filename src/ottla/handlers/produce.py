@@ -42,11 +42,10 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from ottla.records import walker
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import ChildDied, NoChild
-from ottla.storage.validate import IN_A_THREAD, RecordsRejected, TakesLong, prepare
+from ottla.storage.validate import RecordsRejected, TakesLong, in_a_thread, prepare
 
 BY_ID = 13
 OLDEST_SERVED = 3
@@ -82,7 +81,7 @@ def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceR
     failure=_all_failed,
     pieces=ListOf("topic_data", "responses", "partition_data", "partition_responses", changes=True),
 )
-def produce(
+def produce(  # noqa: C901, PLR0912 - runs for every batch, without a call too many
     request: Request[ProduceRequest], services: Services
 ) -> ProduceResponse | Deferred[ProduceResponse] | Coroutine[Any, Any, Any] | None:
     body = request.body
@@ -271,10 +270,11 @@ async def _append_slowly(
 async def _prepared(records: bytes, partition: Partition, services: Services) -> bytes:
     """In a thread, where native code lets go of the interpreter; in a child process otherwise."""
     workers, config, now_ms = services.workers, partition.log.config, services.clock.now_ms()
-    if walker.NATIVE:
+    limits = in_a_thread()
+    if limits is not None:
         try:
             return await workers.run_native(
-                prepare, records, config, now_ms, partition=partition.id, limits=IN_A_THREAD
+                prepare, records, config, now_ms, partition=partition.id, limits=limits
             )
         except TakesLong:
             pass

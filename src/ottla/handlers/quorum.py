@@ -47,13 +47,15 @@ def describe_quorum(
     request: Request[DescribeQuorumRequest], services: Services
 ) -> DescribeQuorumResponse:
     asked = [
-        (topic.topic_name, [it.partition_index for it in topic.partitions])
+        (topic.topic_name, [partition.partition_index for partition in topic.partitions])
         for topic in request.body.topics
     ]
     if asked != [(CLUSTER_METADATA_TOPIC, [0])]:
         return DescribeQuorumResponse(
             topics=[
-                QuorumTopic(topic_name=name, partitions=[_unknown(it) for it in partitions])
+                QuorumTopic(
+                    topic_name=name, partitions=[_unknown(partition) for partition in partitions]
+                )
                 for name, partitions in asked
             ]
         )
@@ -96,9 +98,9 @@ def _metadata(controller: Broker, services: Services) -> QuorumPartition:
         high_watermark=image.revision,
         current_voters=[leader],
         observers=[
-            QuorumReplica(replica_id=it, log_end_offset=UNKNOWN)
-            for it in sorted(image.brokers)
-            if it != controller.id
+            QuorumReplica(replica_id=broker_id, log_end_offset=UNKNOWN)
+            for broker_id in sorted(image.brokers)
+            if broker_id != controller.id
         ],
     )
 
@@ -107,7 +109,7 @@ def _node(controller: Broker) -> QuorumNode:
     return QuorumNode(
         node_id=controller.id,
         listeners=[
-            QuorumListener(name=it.listener, host=it.host, port=it.port)
-            for it in controller.endpoints.values()
+            QuorumListener(name=endpoint.listener, host=endpoint.host, port=endpoint.port)
+            for endpoint in controller.endpoints.values()
         ],
     )

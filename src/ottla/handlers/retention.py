@@ -86,10 +86,10 @@ async def _explained(services: Services, topic: Topic, index: int) -> ExplainedP
         log_start_offset=log.log_start_offset,
         high_watermark=log.high_watermark,
         log_end_offset=log.log_end_offset,
-        segments=[_segment(it) for it in explanation.segments],
+        segments=[_segment(segment) for segment in explanation.segments],
         holds=[
-            ExplainedHold(group=it.group, offset=_or_minus_one(it.offset))
-            for it in explanation.holds
+            ExplainedHold(group=hold.group, offset=_or_minus_one(hold.offset))
+            for hold in explanation.holds
         ],
     )
 
@@ -99,19 +99,19 @@ def _remember_ages(segments: list[Segment]) -> None:
         segment.remember_age()
 
 
-def _segment(it: SegmentFate) -> ExplainedSegment:
+def _segment(segment: SegmentFate) -> ExplainedSegment:
     return ExplainedSegment(
-        base_offset=it.base_offset,
-        end_offset=it.end_offset,
-        size=it.size,
-        is_active=it.is_active,
-        newest_ms=it.age.newest_ms,
-        since_ms=it.age.since_ms,
-        rolls_ms=_or_minus_one(it.rolls_ms),
-        rule=it.fate.rule.value,
-        due_ms=_or_minus_one(it.fate.due_ms),
-        unheld_ms=_or_minus_one(it.fate.unheld_ms),
-        behind=_or_minus_one(it.fate.behind),
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size=segment.size,
+        is_active=segment.is_active,
+        newest_ms=segment.age.newest_ms,
+        since_ms=segment.age.since_ms,
+        rolls_ms=_or_minus_one(segment.rolls_ms),
+        rule=segment.fate.rule.value,
+        due_ms=_or_minus_one(segment.fate.due_ms),
+        unheld_ms=_or_minus_one(segment.fate.unheld_ms),
+        behind=_or_minus_one(segment.fate.behind),
     )
 
 

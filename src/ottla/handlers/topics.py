@@ -68,7 +68,10 @@ async def create_topics(
             name=topic.name,
             partitions=topic.num_partitions,
             replication_factor=topic.replication_factor,
-            assignments=[(it.partition_index, it.broker_ids) for it in topic.assignments],
+            assignments=[
+                (assignment.partition_index, assignment.broker_ids)
+                for assignment in topic.assignments
+            ],
             config={config.name: config.value for config in topic.configs},
         )
         for topic in body.topics

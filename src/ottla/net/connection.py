@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.net.flow import ReceiveMemory
 from ottla.net.frame import Buffer, FrameError, FrameReader
+from ottla.net.traffic import Traffic
 from ottla.runtime.files import FileRegion
 from ottla.runtime.logs import RateLimit
 from ottla.runtime.page_cache import PageCache
@@ -77,12 +78,10 @@ class Host(Protocol):
     scratch: memoryview
     frame_limit: int
     memory: ReceiveMemory
+    traffic: Traffic
     answer: Answer
     complaints: RateLimit
 
-    def busy(self, connection: Connection) -> None: ...
-    def crowded(self, connection: Connection) -> bool: ...
-    def send_soon(self, connection: Connection) -> None: ...
     def closed(self, connection: Connection) -> None: ...
     def run_blocking(self, work: Callable[[], None]) -> asyncio.Future[None]: ...
 
@@ -104,6 +103,7 @@ class Connection:
         "_slots",
         "_sock",
         "_starving",
+        "_traffic",
         "_writing",
         "client",
         "last_active",
@@ -117,6 +117,7 @@ class Connection:
     def __init__(self, host: Host, sock: socket.socket, peer: str, listener: str) -> None:
         # for the life of the connection
         self._host = host
+        self._traffic = host.traffic
         self._sock = sock
         self._fd = sock.fileno()
         self.peer = peer
@@ -201,7 +202,7 @@ class Connection:
             self._answering_failed(error)
             return
         if self._fd >= 0:
-            self._host.busy(self)
+            self._traffic.answered(self)
 
     def _serve(self) -> None:
         """Answer the whole frames there are, as far as back-pressure and fairness allow."""
@@ -228,7 +229,7 @@ class Connection:
         except Exception as error:
             self._answering_failed(error)
             return
-        self._host.busy(self)
+        self._traffic.answered(self)
         if frames.settle():
             self._starving = False
             self._read(not self._backlog)
@@ -240,8 +241,8 @@ class Connection:
     def _give(self, reply: Reply | Deferred[Reply]) -> None:
         """An answer on its way, now or in its turn."""
         if type(reply) is list and not self._slots:
-            if self._host.crowded(self):
-                self._send_soon(reply)
+            if self._traffic.in_crowd(self):
+                self._gather(reply)
             else:
                 self._send(reply)
         elif reply is not None:
@@ -272,7 +273,7 @@ class Connection:
             self._serve()
 
     def _resume_soon(self) -> None:
-        """Not at once: somebody else is still at work, perhaps on this very connection."""
+        """Not at once: the caller may still be at work on this very connection."""
         if self._backlog and not self._exclusive and not self._paused:
             self._host.loop.call_soon(self._resume)
 
@@ -324,11 +325,11 @@ class Connection:
         else:
             self._queue(parts)
 
-    def _send_soon(self, parts: Sequence[Part]) -> None:
+    def _gather(self, parts: Sequence[Part]) -> None:
         """Send with the answers of others, when the turn of the loop ends."""
         out = self._out
         if not out:
-            self._host.send_soon(self)
+            self._traffic.gather(self)
             if len(parts) == 1 and len(parts[0]) <= OUT_LIMIT:  # the common answer
                 out.append(parts[0])
                 return
@@ -456,7 +457,7 @@ class Connection:
     def _send_region(self, region: FileRegion) -> int:
         length = min(region.length, SENDFILE_CHUNK)
         if self._loaded:
-            # Sent whatever is said of the page cache now, or this would never end where a file
+            # Sent whether or not the page cache has it now, or this would never end where a file
             # system keeps its pages elsewhere, or where the file has become shorter.
             self._loaded = False
         elif not is_resident(region, length):

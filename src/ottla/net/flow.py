@@ -1,4 +1,4 @@
-"""How much memory strangers may make us hold.
+"""How much memory clients may make the broker hold with unfinished requests.
 
 `ReceiveMemory` lends buffers to connections that are in the middle of a frame. All of them
 together get `limit` bytes. When that is used up, connections that want more wait, unread, while

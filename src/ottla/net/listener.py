@@ -1,8 +1,8 @@
 """Listening sockets, the connections they accept, and the limits on both.
 
 One `Listeners` per broker owns everything that connections share: the scratch buffer, the memory
-for partial frames, the connection table. Its once-a-second sweep closes what has been idle too
-long and makes room when memory is short.
+for partial frames, the rules about their traffic, the connection table. Its once-a-second sweep
+closes what has been idle too long and makes room when memory is short.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections import Counter as Tally
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from time import perf_counter
 
 from ottla.net.connection import Answer, Connection
 from ottla.net.flow import ReceiveMemory
+from ottla.net.traffic import Traffic
 from ottla.runtime.clock import Clock
 from ottla.runtime.logs import RateLimit
 
@@ -29,14 +29,6 @@ ACCEPT_BURST = 64
 # When descriptors run out the listening socket stays readable: look away for this long.
 ACCEPT_PAUSE = 1.0
 SWEEP_INTERVAL = 1.0
-# How long to look for the next request before sleeping; see `Listeners.busy`.
-SPIN_SECONDS = 200e-6
-# A crowd is so many clients in so long, and so little time between one and the next; see
-# `Listeners.crowded`. So many of them are answered together.
-CROWD = 8
-COUNT_SECONDS = 1e-3
-CROWD_SECONDS = 100e-6
-TOGETHER = 32
 DISK_THREADS = 4
 
 
@@ -75,6 +67,7 @@ class Listeners:
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self.frame_limit = limits.frame_bytes
         self.memory = ReceiveMemory(limits.receive_memory)
+        self.traffic = Traffic(self.loop.call_soon)
         self.answer = answer
         self.complaints = RateLimit(logger, clock)
         # ours
@@ -84,14 +77,6 @@ class Listeners:
         self.bytes_out = 0
         self.limits = limits  # may be replaced: the limits on connections are dynamic
         self._per_ip: Tally[str] = Tally()
-        self._spinning = False
-        self._spin_until = 0.0
-        self._last_busy = 0.0
-        self._last_served: Connection | None = None
-        self._clients = 0  # answered in the last period
-        self._counted: set[Connection] = set()  # those of the present one
-        self._counting_since = 0.0
-        self._sending: list[Connection] = []  # they have gathered answers
         self._sockets: list[tuple[socket.socket, str]] = []
         self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="disk-read")
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL, self._sweep)
@@ -181,9 +166,7 @@ class Listeners:
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self._counted.discard(connection)
-        if connection is self._last_served:
-            self._last_served = None
+        self.traffic.forget(connection)
         self.bytes_in += connection.received_bytes
         self.bytes_out += connection.sent_bytes
         ip = connection.peer.rpartition(":")[0].strip("[]")
@@ -196,61 +179,6 @@ class Listeners:
         received = self.bytes_in + sum(c.received_bytes for c in self.connections)
         sent = self.bytes_out + sum(c.sent_bytes for c in self.connections)
         return received, sent
-
-    def busy(self, connection: Connection) -> None:
-        """`connection` was just answered: its next request may be on its way.
-
-        A process that sleeps takes tens of microseconds to be woken, more than answering a small
-        request takes. So while one client sends its requests one by one, each as soon as it has
-        its answer, the loop looks again for `SPIN_SECONDS` instead of going to sleep. Several
-        busy clients keep the loop awake anyway, and a quiet broker uses no processor.
-        """
-        now = perf_counter()
-        if connection is self._last_served and now - self._last_busy < SPIN_SECONDS:
-            self._spin_until = now + SPIN_SECONDS
-            if not self._spinning:
-                self._spinning = True
-                self.loop.call_soon(self._spin)
-        else:
-            self._last_served = connection
-        self._last_busy = now
-        if now - self._counting_since > COUNT_SECONDS:
-            self._clients = len(self._counted)
-            self._counted.clear()
-            self._counting_since = now
-        self._counted.add(connection)
-
-    def crowded(self, connection: Connection) -> bool:
-        """Whether many clients ask at the same time, and one was answered just now.
-
-        On one machine `send(2)` to a client that sleeps takes three times as long as to one that
-        is awake. So the answers of a crowd leave together when the loop's turn ends. A few clients
-        are better off when each can go on while the next is being served.
-        """
-        return (
-            self._clients >= CROWD
-            and perf_counter() - self._last_busy < CROWD_SECONDS
-            and connection is not self._last_served
-        )
-
-    def send_soon(self, connection: Connection) -> None:
-        """Have it send what it has gathered when the turn ends."""
-        if len(self._sending) >= TOGETHER:
-            self._send_gathered()
-        if not self._sending:
-            self.loop.call_soon(self._send_gathered)
-        self._sending.append(connection)
-
-    def _send_gathered(self) -> None:
-        sending, self._sending = self._sending, []
-        for connection in sending:
-            connection.send_gathered()
-
-    def _spin(self) -> None:
-        if perf_counter() < self._spin_until:
-            self.loop.call_soon(self._spin)
-        else:
-            self._spinning = False
 
     def run_blocking(self, work: Callable[[], None]) -> asyncio.Future[None]:
         return self.loop.run_in_executor(self._disk, work)

@@ -5,7 +5,7 @@
         ends = cluster.ends(partitions_of(topics.values()))
 
 The driver asks it before every micro-batch and a task when it cannot go on reading. It stands on
-`ottla.client.groups`, which speaks for itself and loads no librdkafka: the processes in which
+`ottla.client.router`, which speaks for itself and loads no librdkafka: the processes in which
 Spark plans are short-lived.
 
 One rule sets it apart from what it stands on. Whatever passes by itself (nobody listens, a
@@ -22,17 +22,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from ottla.client.descriptions import OffsetInfo
-from ottla.client.groups import EARLIEST, LATEST, MAX_TIMESTAMP, CommittedOffset, Groups
-from ottla.client.router import check, error_code, supports
-from ottla.client.wire import Wire
+from ottla.client.groups import CommittedOffset, Groups
+from ottla.client.retry import ABSENT, is_retriable
+from ottla.client.router import check, error_code
+from ottla.client.topic_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from ottla.client.topology import Leader
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.pipelines.source.loss import Observation
 from ottla.pipelines.source.ranges import Range
-from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.offsets import (
@@ -44,8 +45,6 @@ from ottla.records.batch import HEADER_SIZE, read_header
 
 T = TypeVar("T")
 
-_FIRST_PAUSE: Final = 0.02
-_LONGEST_PAUSE: Final = 0.5
 _TOPIC_RESOURCE: Final = 2
 
 
@@ -56,14 +55,6 @@ class Unreachable(KafkaError):
 
     def __str__(self) -> str:
         return self.message or self.code.text
-
-
-@dataclass(frozen=True, slots=True)
-class Leader:
-    """Who leads a partition (-1: nobody), and in which epoch (-1: the broker does not say)."""
-
-    node: int
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +92,12 @@ class Cluster:
         stable: bool = True,
     ) -> None:
         self._groups = Groups(bootstrap, timeout=timeout, client_id=client_id)
-        self._timeout = timeout
+        self._router = self._groups.router
         self._stable = stable
-        self._leaders: dict[TopicPartition, int] = {}
 
     @property
     def bootstrap(self) -> str:
-        return self._groups.router.bootstrap
+        return self._router.bootstrap
 
     # -- topics
 
@@ -141,35 +131,38 @@ class Cluster:
         No record that young: offset -1. A partition that does not exist is left out; one that
         is only without a leader is waited for.
         """
-        deadline = time.monotonic() + self._timeout
-        pause = _FIRST_PAUSE
+        answers = self._asked(
+            lambda: self._groups.topics.find(
+                wanted, stable=self._stable, wait_for_leader=True, wait_for_node=False
+            )
+        )
         found: dict[TopicPartition, OffsetInfo] = {}
-        missing = dict(wanted)
-        while True:
-            if any(tp not in self._leaders for tp in missing):
-                there = partitions_of(self.topics({tp.topic for tp in missing}).values())
-                missing = {tp: which for tp, which in missing.items() if tp in set(there)}
-            found |= self._asked(lambda: self._listed(missing))  # noqa: B023
-            missing = {tp: which for tp, which in missing.items() if tp not in found}
-            if not missing:
-                return found
-            if time.monotonic() + pause > deadline:
-                raise Unreachable(
-                    ErrorCode.LEADER_NOT_AVAILABLE,
-                    f"nobody leads {_names(missing)} at the moment",
+        for tp, answer in answers.items():
+            if isinstance(answer, OffsetInfo):
+                found[tp] = answer
+            elif answer.code is ErrorCode.LEADER_NOT_AVAILABLE:
+                names = ", ".join(
+                    str(each)
+                    for each, other in sorted(answers.items())
+                    if isinstance(other, KafkaError) and other.code is answer.code
                 )
-            for tp in missing:
-                self._leaders.pop(tp, None)
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+                raise Unreachable(answer.code, f"nobody leads {names} at the moment")
+            elif is_retriable(answer.code) and answer.code not in ABSENT:
+                raise Unreachable(answer.code, f"{tp} cannot be asked at the moment: {answer}")
+            elif answer.code not in ABSENT:
+                raise KafkaError(answer.code, str(tp))
+        return found
 
     def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The greatest timestamp in each log, of those whose brokers can tell."""
         wanted = dict.fromkeys(partitions, MAX_TIMESTAMP)
+        answers = self._asked(
+            lambda: self._groups.topics.find(wanted, stable=self._stable, wait_for_node=False)
+        )
         return {
-            tp: info.timestamp
-            for tp, info in self._asked(lambda: self._listed(wanted)).items()
-            if info.timestamp >= 0
+            tp: answer.timestamp
+            for tp, answer in answers.items()
+            if isinstance(answer, OffsetInfo) and answer.timestamp >= 0
         }
 
     # -- what became of a place
@@ -221,9 +214,9 @@ class Cluster:
     # -- the end
 
     def close(self) -> None:
-        """Close all connections; the next question makes new ones."""
-        self._groups.close()
-        self._leaders.clear()
+        """Close all connections and forget who leads; the next question begins anew."""
+        self._router.close()
+        self._router.topology.forget_leaders()
 
     def __enter__(self) -> Self:
         return self
@@ -241,7 +234,7 @@ class Cluster:
     def _described(self, names: list[str] | None) -> dict[str, Topic]:
         def ask() -> dict[str, Topic]:
             found: dict[str, Topic] = {}
-            for each in self._groups.router.metadata(names).topics:
+            for each in self._router.metadata(names).topics:
                 code = error_code(each.error_code)
                 if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue
@@ -261,22 +254,14 @@ class Cluster:
                 )
             return found
 
-        found = self._asked(lambda: self._groups.router.retried(ask))
-        for topic in found.values():
-            for number, leader in topic.leaders.items():
-                if leader.node >= 0:
-                    self._leaders[TopicPartition(topic.name, number)] = leader.node
-        return found
-
-    def _listed(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo]:
-        return self._groups.log_offsets(wanted, stable=self._stable, leaders=self._leaders)
+        return self._asked(lambda: self._router.retried(ask))
 
     def _settings(self, topic: str) -> dict[str, str | None]:
         names = ["retention.ms", "retention.bytes", "cleanup.policy"]
         wanted = DescribeConfigsResource(
             resource_type=_TOPIC_RESOURCE, resource_name=topic, configuration_keys=names
         )
-        [found] = self._groups.router.any().ask(DescribeConfigsRequest(resources=[wanted])).results
+        [found] = self._router.ask_any(DescribeConfigsRequest(resources=[wanted])).results
         # Who may read a topic need not be allowed to see its settings.
         return {each.name: each.value for each in found.configs} if not found.error_code else {}
 
@@ -291,11 +276,15 @@ class Cluster:
             max_bytes=HEADER_SIZE,
             topics=[FetchTopic(topic=tp.topic, partitions=[wanted])],
         )
-        for topic in self._leader(tp).ask(request).responses:
-            for each in topic.partitions:
-                check(each.error_code, str(tp))
-                if each.records and len(each.records) >= HEADER_SIZE:
-                    return read_header(each.records).base_offset
+
+        def records(answer: Any) -> Iterable[tuple[TopicPartition, int, Any]]:
+            for topic in answer.responses:
+                for each in topic.partitions:
+                    yield tp, each.error_code, each.records
+
+        found = self._router.ask_leader(tp, request, records, wait_for_node=False)
+        if found and len(found) >= HEADER_SIZE:
+            return read_header(found).base_offset
         return None
 
     def _epoch_end(self, tp: TopicPartition, epoch: int) -> int | None:
@@ -305,22 +294,19 @@ class Cluster:
             replica_id=-1,
             topics=[OffsetForLeaderTopic(topic=tp.topic, partitions=[wanted])],
         )
-        connection = self._leader(tp)
-        if not supports(connection, ApiKey.OFFSET_FOR_LEADER_EPOCH):
-            return None
-        for topic in connection.ask(request).topics:
-            for each in topic.partitions:
-                check(each.error_code, str(tp))
-                if each.end_offset >= 0:
-                    return int(each.end_offset)
-        return None
 
-    def _leader(self, tp: TopicPartition) -> Wire:
-        if tp not in self._leaders:
-            self.topics([tp.topic])
-        if tp not in self._leaders:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"nobody leads {tp} at the moment")
-        return self._groups.router.node(self._leaders[tp])
+        def ends(answer: Any) -> Iterable[tuple[TopicPartition, int, int]]:
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    yield tp, each.error_code, each.end_offset
+
+        try:
+            end = self._router.ask_leader(tp, request, ends, wait_for_node=False)
+        except KafkaError as error:
+            if error.code is ErrorCode.UNSUPPORTED_VERSION:
+                return None
+            raise
+        return end if end >= 0 else None
 
     def _asked(self, call: Callable[[], T]) -> T:
         """Ask; once more on new connections when the old ones turn out to be of no use."""
@@ -328,16 +314,12 @@ class Cluster:
             try:
                 return call()
             except KafkaError as error:
-                if not error.code.retriable and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                if not is_retriable(error.code):
                     raise
                 self.close()
                 if last or error.code is ErrorCode.REQUEST_TIMED_OUT:
                     raise Unreachable(error.code, str(error.message or error)) from None
         raise AssertionError("the last attempt returns or raises")
-
-
-def _names(partitions: Iterable[TopicPartition]) -> str:
-    return ", ".join(str(tp) for tp in sorted(partitions))
 
 
 def _whole(text: str | None) -> int | None:

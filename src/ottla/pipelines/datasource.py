@@ -62,7 +62,7 @@ class OttlaDataSource(DataSource):
         return "ottla"
 
     def schema(self) -> StructType:
-        """The columns of every topic. What is wrong in any case is said here, at `load()`.
+        """The columns of every topic. Options that cannot be right are refused here, at `load()`.
 
         Spark asks for it with the properties of a table when that is created.
         """
@@ -84,7 +84,7 @@ class OttlaDataSource(DataSource):
         _refuse_other(schema, options.columns)
         return OttlaFilteringReader(options) if options.pushdown else OttlaReader(options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name for it
         from ottla.pipelines.source.options import ReadOptions
         from ottla.pipelines.source.stream import OttlaStreamReader
 
@@ -98,7 +98,7 @@ class OttlaDataSource(DataSource):
 
         return OttlaWriter(schema, catalog.write_options(self.options), overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name for it
         from ottla.pipelines.sink.writer import OttlaStreamWriter
 
         return OttlaStreamWriter(schema, catalog.write_options(self.options), overwrite)

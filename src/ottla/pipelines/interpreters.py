@@ -111,19 +111,19 @@ def explain_not_found() -> None:
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
-    said = Py4JJavaError.__str__
-    if getattr(said, "explained", False):
+    original = Py4JJavaError.__str__
+    if getattr(original, "explained", False):
         return
 
-    def say(self: Py4JJavaError) -> str:
-        text = str(said(self))
+    def explained(self: Py4JJavaError) -> str:
+        text = str(original(self))
         if _NOT_FOUND not in text:
             return text
         spark = SparkSession.getActiveSession()
         return f"{text}\n{why_not_found(spark) if spark else _OTHER_THREAD}".rstrip()
 
-    say.explained = True  # type: ignore[attr-defined]
-    Py4JJavaError.__str__ = say
+    explained.explained = True  # type: ignore[attr-defined]
+    Py4JJavaError.__str__ = explained
 
 
 def make_active(spark: SparkSession) -> None:

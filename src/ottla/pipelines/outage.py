@@ -4,7 +4,7 @@
     outage.note("127.0.0.1:9092: Connection refused")   # at every attempt that fails
     outage.over()                                       # at the first that does not
 
-A leader that moves is found again within a second, and nothing is said of it.
+A leader that moves is found again within a second, and nothing is logged.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def options_table() -> str:
                 f"`{option.name}`",
                 _FOR.get(option.applies_to, "write"),
                 option.default,
-                _said(option),
+                _meaning(option),
             )
             for option in OPTIONS
         ),
@@ -67,7 +67,7 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def _said(option: Option) -> str:
+def _meaning(option: Option) -> str:
     if option.elsewhere:
         return f"{option.meaning}; **refused** for a stream: {option.elsewhere}"
     if option.status is Status.ACCEPTED:

@@ -53,7 +53,7 @@ _THREADS = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 _PROPERTY = re.compile(r"\s*([^\s=:#!][^\s=:]*)(?:\s*[=:]\s*|\s+)(.*?)\s*")
 
 
-def spark_session(
+def spark_session(  # noqa: C901 - one branch for each kind of Spark session there may be
     name: str | None = None,
     *,
     master: str | None = None,

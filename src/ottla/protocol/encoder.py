@@ -155,7 +155,7 @@ class _EncoderWriter:
                 )
 
     def _uuid(self, value: str, path: str) -> None:
-        # struct's "16s" would pad or cut a value of another length without a word.
+        # struct's "16s" would silently pad or cut a value of another length.
         with self._source.block(f"if len({value}) != 16:"):
             self._source.line(f"not_an_id({path!r}, {value})")
         self._pending.append(("16s", value))

@@ -92,7 +92,7 @@ def _read_client_id(buffer: memoryview, size: int) -> tuple[str | None, int]:
 
 
 def _without_client_id(buffer: memoryview) -> RequestHeader:
-    """A frame of fewer than ten bytes: a stranger's, or no request."""
+    """A frame of fewer than ten bytes: not sent by a Kafka client, or no request."""
     try:
         key, version, correlation_id = _PREFIX.unpack_from(buffer, 0)
     except struct.error as error:

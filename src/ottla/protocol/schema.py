@@ -113,7 +113,7 @@ class Field:
         return self.default is REQUIRED and self.factory is None
 
     def null_is_written(self, version: int) -> bool:
-        """Whether a tagged structure, left out, is an empty one, so that null must be said."""
+        """Whether a tagged structure left out means an empty one, so that null must be written."""
         return (
             self.type == "struct"
             and self.tag is not None

@@ -1,12 +1,12 @@
-"""Batches made from records: by tests and the command line, by coordinators for their logs, by
-recompression and compaction. Client batches are stored as they came, so this is off the hot path;
-it still does about half a million small records a second.
+"""Batches made from records: by coordinators for their logs, by recompression and compaction, by
+Spark's sink where there is no native code, by the test kit. Client batches are stored as they came,
+so this is off the hot path; it still does about half a million small records a second.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ottla.records import varint
 from ottla.records.batch import (
@@ -39,15 +39,6 @@ _pack_before = struct.Struct(">qiibI").pack  # the header's fields up to its che
 _pack_covered = struct.Struct(">hiqqqhii").pack  # and those that the checksum covers
 
 
-class NewRecord(NamedTuple):
-    """A record that has no offset yet. Any tuple of these four does as well."""
-
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: HeaderItems = ()
-
-
 class BatchBuilder:
     """Collects records and gives the batch. `size` is kept current, uncompressed, so that a caller
     can stop at its limit."""
@@ -68,7 +59,7 @@ class BatchBuilder:
         "record_count",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the fields of a batch's header, by name
         self,
         *,
         base_offset: int = 0,
@@ -140,7 +131,7 @@ class BatchBuilder:
             if first:
                 base = timestamp
                 first = False
-            if timestamp > latest:  # noqa: PLR1730 (max() costs a tenth of the loop)
+            if timestamp > latest:  # noqa: PLR1730 - max() costs a tenth of the loop
                 latest = timestamp
             delta += 1
             if headers or key is None or value is None:
@@ -179,7 +170,7 @@ class BatchBuilder:
         )
 
 
-def build_batch(
+def build_batch(  # noqa: PLR0913 - the fields of a batch's header, by name
     records: Iterable[RecordItem],
     *,
     base_offset: int = 0,
@@ -232,7 +223,7 @@ def build_single(timestamp: int, key: bytes, value: bytes) -> tuple[bytearray, B
     return batch, header
 
 
-def assemble(
+def assemble(  # noqa: PLR0913 - the fields of a batch's header, by name
     body: ReadableBuffer,
     *,
     base_offset: int,

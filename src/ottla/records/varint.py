@@ -58,10 +58,5 @@ def decode_unsigned(data: Sequence[int], position: int) -> tuple[int, int]:
     raise InvalidBatch(f"the varint at byte {position} has more than 64 bits")
 
 
-def size_of(value: int) -> int:
-    """How many bytes `encode` gives."""
-    return max(1, (((value << 1) ^ (value >> 63)).bit_length() + 6) // 7)
-
-
 SHORT: tuple[bytes, ...] = tuple(bytes((number,)) for number in range(0x80))
 """The one-byte varints by their zigzag value: `SHORT[value << 1]` for 0 <= value < 64."""

@@ -44,8 +44,8 @@ class Wanted:
     high_watermark: int = -1
     log_start_offset: int = -1
 
-    def news(self, has_records: bool, error: int, high_watermark: int, log_start: int) -> bool:
-        """Whether the client must hear of this partition; remembers what it is told."""
+    def note_told(self, has_records: bool, error: int, high_watermark: int, log_start: int) -> bool:
+        """Remember what the client is told of this partition; whether any of it is news."""
         news = has_records or error != 0
         if high_watermark != self.high_watermark:
             news = True

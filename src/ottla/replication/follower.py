@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -25,6 +25,8 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, TopicPartition
 from ottla.replication.partition import Partition
 from ottla.runtime.tasks import Tasks
+from ottla.storage.following import UnexpectedOffset
+from ottla.storage.truncation import Cut
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +91,10 @@ class Fetcher:
         leader: int,
         endpoint: LeaderEndpoint,
         config: Callable[[], BrokerConfig],
+        truncate: Callable[[Sequence[Cut]], Awaitable[None]],
     ) -> None:
         self._leader = leader
+        self._truncate = truncate
         self._endpoint = endpoint
         self._config = config
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -158,7 +162,7 @@ class Fetcher:
         self._forgotten.clear()
         self._endpoint.reset()
 
-    async def _round(self) -> None:
+    async def _round(self) -> None:  # noqa: C901 - one request, from what is wanted to what is done
         loop = asyncio.get_running_loop()
         now = loop.time()
         wanted = []
@@ -177,33 +181,75 @@ class Fetcher:
             return
         forgotten, self._forgotten = self._forgotten, {}
         answers = await self._endpoint.fetch(wanted, forgotten.values())
+        cuts: dict[Partition, Cut] = {}
         for answer in answers:
-            partition = answer.partition
-            asked = self._asked.get(partition.id)
-            if asked is None or self._partitions.get(partition.id) is not partition:
-                continue  # it has left this fetcher meanwhile
-            if asked.leader_epoch != partition.leader_epoch or partition.leading:
-                continue  # so has its leader
-            if asked.offset != partition.log.log_end_offset:
+            if not self._is_current(answer.partition):
                 continue
             try:
-                await self._take(answer)
+                cut = await self._take(answer)
             except KafkaError as error:
-                self._rest(partition, f"{error.code.name}: {error.message or error.code.text}")
+                self._rest(
+                    answer.partition, f"{error.code.name}: {error.message or error.code.text}"
+                )
+            else:
+                if cut is not None:
+                    cuts[answer.partition] = cut
+        await self._make(cuts)
 
-    async def _take(self, answer: Fetched) -> None:
+    def _is_current(self, partition: Partition) -> bool:
+        """Whether the partition is still followed here, as it was when the leader was asked."""
+        asked = self._asked.get(partition.id)
+        return (
+            asked is not None
+            and self._partitions.get(partition.id) is partition
+            and not partition.leading
+            and asked.leader_epoch == partition.leader_epoch
+            and asked.offset == partition.log.log_end_offset
+        )
+
+    async def _make(self, cuts: dict[Partition, Cut]) -> None:
+        """Cut logs, all together: so the folders' checkpoints are written once."""
+        current = {each: cut for each, cut in cuts.items() if self._is_current(each)}
+        if not current:
+            return
+        for partition in current:
+            partition.begin_truncation()
+
+        def done(_: object) -> None:
+            for partition in current:
+                partition.end_truncation()
+
+        # Who is stopped meanwhile leaves it to its end: half of it would be worse than either.
+        cutting = asyncio.ensure_future(self._truncate(list(current.values())))
+        cutting.add_done_callback(done)
+        try:
+            await asyncio.shield(cutting)
+        except KafkaError as error:
+            for partition in current:
+                self._rest(partition, f"it cannot be truncated: {error.message or error}")
+
+    async def _take(self, answer: Fetched) -> Cut | None:
+        """Append what came; or say where the log has to be cut first."""
         partition = answer.partition
         if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            await self._meet(partition)
-        elif answer.error is not ErrorCode.NONE:
+            return await self._meet(partition)
+        if answer.error is not ErrorCode.NONE:
             self._rest(partition, answer.error.name)
         elif answer.diverging_epoch != NO_LEADER_EPOCH or answer.diverging_end >= 0:
-            partition.truncate(_common_end(partition, answer))
+            return Cut(partition.id, _common_end(partition, answer))
         else:
-            partition.append_replicated(answer.records, answer.high_watermark, answer.log_start)
+            try:
+                partition.append_replicated(answer.records, answer.high_watermark, answer.log_start)
+            except UnexpectedOffset as error:
+                log = partition.log
+                if log.log_start_offset != log.log_end_offset:
+                    raise
+                # The leader's first offset lies inside of a batch, which was sent whole.
+                return Cut(partition.id, error.first_offset, fully=True)
             self._resting.pop(partition.id, None)
+        return None
 
-    async def _meet(self, partition: Partition) -> None:
+    async def _meet(self, partition: Partition) -> Cut | None:
         """The leader's log does not reach to the end of this one, or starts behind it."""
         latest = await self._endpoint.offset(partition, LATEST)
         end = partition.log.log_end_offset
@@ -211,16 +257,15 @@ class Fetcher:
             logger.warning(
                 "%s: the leader's log ends at %d, this one at %d", partition.id, latest, end
             )
-            partition.truncate(latest)
-            return
+            return Cut(partition.id, latest)
         earliest = await self._endpoint.offset(partition, EARLIEST)
         if earliest > end:
             logger.info(
                 "%s: the leader's log starts at %d; beginning there", partition.id, earliest
             )
-            partition.restart_at(earliest)
-        else:
-            self._rest(partition, ErrorCode.OFFSET_OUT_OF_RANGE.name)
+            return Cut(partition.id, earliest, fully=True)
+        self._rest(partition, ErrorCode.OFFSET_OUT_OF_RANGE.name)
+        return None
 
     def _rest(self, partition: Partition, reason: str) -> None:
         """Leave a partition alone for a while: usually the image is about to change."""

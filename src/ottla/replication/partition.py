@@ -10,7 +10,7 @@ before acknowledgement (`flush.messages`): then it follows the fsync, and so do 
 `acks=1` waits for this broker's part of that only. After
 a restart nobody knows whether the records behind the recovery point were synced, so under such a
 setting they are synced before they are shown, or acknowledged to a producer who sends them again.
-Where no descriptor was free for that, the producers who wait are told, and it is tried on.
+Where no descriptor was free for that, the producers who wait are told, and it is tried again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Partition:
     """One partition on one of the brokers that hold it: as its leader, or as a follower."""
 
     __slots__ = (
-        "_cluster", "_durability", "_flushing", "_flushing_tail", "_waiting", "_waiting_here",
+        "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail", "_truncating",
+        "_waiting", "_waiting_here",
         "appended", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log", "readable",
         "state", "topic_id", "written",
     )  # fmt: skip
@@ -90,6 +91,8 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.leading = cluster is None
         self.in_sync: InSyncReplicas | None = None  # of a leader that has followers
+        self._truncating = False
+        self._elected: tuple[PartitionState, Rules | None] | None = None  # while it is truncated
         # changes with every append
         self._flushing = False
         self._flushing_tail = False
@@ -112,15 +115,17 @@ class Partition:
     def lead(self, state: PartitionState, rules: Rules | None = None) -> None:
         """Become (or stay) leader under `state`.
 
-        With one replica the log notes a new epoch with the first record under it, not now: a broker
-        that starts with thousands of partitions would write as many files. Until then the epoch
-        begins at the log's end, and `epoch_end_offset` answers so. With followers it is noted at
-        once: they truncate by it.
+        A new epoch begins at the log's end, so that followers, who ask for theirs, are told where
+        to truncate to.
         """
+        if self._truncating:
+            self._elected = (state, rules)
+            return
         stays = self.leading and state.leader_epoch == self.leader_epoch
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.leading = True
+        self.log.begin_epoch(state.leader_epoch)
         cluster, followers = self._cluster, self.in_sync
         if cluster is None or len(state.replicas) == 1:
             self.in_sync = None
@@ -134,7 +139,6 @@ class Partition:
                 followers.confirmed(state, cluster.now_ms())
                 self._advance()
             return
-        self.log.assign_epoch(state.leader_epoch, self.log.log_end_offset)
         self.in_sync = InSyncReplicas(
             cluster.node_id,
             state,
@@ -147,6 +151,7 @@ class Partition:
     def follow(self, state: PartitionState) -> None:
         """Be a follower under `state`: whoever waits here for a leader is told."""
         led = self.leading
+        self._elected = None
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.leading = False
@@ -296,7 +301,7 @@ class Partition:
         """Take over what the leader sent, and what it knows to be safe and gone."""
         log = self.log
         if len(records):
-            log.append_replicated(records)
+            log.append_replicated(records, leader_epoch=self.leader_epoch)
             self.written = log.log_end_offset
         mark = min(high_watermark, log.log_end_offset)
         if mark > self.high_watermark:
@@ -306,17 +311,19 @@ class Partition:
         if leader_start > log.log_start_offset:
             log.advance_start(min(leader_start, self.high_watermark))
 
-    def truncate(self, offset: int) -> None:
-        """Drop what the leader does not have."""
-        self.log.truncate_to(offset)
+    def begin_truncation(self) -> None:
+        """The log is about to be cut, which takes a while: nothing is appended meanwhile, and who
+        is elected meanwhile leads when it is done."""
+        self._truncating = True
+
+    def end_truncation(self) -> None:
+        self._truncating = False
         end = self.written = self.log.log_end_offset
         if self.high_watermark > end:
             self.high_watermark = self.log.high_watermark = end
-
-    def restart_at(self, offset: int) -> None:
-        """Begin anew, empty: the leader's log starts behind the end of this one."""
-        self.log.restart_at(offset)
-        self.written = self.high_watermark = self.log.high_watermark = offset
+        elected, self._elected = self._elected, None
+        if elected is not None:
+            self.lead(*elected)
 
     def _flush(self) -> None:
         """Ask for one fsync of everything up to the log's end; appends meanwhile get the next."""
@@ -399,24 +406,12 @@ class Partition:
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch up to the given one, and where it ends; (-1, -1) if unknown."""
-        end = self.log.log_end_offset
-        if epoch == self.leader_epoch:
-            return epoch, end
-        if 0 <= epoch < self.leader_epoch:
-            noted = self.log.latest_epoch
-            if noted is None:
-                return epoch, end  # as before every entry: nothing was written under any epoch
-            if noted <= epoch:
-                return noted, end  # ours, not noted yet, begins at the end
         return self.log.epoch_end_offset(epoch)
 
     def start_epoch(self) -> int:
         """The leader epoch at the log's start; that of this leader while the log is empty."""
         epoch = self.log.epoch_for(self.log.log_start_offset)
-        if epoch is not None:
-            return epoch
-        empty = self.log.log_start_offset == self.log.log_end_offset
-        return self.leader_epoch if empty else NO_LEADER_EPOCH
+        return NO_LEADER_EPOCH if epoch is None else epoch
 
     def check_epoch(self, epoch: int) -> None:
         """Fence a client that knows another leader than us (KIP-320)."""

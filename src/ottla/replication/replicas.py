@@ -76,6 +76,8 @@ class Replicas:
         self._by_id: dict[bytes, dict[int, Partition]] = {}
         self._held: dict[TopicPartition, Partition] = {}  # these and those that it follows
         self._admitted = cluster is None
+        # The settings in force, one value for all partitions of a topic.
+        self._configs: dict[str, TopicConfig] = {}
         self._following = False  # after the first image: what is new in the next ones is new
         # New partitions without files yet.
         self._waiting: dict[TopicPartition, bool] = {}
@@ -90,7 +92,7 @@ class Replicas:
             yield from partitions.values()
 
     def by_name(self, topic: str, index: int) -> Partition:
-        """The partition, led by this broker. Raises KafkaError."""
+        """The partition, if this broker holds it. Raises KafkaError."""
         try:
             return self._by_name[topic][index]
         except KeyError:
@@ -182,12 +184,13 @@ class Replicas:
         for tp, partition in self._held.items():
             topic = self._image.topics.get(tp.topic)
             if topic is not None:
-                partition.log.config = self._config_of(topic)
+                config = self._configs[tp.topic] = self._config_of(topic)
+                partition.log.config = config
                 self._assign_role(topic, tp, partition)
 
     def _update(self, topic: Topic, known: int) -> None:
         """Follow a topic of which the first `known` partitions existed before."""
-        config = self._config_of(topic)
+        config = self._configs[topic.name] = self._config_of(topic)
         self._by_id[topic.id] = self._by_name.setdefault(topic.name, {})
         for index, state in enumerate(topic.partitions):
             if self._node_id not in state.replicas:
@@ -230,7 +233,7 @@ class Replicas:
     def _make(self, topic: Topic, tp: TopicPartition, *, is_new: bool) -> Partition | None:
         """The partition over its log, which is created if there is none. None: it is offline."""
         try:
-            log = self._logs.create(tp, topic.id, self._config_of(topic), is_new=is_new)
+            log = self._logs.create(tp, topic.id, self._configs[topic.name], is_new=is_new)
         except OutOfDescriptors:
             self._waiting[tp] = is_new
             self._make_later(SHORTAGE_PAUSE)
@@ -279,6 +282,7 @@ class Replicas:
     def _remove(self, topic: Topic) -> None:
         self._by_name.pop(topic.name, None)
         self._by_id.pop(topic.id, None)
+        self._configs.pop(topic.name, None)
         partitions = []
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)

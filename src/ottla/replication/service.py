@@ -7,7 +7,7 @@ a partition the partition table says (`replicas.py`), following the image.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from ottla.cluster.registry import Registry
 from ottla.config.broker import BrokerConfig
@@ -19,6 +19,7 @@ from ottla.replication.remote import Peers, RemoteLeader
 from ottla.replication.replicas import Replicas
 from ottla.runtime.clock import Clock
 from ottla.runtime.tasks import Tasks
+from ottla.storage.truncation import Cut
 
 NO_REGISTRATION = -1
 
@@ -35,6 +36,7 @@ class Replication:
         config: Callable[[], BrokerConfig],
         tasks: Tasks,
         peers: Peers,
+        truncate: Callable[[Sequence[Cut]], Awaitable[None]],
     ) -> None:
         self.node_id = node_id
         self.broker_epoch = NO_REGISTRATION
@@ -43,6 +45,7 @@ class Replication:
         self._config = config
         self._tasks = tasks
         self._peers = peers
+        self._truncate = truncate
         self._updates = IsrUpdates(registry, node_id, lambda: self.broker_epoch, tasks)
         self._fetchers: dict[int, Fetcher] = {}  # by the leader they fetch from
         self._followed: dict[TopicPartition, int] = {}
@@ -84,7 +87,7 @@ class Replication:
                 lambda: self.broker_epoch,
                 self._config,
             )
-            fetcher = Fetcher(leader, endpoint, self._config)
+            fetcher = Fetcher(leader, endpoint, self._config, self._truncate)
             self._fetchers[leader] = fetcher
             fetcher.start(self._tasks)
         self._followed[partition.id] = leader

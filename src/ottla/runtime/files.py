@@ -123,7 +123,10 @@ class FileSystem(Protocol):
     def size(self, path: str) -> int: ...
     def mtime_ms(self, path: str) -> int: ...
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None: ...
-    def makedirs(self, path: str) -> None: ...
+    def makedirs(self, path: str) -> bool:
+        """Make the folder and those above it; False when it is there already."""
+        ...
+
     def rename(self, source: str, target: str) -> None:
         """Atomic; replaces a file at `target`."""
         ...
@@ -273,8 +276,16 @@ class OsFileSystem:
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
         os.utime(path, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
 
-    def makedirs(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+    def makedirs(self, path: str) -> bool:
+        try:
+            os.mkdir(path)
+        except FileNotFoundError:
+            os.makedirs(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+            return False
+        return True
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -286,8 +297,22 @@ class OsFileSystem:
         shutil.rmtree(path)
 
     def read_bytes(self, path: str) -> bytes:
-        with open(path, "rb") as file:
-            return file.read()
+        # Not with open(): for a small file its buffer and its questions are most of the work.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            data = os.read(fd, size + 1)
+            if len(data) == size:
+                return data
+            parts = [data]  # longer than a read may be, or it grows or shrinks meanwhile
+            while data := os.read(fd, 1 << 20):
+                parts.append(data)
+            return b"".join(parts)
+        except OSError as error:
+            error.filename = path
+            raise
+        finally:
+            os.close(fd)
 
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = f"{path}.tmp"

@@ -1,7 +1,7 @@
 """One line per event that an operator cares about.
 
 Every module logs to `logging.getLogger(__name__)`; `setup` decides once how a line looks. Events
-that a stranger on the network can cause as often as he likes go through `RateLimit`, so that a
+that anybody on the network can cause as often as they like go through `RateLimit`, so that a
 hostile client cannot fill the disk with our own log.
 """
 
@@ -22,11 +22,11 @@ class HumanFormatter(logging.Formatter):
     """`2026-01-31 12:00:00,123 WARNING storage.log: message`"""
 
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(room)s: %(message)s")
+        super().__init__("%(asctime)s %(levelname)-7s %(package)s: %(message)s")
         self._second = -1
         self._second_text = ""
 
-    def formatTime(  # noqa: N802 (logging's own name)
+    def formatTime(  # noqa: N802 - logging's own name
         self, record: logging.LogRecord, datefmt: str | None = None
     ) -> str:
         second = int(record.created)
@@ -36,7 +36,7 @@ class HumanFormatter(logging.Formatter):
         return f"{self._second_text},{int(record.msecs):03d}"
 
     def format(self, record: logging.LogRecord) -> str:
-        record.room = record.name.removeprefix("ottla.")
+        record.package = record.name.removeprefix("ottla.")
         return super().format(record)
 
 
@@ -63,7 +63,7 @@ def setup(
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else HumanFormatter())
     # No line tells the process, the thread or the place in the code. Finding them out takes as long
-    # as all the rest of a line, and a rebalance of a thousand groups says two thousand lines.
+    # as all the rest of a line, and a rebalance of a thousand groups logs two thousand lines.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # as the documentation of `logging` advises
     root = logging.getLogger()

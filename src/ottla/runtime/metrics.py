@@ -1,4 +1,4 @@
-"""Counters, gauges and histograms, counted from the first day.
+"""Counters, gauges and histograms of one broker, and their text for Prometheus.
 
 Counting must cost next to nothing on the request path, so a counter is an object with a public
 `value` that the loop's thread adds to, and a histogram is one `bisect` into fixed bounds. The
@@ -55,16 +55,6 @@ class Histogram:
     @property
     def count(self) -> int:
         return sum(self.counts)
-
-    def quantile(self, q: float) -> float:
-        """The upper bound of the bucket in which the q-th part of all values lies."""
-        rank = q * self.count
-        seen = 0
-        for bound, count in zip(self.bounds, self.counts, strict=False):
-            seen += count
-            if count and seen >= rank:
-                return bound
-        return float("inf") if self.counts[-1] else 0.0
 
 
 Instrument = Counter | Gauge | Histogram

@@ -43,7 +43,7 @@ def boot_id() -> str:
 
 
 def pin_malloc() -> bool:
-    """Keep freed memory for reuse; False where the C library has no such knob."""
+    """Keep freed memory for reuse; False where the C library has no such option."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -5,8 +5,8 @@ everything around it goes on answering. `Tasks` makes every such end known, once
 decide what follows: `on_death` is told what the task was for and why it ended. A broker ends with
 that reason. Being cancelled is not a death; that is how tasks are stopped.
 
-What `on_death` is told is the error itself, so that it can tell a loss that may pass (a store out
-of reach) from one that cannot.
+What `on_death` is given is the error itself, so that a failure of the surroundings (the metadata
+store) can be reported in other words than a bug.
 """
 
 from __future__ import annotations

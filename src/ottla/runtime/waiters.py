@@ -63,9 +63,8 @@ class Deferred(Generic[T]):
     def shape(self, shape: Callable[[T], R]) -> Deferred[R]:
         """A Deferred of what `shape` makes of the value; a failure stays one.
 
-        It is mostly this one, from now on resolved with the value as before: so the way from
-        whoever has a reply to whoever encodes it costs one object and not one for each that had a
-        hand in it.
+        Where possible that is this same object, which applies `shape` when it is resolved. So a
+        reply that several layers shape in turn costs one object and not one for each layer.
         """
         if self.done or self._shape is not None:
             return self._shaped(shape)
@@ -154,7 +153,7 @@ class Waiter:
             self._loop.call_soon(self._fire)
 
     def hurry(self) -> None:
-        """Something other than the awaited happened (a partition went away): look now."""
+        """Something else has happened (a partition went away): call `ready` now."""
         self.signalled(self.needed)
 
     def cancel(self) -> None:

@@ -121,7 +121,7 @@ class Workers:
         """Call `function`, which must be importable, in a child process and wait for its result.
 
         Arguments, result and exception travel by pickle. A child that dies is replaced once and the
-        call repeated, so `function` must bear being run again. Cancelling kills the child.
+        call repeated, so it must do no harm to run `function` again. Cancelling kills the child.
         """
         call = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
         async with self._slots:

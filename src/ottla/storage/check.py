@@ -76,7 +76,7 @@ class Checked:
     damage: Damage | None
 
 
-def check_segment(
+def check_segment(  # noqa: C901, PLR0912, PLR0915 - runs for every batch of a recovery; one refusal for each damage
     file: Readable,
     base_offset: int,
     size: int,

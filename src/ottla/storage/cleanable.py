@@ -1,4 +1,4 @@
-"""What of a log can be compacted, and how much it needs it: the decisions, without the deed.
+"""What of a log can be compacted, and how much it needs it. Decides only; `compaction` acts.
 
     clean part          dirty part, can be cleaned    cannot be cleaned yet
     |-------------------|-----------------------------|------------------------ log end

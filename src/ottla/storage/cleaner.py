@@ -8,8 +8,8 @@ the workers look again after `log.cleaner.backoff.ms`, or when a setting has cha
 A cleaning never stands in anybody's way. It is given up, without harm and without a trace but
 removed files, when its log is deleted, truncated, fails, or is no longer to be compacted, and when
 the cleaner's own settings change. A log that cannot be cleaned, because it is damaged or because
-its cleaning dies each time, is uncleanable until the broker is started again: said once, counted in
-a metric, and the others go on. A full disk only postpones.
+its cleaning dies each time, is uncleanable until the broker is started again: logged once, counted
+in a metric, and the others go on. A full disk only postpones.
 """
 
 from __future__ import annotations

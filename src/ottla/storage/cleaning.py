@@ -3,7 +3,7 @@
 Two passes. The first reads the dirty part of the log and notes the latest offset of each key, in a
 map of bounded size: when that is full, the cleaning ends there and the next one goes on. The second
 reads everything up to that end and copies what stays into new segments: several small ones become
-one. Offsets, leader epochs and timestamps stay what they are. What stays is said in
+one. Offsets, leader epochs and timestamps stay what they are. Which records stay is decided by
 `records.walker.filter_chunk`; here are the batches that it leaves to us: compressed ones, and those
 of transactions (`cleaned_txns`). Three kinds of batches stay even with no record left, as a header
 alone:

@@ -6,9 +6,9 @@
     finish()             old segments out, the new one in, in the folder and in memory, in one turn
 
 A log lives on while it is cleaned. What changes segments (retention, DeleteRecords, truncation)
-never waits and calls `withdraw` or `changed`: a replacement that has begun is taken back, and one
-that was made from segments which are no longer what they were is refused by `begin`. A reader that
-holds an old file reads it to its end. Everything here is called on the event loop.
+never waits and calls `withdraw` or `truncated_to`: a replacement that has begun is taken back, and
+one that was made from segments which are no longer what they were is refused by `begin`. A reader
+that holds an old file reads it to its end. Everything here is called on the event loop.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Compaction:
             buffer_bytes=resources.buffer_bytes,
             bytes_per_second=resources.bytes_per_second,
         )
-        return Plan(task, {it.base_offset: it for it in chosen}, self._generation)
+        return Plan(task, {segment.base_offset: segment for segment in chosen}, self._generation)
 
     def holds(self, plan: Plan) -> bool:
         """Whether cleaning by this plan still makes sense."""
@@ -209,7 +209,7 @@ class Compaction:
         segments = self._segments
         slot = segments.slot_of(old[0].base_offset)
         stop = slot + len(old)
-        if stop >= len(segments) or [segments[it] for it in range(slot, stop)] != list(old):
+        if stop >= len(segments) or segments.from_slot(slot)[: len(old)] != list(old):
             return None
         return slot
 

@@ -30,7 +30,8 @@ class DeferredSync:
         temporary = f"{path}.tmp"
         file = self._fs.open(temporary, create=True)
         try:
-            file.truncate(0)
+            if file.size():  # left by one that failed
+                file.truncate(0)
             file.append(data)
         finally:
             file.close()
@@ -58,8 +59,8 @@ class DeferredSync:
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
         self._fs.set_mtime_ms(path, mtime_ms)
 
-    def makedirs(self, path: str) -> None:
-        self._fs.makedirs(path)
+    def makedirs(self, path: str) -> bool:
+        return self._fs.makedirs(path)
 
     def rename(self, source: str, target: str) -> None:
         self._fs.rename(source, target)

@@ -16,7 +16,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ from ottla.storage.open_log import LogContext, open_log
 from ottla.storage.schedule import Schedule
 from ottla.storage.segment import OpenFiles
 from ottla.storage.topic_checkpoints import id_text
+from ottla.storage.truncation import Cut, truncate
 
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
@@ -112,7 +113,7 @@ class LogDirectories:
         self.offline_partitions: dict[TopicPartition, str] = {}
         """Partitions that are here but cannot be used, and why."""
         self.checkpointed: dict[str, dict[TopicPartition, int]] = {}
-        """What the folders' checkpoints said at start about the partitions here, by checkpoint:
+        """What the folders' checkpoints had at start for the partitions here, by checkpoint:
         those that are not used up in opening the logs."""
         tasks = tasks or Tasks()
         self.group_commit = GroupCommit(fs, workers, clock, tasks)
@@ -170,7 +171,7 @@ class LogDirectories:
                 self._folder_failed(folder, reason)
         self._require_one()
 
-    async def load(
+    async def load(  # noqa: C901 - the steps of a start, in their order
         self,
         config_for: Callable[[str], TopicConfig],
         *,
@@ -297,7 +298,7 @@ class LogDirectories:
             else:
                 self.group_commit.request(log)
         await self.group_commit.wait_idle()
-        unclean |= {it.partition for it in self.logs.values() if it.unflushed_messages > 0}
+        unclean |= {log.partition for log in self.logs.values() if log.unflushed_messages > 0}
         await self.write_checkpoints()
         mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         for folder in list(self._online()) if clean else ():
@@ -409,7 +410,7 @@ class LogDirectories:
     def set_aside(self, partition: TopicPartition) -> str | None:
         """Rename a log that no topic claims out of the way (`-stray`, as Kafka does), usable or
         damaged. Its data stays on the disk; returns where, or None while its folder is offline."""
-        folder = next((it for it in self._online() if partition in it.partitions), None)
+        folder = next((each for each in self._online() if partition in each.partitions), None)
         if folder is None:
             return None
         path = f"{folder.path}/{paths.partition_dir(partition)}"
@@ -426,6 +427,19 @@ class LogDirectories:
         if log is not None:
             log.deleted(target)
         return target
+
+    async def truncate(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Drop every record at or above an offset, in each of these logs, and make that durable
+        (`truncation`). Nothing may be appended to them meanwhile. Raises KafkaError."""
+        await self.cut([Cut(*item) for item in offsets.items()])
+
+    async def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
+        """Drop every record of a log, which goes on at `offset`; otherwise like `truncate`."""
+        await self.cut([Cut(partition, offset, fully=True)])
+
+    async def cut(self, cuts: Sequence[Cut]) -> None:
+        """Cut several logs, one way or the other, together."""
+        await truncate(cuts, self, self._fs, self._workers, self._clock)
 
     def logs_in(self, folder: str) -> list[Log]:
         """The usable logs of one data folder."""
@@ -466,13 +480,6 @@ class LogDirectories:
                 return not folder.clean
         return True
 
-    def folder_of(self, partition: TopicPartition) -> str | None:
-        """The data folder that holds a partition."""
-        for path, folder in self._folders.items():
-            if partition in folder.partitions:
-                return path
-        return None
-
     def statistics(self) -> StorageStatistics:
         return StorageStatistics(
             partitions=len(self.logs),
@@ -490,13 +497,13 @@ class LogDirectories:
         """One retention pass over all logs; how many rules deleted something."""
         return await self._schedule.apply_retention()
 
-    async def write_checkpoints(self) -> None:
-        """Write every checkpoint of every folder."""
-        for name in paths.CHECKPOINTS:
-            await self.write_checkpoint(name)
+    async def write_checkpoints(self) -> bool:
+        """Write every checkpoint of every folder; says whether all are up to date."""
+        return all([await self.write_checkpoint(name) for name in paths.CHECKPOINTS])
 
-    async def write_checkpoint(self, name: str) -> None:
-        """Write one kind of checkpoint in every folder, off the loop."""
+    async def write_checkpoint(self, name: str) -> bool:
+        """Write one kind of checkpoint in every folder, off the loop; says whether they are up to
+        date now: there may have been no descriptor for one."""
         for folder in list(self._online()):
             checkpoint = folder.checkpoint(self._fs, name)
             async with checkpoint.lock:
@@ -508,6 +515,7 @@ class LogDirectories:
                     self._file_failed(folder, error, "writing checkpoints", checkpoint.path)
                 else:
                     self._stale.discard((folder.path, name))
+        return not any((folder.path, name) in self._stale for folder in self._online())
 
     def _entries(self, name: str, folder: DataFolder) -> list[tuple[TopicPartition, int, str]]:
         """What a checkpoint is to say now: partition, offset, and the id of its topic."""
@@ -585,7 +593,15 @@ def _normal(folders: Sequence[str]) -> list[str]:
 
 
 def _checkpointed(name: str, log: Log) -> int | None:
-    """The offset that a checkpoint has for a log; None when the log is not in it."""
+    """The offset that a checkpoint has for a log; None when the log is not in it. A truncation
+    that is to come counts as made."""
+    offset = _offset_for(name, log)
+    if offset is None or log.truncating_to is None:
+        return offset
+    return min(offset, log.truncating_to)
+
+
+def _offset_for(name: str, log: Log) -> int | None:
     if name == paths.RECOVERY_POINT_CHECKPOINT:
         return log.recovery_point
     if name == paths.LOG_START_CHECKPOINT:

@@ -5,7 +5,8 @@ epoch, in memory and in the partition's `leader-epoch-checkpoint`, so that a fol
 last offset it shares with a new leader, and a consumer whether its position was truncated away.
 
 Entries are strictly increasing in epoch and in offset. An epoch that begins where a later one
-begins has written nothing and is dropped.
+begins has written nothing and is dropped. The latest may have written nothing yet: a leader's epoch
+begins, in memory, when it is elected, and is in the file from its first batch on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MAX_EPOCH = 2**31 - 1
 
 
 class EpochStart(NamedTuple):
-    """The first offset written under `epoch`."""
+    """`epoch` begins at this offset: nothing from here on was written under an earlier one."""
 
     epoch: int
     start_offset: int
@@ -35,12 +36,13 @@ class LeaderEpochs:
 
     __slots__ = ("_entries", "_fs", "_path", "_unwritten")
 
-    def __init__(self, fs: FileSystem, path: str) -> None:
+    def __init__(self, fs: FileSystem, path: str, *, is_new: bool = False) -> None:
+        """Reads the file, unless `is_new` says that there is none yet."""
         self._fs = fs
         self._path = path
         self._entries: list[EpochStart] = []
         self._unwritten = False
-        for number, line in read_lines(fs, path):
+        for number, line in () if is_new else read_lines(fs, path):
             self._put(self._parse(number, line))
 
     def _parse(self, number: int, line: str) -> EpochStart:
@@ -60,34 +62,41 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int | None:
-        """The newest epoch with a record in the log."""
+        """The newest epoch; there may be no record under it yet."""
         return self._entries[-1].epoch if self._entries else None
 
     @property
-    def earliest(self) -> EpochStart | None:
-        return self._entries[0] if self._entries else None
+    def unwritten(self) -> bool:
+        """Whether the file lacks something that is known here."""
+        return self._unwritten
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """A leader has been elected: its epoch begins here. Nothing is written to the disk: without
+        a batch the epoch need not survive this process, and thousands may begin at once."""
+        if self._put(_entry(epoch, start_offset)):
+            self._unwritten = True
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that `epoch` wrote a batch at `start_offset`; only its first one changes anything.
 
-        Entries of the same or a later epoch, or at the same or a later offset, are contradicted by
-        this one and dropped.
+        Entries of a later epoch, or at the same or a later offset, are contradicted by this one and
+        dropped.
         """
-        if epoch < 0 or start_offset < 0:
-            raise ValueError(f"epoch {epoch} at offset {start_offset}")
-        if self._put(EpochStart(epoch, start_offset)) or self._unwritten:
+        if self._put(_entry(epoch, start_offset)) or self._unwritten:
             self._write()
 
     def _put(self, entry: EpochStart) -> bool:
+        """Add an entry; says whether anything has changed."""
         entries = self._entries
-        if entries:
-            epoch, start_offset = entries[-1]
-            if epoch == entry.epoch and entry.start_offset >= start_offset:
-                return False
+        before = len(entries)
         while entries and (
-            entries[-1].epoch >= entry.epoch or entries[-1].start_offset >= entry.start_offset
+            entries[-1].epoch > entry.epoch or entries[-1].start_offset >= entry.start_offset
         ):
+            if entries[-1] == entry:
+                return len(entries) < before
             entries.pop()
+        if entries and entries[-1].epoch == entry.epoch:
+            return len(entries) < before
         entries.append(entry)
         return True
 
@@ -151,3 +160,9 @@ class LeaderEpochs:
         self._unwritten = True  # until it has worked: it may fail for want of a descriptor
         write_lines(self._fs, self._path, (f"{epoch} {start}" for epoch, start in self._entries))
         self._unwritten = False
+
+
+def _entry(epoch: int, start_offset: int) -> EpochStart:
+    if epoch < 0 or start_offset < 0:
+        raise ValueError(f"epoch {epoch} at offset {start_offset}")
+    return EpochStart(epoch, start_offset)

@@ -40,9 +40,16 @@ class FlushJob:
     files: tuple[File, ...]
     paths: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    generation: int = 0
+    """How often the log had been truncated when the job was made."""
+    names_first: bool = False
+    """A truncation is not durable yet: the segments that it took must not come back, with a gap
+    before them, when the one that it cut has been synced."""
 
     def run(self, fs: FileSystem) -> None:
         """Sync contents first, then the names that lead to them. Blocks; raises OSError."""
+        if self.names_first:
+            self._sync_folders(fs)
         for file in self.files:
             file.sync()
         for path in self.paths:
@@ -54,6 +61,9 @@ class FlushJob:
                 opened.sync()
             finally:
                 opened.close()
+        self._sync_folders(fs)
+
+    def _sync_folders(self, fs: FileSystem) -> None:
         for folder in self.folders:
             try:
                 fs.sync_dir(folder)

@@ -8,7 +8,7 @@ is rolled or closed, we append to a plain one, and the trimmed results are byte 
 
 An index is a hint, never the truth. Entries of the active segment live in memory and reach the file
 in groups; what a kill -9 takes is rebuilt from the `.log` (`recovery.py`). The index of a rolled
-segment is not held in memory at all: a look-up opens the file, halves its way to one block and
+segment is not held in memory at all: a look-up opens the file, finds one block by bisection and
 reads that, which costs less than the first page of the data it leads to.
 """
 
@@ -288,6 +288,8 @@ class TimeIndex:
             relative.append(offset)
         self._timestamps, self._relative = timestamps, relative
         self._written = self.entries
+        if timestamps and len(timestamps) == self.entries:
+            self._last = timestamps[-1], self.base_offset + relative[-1]
 
     def write_out(self) -> None:
         """Append what the file does not have yet."""

@@ -106,11 +106,14 @@ class Loader:
         starts = result.entries[paths.LOG_START_CHECKPOINT]
         partitions = self._partitions(folder, result)
         self._total = len(partitions)
+        configs: dict[str, TopicConfig] = {}
         scans: list[asyncio.Task[None]] = []
         turn = self._context.clock.monotonic()
         try:
             for name, partition in partitions:
-                config = self._config_for(partition.topic)
+                config = configs.get(partition.topic)
+                if config is None:
+                    config = configs[partition.topic] = self._config_for(partition.topic)
                 remembered = Remembered(recovery_points.get(partition), starts.get(partition))
                 prepared = self._prepare(f"{folder}/{name}", partition, remembered, config, result)
                 if prepared is None:

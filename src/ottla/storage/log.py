@@ -34,11 +34,11 @@ from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.compaction import Compaction
 from ottla.storage.faults import describe, is_shortage, short_of_descriptors
 from ottla.storage.flush import FlushJob
+from ottla.storage.following import Following
 from ottla.storage.guarded import guarded
 from ottla.storage.producers import Origin
 from ottla.storage.reads import TimeLookUp
-from ottla.storage.replay import reload_producers
-from ottla.storage.validate import judge, judge_replicated
+from ottla.storage.validate import judge
 
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
@@ -102,9 +102,9 @@ _NOTHING = ReadResult(None)
 
 
 class Log:
-    """Made by `load.open_log`."""
+    """Made by `open_log.open_log`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that open_log has made, by name
         self,
         *,
         partition: TopicPartition,
@@ -142,14 +142,28 @@ class Log:
         self._producer_expiration_ms = producer_expiration_ms
         self._snapshots = snapshots
         self._epochs = epochs
-        self._epoch = -1 if epochs.latest is None else epochs.latest
+        self._epoch = -1
+        """The latest epoch, as long as the file has it: an append under it writes no file."""
         self._names_changed = False
         self._is_new = False
-        self._lowest_end = log_end_offset
-        """The lowest the log's end has been since the last flush began."""
+        self._truncations: list[int] = []
+        """Where the log was cut, each time; their number is the generation of a flush."""
+        self._synced_truncations = 0
+        self.truncating_to: int | None = None
+        """Where the log is about to be cut: its checkpoints claim nothing from there on."""
         self._closed = False
         self._take_config(segments.config)
+        self.epochs_changed()
         self.compaction = Compaction(self, segments, producers, snapshots)
+        self._following = Following(
+            self,
+            segments,
+            producers,
+            snapshots,
+            epochs,
+            producer_expiration_ms=producer_expiration_ms,
+            clock=clock,
+        )
 
     def __repr__(self) -> str:
         return (
@@ -202,7 +216,7 @@ class Log:
 
     # --- appending ----------------------------------------------------------------------------
 
-    def append(
+    def append(  # noqa: C901 - runs for every batch, without a call too many
         self,
         records: memoryview,
         *,
@@ -268,7 +282,7 @@ class Log:
             segment.note(size, base_offset, last_offset, max_timestamp)
             if completed is not None and completed.aborted:
                 segment.txn_index.append(completed)
-                self._names_changed = True
+                self.wants_sync(segment.txn_index.path)
         except OSError as error:
             raise self.storage_failed(error, "appending") from None
         stamp = max_timestamp if self._stamps else NO_TIMESTAMP
@@ -276,53 +290,32 @@ class Log:
         return tuple.__new__(AppendInfo, made)  # half the time of calling the class
 
     @guarded("appending")
-    def append_replicated(self, records: memoryview) -> AppendInfo:
-        """Append what the leader sent: offsets and epochs are in the batches already.
+    def append_replicated(self, records: memoryview, *, leader_epoch: int) -> AppendInfo:
+        """Append what the leader of `leader_epoch` sent: offsets and epochs are in the batches
+        already, and these are written as they are.
 
+        A batch cut off at the end, and what comes from a later epoch than the leader's, is left
+        out. Raises UnexpectedOffset, with nothing done, for what is below the log's end.
         before: every batch is at or above log_end_offset; after: log_end_offset follows the last.
         """
-        batches = judge_replicated(records, partition=self.partition)
-        end = self.log_end_offset
-        if not batches:
-            return AppendInfo(end, end - 1, NO_TIMESTAMP, self.log_start_offset, False, 0)
-        first = batches[0][1].base_offset
-        if first < end:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"Unexpected offset in append to {self.partition}. First offset {first} is less "
-                f"than the next offset {end}.",
-            )
-        now_ms = self._clock.now_ms()
-        written = 0
-        for position, header in batches:
-            self._write_replicated(records[position : position + header.size], header, now_ms)
-            written += header.size
-        last = batches[-1][1].last_offset
-        return AppendInfo(first, last, NO_TIMESTAMP, self.log_start_offset, False, written)
+        first, last, size = self._following.append(records, leader_epoch)
+        return AppendInfo(first, last, NO_TIMESTAMP, self.log_start_offset, False, size)
 
-    def _write_replicated(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
-        size = batch.nbytes
-        last, newest = header.last_offset, header.max_timestamp
-        segment = self._segments.active
-        if segment.should_roll(size, last, newest, now_ms, self._segment_bytes, self._segment_ms):
-            segment = self.roll(header.base_offset)
-        if header.leader_epoch > self._epoch:
-            self.assign_epoch(header.leader_epoch, header.base_offset)
-        marker = read_end_marker(batch, header) if header.is_control else None
-        if marker is not None:
-            segment.txn_index.load()
-        segment.append(batch)
-        self.log_end_offset = last + 1
-        self._segments.size += size
-        completed = self._producers.update(header, header.base_offset, marker)
-        segment.note(size, header.base_offset, last, newest)
-        if completed is not None and completed.aborted:
-            segment.txn_index.append(completed)
-            self._names_changed = True
+    def should_roll(self, header: BatchHeader, now_ms: int, *, ahead: int = 0) -> bool:
+        """Whether a batch belongs into a new segment, with so many bytes still to be written
+        before it."""
+        return self._segments.active.should_roll(
+            ahead + header.size,
+            header.last_offset,
+            header.max_timestamp,
+            now_ms,
+            self._segment_bytes,
+            self._segment_ms,
+        )
 
     # --- reading ------------------------------------------------------------------------------
 
-    def read(
+    def read(  # noqa: C901, PLR0912 - runs for every fetch, without a call too many
         self,
         offset: int,
         max_bytes: int,
@@ -461,13 +454,21 @@ class Log:
 
     @property
     def latest_epoch(self) -> int | None:
-        return None if self._epoch < 0 else self._epoch
+        """The newest leader epoch; there may be no record under it yet."""
+        return self._epochs.latest
+
+    def begin_epoch(self, epoch: int) -> None:
+        """A leader has been elected: what it writes begins at the log's end. The file follows with
+        its first batch."""
+        if self._epochs.latest is None or epoch > self._epochs.latest:
+            self._epochs.begin(epoch, self.log_end_offset)
+            self.epochs_changed()
 
     @guarded("noting a leader epoch")
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that leader `epoch` begins at `start_offset`."""
+        """Note, on the disk too, that leader `epoch` begins at `start_offset`."""
         self._epochs.assign(epoch, start_offset)
-        self._note_epoch()
+        self.epochs_changed()
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest known epoch up to the given one, and where it ends; (-1, -1) if unknown."""
@@ -477,9 +478,10 @@ class Log:
         """The leader epoch under which `offset` was written."""
         return self._epochs.epoch_for(offset)
 
-    def _note_epoch(self) -> None:
+    def epochs_changed(self) -> None:
+        """Look up what the append of a batch compares its leader's epoch with."""
         latest = self._epochs.latest
-        self._epoch = -1 if latest is None else latest
+        self._epoch = -1 if latest is None or self._epochs.unwritten else latest
 
     # --- segments come and go -----------------------------------------------------------------
 
@@ -498,6 +500,8 @@ class Log:
         segment = self._segments.add(base)
         active.seal()
         self._names_changed = True
+        # Its records may have been flushed while it was active, without its indexes.
+        self.wants_sync(*active.file_paths()[1:])
         self._producers.end_offset = base
         try:
             self._take_snapshot()
@@ -512,7 +516,7 @@ class Log:
     def _take_snapshot(self) -> None:
         path = self._snapshots.take(self._producers)
         if path is not None:
-            self._small_files.unsynced.add(path)
+            self.wants_sync(path)
 
     @guarded("noting the log start")
     def advance_start(self, offset: int) -> None:
@@ -560,20 +564,20 @@ class Log:
             if fate.due_ms is None or fate.due_ms > now_ms:
                 break
             due[fate.rule] = due.get(fate.rule, 0) + 1
-        said: list[str] = []
+        lines: list[str] = []
         for rule, count in due.items():
             before = self.log_start_offset
             freed = self._delete_oldest(count)
-            said.append(
+            lines.append(
                 f"deleted {count} segments ({freed} bytes) of {self.partition} because of "
                 f"{retention.reason(rule, self._config, before)}; the log starts at "
                 f"{self.log_start_offset} now"
             )
             if rule is not retention.Rule.START:
-                said += retention.in_vain(
+                lines += retention.in_vain(
                     holds, self.partition, self._config, before, self.log_start_offset
                 )
-        return said
+        return lines
 
     @guarded("reading")
     def explain_retention(self, positions: Positions | None = None) -> retention.Explanation:
@@ -602,65 +606,48 @@ class Log:
         if count == len(self._segments):
             self.roll()
         self.advance_start(self._segments.bases[count])
-        self._discard(self.compaction.withdraw())
-        self._discard(self._segments.remove(0, count))
+        self.discard(self.compaction.withdraw())
+        self.discard(self._segments.remove(0, count))
         self._snapshots.remove_before(self.first_base_offset)
         return before - self.size
 
-    def _discard(self, files: list[str]) -> None:
+    def discard(self, files: list[str]) -> None:
+        """Have renamed files removed after `file.delete.delay.ms`."""
         if not files:
             return
         self._names_changed = True
         self._host.discard(files, self._config.file_delete_delay_ms)
 
+    def wants_sync(self, *files: str) -> None:
+        """These were written, and may be new: the next flush syncs them before it vouches for the
+        records that they tell of."""
+        self._small_files.unsynced.update(files)
+
     @guarded("truncating", by_halves=True)
     def truncate_to(self, offset: int) -> bool:
         """Drop every record at or above `offset`; says whether there was one.
 
-        after: log_end_offset = offset, unless it was lower before.
+        Everything that is known of them goes with them, as `following` says. In a broker this is
+        called by `LogDirectories.truncate`, which sees to the folder's checkpoints.
+        after: log_end_offset = offset, unless it was lower before. A batch around `offset` goes as
+        a whole; the offsets in it up to there are then a gap.
         """
-        if offset >= self.log_end_offset:
-            # An epoch may have been noted at the end without a record under it.
-            self._epochs.truncate_from_end(self.log_end_offset)
-            self._note_epoch()
-            return False
-        logger.info("truncating %s from %d to %d", self.partition, self.log_end_offset, offset)
-        if offset < self.first_base_offset:
-            self.restart_at(offset)
-            return True
-        self._discard(self.compaction.truncated_to(offset))
-        self._discard(self._segments.truncate_to(offset))
-        self.log_end_offset = offset
-        self._lowest_end = min(self._lowest_end, offset)
-        self.log_start_offset = min(self.log_start_offset, offset)
-        self.recovery_point = min(self.recovery_point, offset)
-        self._epochs.truncate_from_end(offset)
-        self._note_epoch()
-        problems = reload_producers(
-            self._producers,
-            self._snapshots,
-            self._segments,
-            log_start_offset=self.log_start_offset,
-            log_end_offset=offset,
-            now_ms=self._clock.now_ms(),
-            expiration_ms=self._producer_expiration_ms,
-        )
-        for problem in problems:
-            logger.warning("%s; an older snapshot was used", problem)
-        return True
+        return self._following.truncate_to(offset)
 
     @guarded("truncating", by_halves=True)
-    def restart_at(self, offset: int) -> None:
-        """Drop every record; the log goes on at `offset`. For a replica too far behind."""
-        self._discard(self.compaction.truncated_to(0))
-        self._discard(self._segments.remove(0, len(self._segments)))
-        self._segments.add(offset)
-        self.log_start_offset = self.log_end_offset = self.recovery_point = offset
-        self._lowest_end = min(self._lowest_end, offset)
-        self._epochs.clear()
-        self._note_epoch()
-        self._snapshots.clear()
-        self._producers.reset(offset)
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop every record; the log goes on at `offset`. For a replica too far behind, or ahead.
+
+        after: log_start_offset = log_end_offset = offset.
+        """
+        self._following.truncate_fully_and_start_at(offset)
+
+    def truncated(self, offset: int) -> None:
+        """The log was cut at `offset`: no flush that began before vouches for what comes after."""
+        self._truncations.append(offset)
+        self.recovery_point = min(self.recovery_point, offset)
+        self.high_watermark = min(self.high_watermark, offset)
+        self._names_changed = True  # and the cut file is to be synced, too
 
     # --- durability ---------------------------------------------------------------------------
 
@@ -673,6 +660,11 @@ class Log:
         """Whether `flush.messages` asks for a flush before the last append is acknowledged."""
         return self.log_end_offset - self.recovery_point >= self._config.flush_messages
 
+    @property
+    def has_unsynced_truncation(self) -> bool:
+        """Whether a power cut could bring back records that were truncated."""
+        return self._synced_truncations < len(self._truncations)
+
     def begin_flush(self) -> FlushJob | None:
         """What has to be synced to make everything appended so far durable; None if nothing."""
         small = self._small_files.unsynced
@@ -680,7 +672,7 @@ class Log:
         if end <= self.recovery_point and not small and not self._names_changed:
             return None
         files, named = self._segments.unflushed(self.recovery_point)
-        named += sorted(small)
+        named = sorted({*named, *small})
         folders: list[str] = []
         if small or self._names_changed:
             folders.append(self.folder)
@@ -688,13 +680,21 @@ class Log:
             folders.append(self.folder.rpartition("/")[0])
         small.clear()
         self._names_changed = self._is_new = False
-        self._lowest_end = end
-        return FlushJob(end, tuple(files), tuple(named), tuple(folders))
+        return FlushJob(
+            end,
+            tuple(files),
+            tuple(named),
+            tuple(folders),
+            generation=len(self._truncations),
+            names_first=self.has_unsynced_truncation,
+        )
 
     def finish_flush(self, job: FlushJob, now_ms: int) -> None:
         """The job has run. What a truncation took meanwhile was not synced, nor was what has been
         appended in its place."""
-        self.recovery_point = max(self.recovery_point, min(job.end_offset, self._lowest_end))
+        end = min((job.end_offset, *self._truncations[job.generation :]))
+        self.recovery_point = max(self.recovery_point, end)
+        self._synced_truncations = max(self._synced_truncations, job.generation)
         self.last_flush_ms = now_ms
 
     def undo_flush(self, job: FlushJob) -> None:
@@ -725,7 +725,7 @@ class Log:
         active = self._segments.active
         try:
             if active.finish_indexes() or self.recovery_point < self.log_end_offset:
-                self._small_files.unsynced.update(active.file_paths()[1:])
+                self.wants_sync(*active.file_paths()[1:])
             if self.log_end_offset > 0:
                 self._producers.end_offset = self.log_end_offset
                 self._take_snapshot()

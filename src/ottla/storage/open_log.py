@@ -5,7 +5,7 @@
     recovery.recover(task)    here or in a child process: a `Recovered`
     assemble(recovered, …)    the `Log`
 
-`open_log` does all four in place; `directory` runs the third elsewhere when it is long. A folder
+`open_log` does all four in place; `loader` runs the third elsewhere when it is long. A folder
 that Kafka wrote is read like our own.
 """
 
@@ -77,18 +77,23 @@ class Survey:
 
     folder: str
     segments: tuple[SegmentFiles, ...]
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
     index_faults: Mapping[int, Sequence[str]]
     """What is wrong with which segment's indexes."""
+    names: tuple[str, ...] = ()
+    """Every name in the folder, so that nobody has to look for what is not there."""
+    snapshots: tuple[int, ...] = ()
+    """Where snapshots of the producers were taken, ascending."""
 
 
 def survey(fs: FileSystem, folder: str) -> Survey:
     """Finish or undo what a crash interrupted, then list the segments."""
-    said: list[str] = []
-    _finish_swaps(fs, folder, said)
+    notes: list[str] = []
+    names = _finish_swaps(fs, folder, notes)
     logs: list[int] = []
+    snapshots: list[int] = []
     indexes: dict[int, list[str]] = {}
-    for name in fs.listdir(folder):
+    for name in names:
         parsed = paths.parse_offset_file(name)
         if parsed is None:
             continue
@@ -97,19 +102,21 @@ def survey(fs: FileSystem, folder: str) -> Survey:
             logs.append(base_offset)
         elif suffix in _INDEX_SUFFIXES:
             indexes.setdefault(base_offset, []).append(suffix)
+        else:
+            snapshots.append(base_offset)
     segments: list[SegmentFiles] = []
     faults: dict[int, list[str]] = {}
     for base_offset in logs:
         present = indexes.pop(base_offset, [])
         segments.append(_look(fs, folder, base_offset, present, faults))
     for base_offset, suffixes in sorted(indexes.items()):
-        said.append(
+        notes.append(
             f"{folder}/{paths.log_name(base_offset)} is missing, only its index is there: the "
             f"records of that segment are gone. Restore the file from a copy if you have one"
         )
         for suffix in suffixes:
             fs.remove(f"{folder}/{base_offset:020d}{suffix}")
-    return Survey(folder, tuple(segments), tuple(said), faults)
+    return Survey(folder, tuple(segments), tuple(notes), faults, tuple(names), tuple(snapshots))
 
 
 def _look(
@@ -148,8 +155,9 @@ def _look(
     return SegmentFiles(base_offset, size, 0, 0, scan=True)
 
 
-def _finish_swaps(fs: FileSystem, folder: str, said: list[str]) -> None:
-    """Remove temporary files; put segments in place that compaction had finished writing.
+def _finish_swaps(fs: FileSystem, folder: str, notes: list[str]) -> list[str]:  # noqa: C901 - the steps of one repair, whose order is the point
+    """Remove temporary files; put segments in place that compaction had finished writing. Returns
+    what is in the folder then.
 
     `.cleaned` files are unfinished work. A `.swap` file is finished, and replaces the segments in
     its range, unless an unfinished one at or below it shows that its group is not complete. The
@@ -159,15 +167,20 @@ def _finish_swaps(fs: FileSystem, folder: str, said: list[str]) -> None:
     """
     cleaned: list[str] = []
     swaps: list[str] = []
-    for name in fs.listdir(folder):
+    names = fs.listdir(folder)
+    tidy = True
+    for name in names:
         path = f"{folder}/{name}"
         if name.endswith((paths.DELETED_SUFFIX, ".tmp")):
             if not fs.is_dir(path):
                 fs.remove(path)
+                tidy = False
         elif name.endswith(paths.CLEANED_SUFFIX):
             cleaned.append(name)
         elif name.endswith(paths.SWAP_SUFFIX):
             swaps.append(name)
+    if tidy and not cleaned and not swaps:
+        return names
     unfinished = min(map(_offset_in, cleaned), default=_LAST)
     complete = [name for name in swaps if _offset_in(name) < unfinished]
     for name in (*sorted(set(swaps) - set(complete)), *cleaned):
@@ -182,9 +195,12 @@ def _finish_swaps(fs: FileSystem, folder: str, said: list[str]) -> None:
                 continue
             if parsed[1] in paths.SEGMENT_SUFFIXES:
                 fs.remove(f"{folder}/{name}")
-        said.append(f"{folder}: finished replacing the segments from {first} to {end} (compaction)")
+        notes.append(
+            f"{folder}: finished replacing the segments from {first} to {end} (compaction)"
+        )
     for name in (*logs, *(name for name in complete if name not in logs)):
         fs.rename(f"{folder}/{name}", f"{folder}/{name.removesuffix(paths.SWAP_SUFFIX)}")
+    return fs.listdir(folder)
 
 
 def _offset_in(name: str) -> int:
@@ -203,7 +219,7 @@ def _end_of_file(fs: FileSystem, path: str, base_offset: int) -> int:
         file.close()
 
 
-def plan(
+def plan(  # noqa: PLR0913 - what is known of the log, by name
     found: Survey,
     partition: TopicPartition,
     *,
@@ -242,17 +258,18 @@ def plan(
         now_ms=now_ms,
         producer_expiration_ms=producer_expiration_ms,
         compacted=compacted,
+        snapshots=found.snapshots,
     )
 
 
-def read_epochs(fs: FileSystem, folder: str, said: list[str]) -> LeaderEpochs | None:
+def read_epochs(fs: FileSystem, folder: str, notes: list[str]) -> LeaderEpochs | None:
     """The partition's leader epochs; None, with the file removed, when it cannot be read: then
     every segment is to be scanned, which finds them again."""
     path = f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT}"
     try:
         return LeaderEpochs(fs, path)
     except CheckpointError as error:
-        said.append(f"{error}; the epochs are taken from the records instead")
+        notes.append(f"{error}; the epochs are taken from the records instead")
         fs.remove(path)
         return None
 
@@ -270,12 +287,12 @@ def _written_under_epochs(fs: FileSystem, found: Survey) -> bool:
         file.close()
 
 
-def read_topic_id(fs: FileSystem, folder: str, said: list[str]) -> TopicId:
+def read_topic_id(fs: FileSystem, folder: str, notes: list[str]) -> TopicId:
     """The topic id a folder says it belongs to; all zeros when it does not say."""
     try:
         return read_partition_metadata(fs, folder) or ZERO_TOPIC_ID
     except CheckpointError as error:
-        said.append(f"{error}; the topic's id is written anew when the topic is known")
+        notes.append(f"{error}; the topic's id is written anew when the topic is known")
         return ZERO_TOPIC_ID
 
 
@@ -286,7 +303,7 @@ class Remembered:
     recovery_point: Entry | None = None
     log_start_offset: Entry | None = None
 
-    def about(self, topic_id: TopicId, folder: str, said: list[str]) -> tuple[int, int]:
+    def about(self, topic_id: TopicId, folder: str, notes: list[str]) -> tuple[int, int]:
         """Recovery point and log start offset, as far as they are this topic's."""
         offsets = []
         for what, entry in (
@@ -299,7 +316,7 @@ class Remembered:
             if entry.is_of(topic_id):
                 offsets[-1] = entry.offset
             else:
-                said.append(
+                notes.append(
                     f"{folder}: the checkpoint's {what} {entry.offset} is that of an earlier topic "
                     f"of this name, and is ignored"
                 )
@@ -314,11 +331,11 @@ class Prepared:
     topic_id: TopicId
     epochs: LeaderEpochs
     small_files: DeferredSync
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
     recovery_point: int
 
 
-def prepare(
+def prepare(  # noqa: PLR0913 - what is known of a folder, from five sources
     fs: FileSystem,
     folder: str,
     partition: TopicPartition,
@@ -328,20 +345,26 @@ def prepare(
     remembered: Remembered,
     now_ms: int,
     producer_expiration_ms: int,
+    is_new: bool = False,
 ) -> Prepared:
-    """Everything up to recovery. Raises OSError."""
-    found = survey(fs, folder)
-    said = list(found.said)
-    topic_id = read_topic_id(fs, folder, said)
-    recovery_point, log_start_offset = remembered.about(topic_id, folder, said)
+    """Everything up to recovery. In a folder that `is_new`, just made, nothing is looked for.
+    Raises OSError."""
+    found = Survey(folder, (), (), {}) if is_new else survey(fs, folder)
+    notes = list(found.notes)
+    topic_id = ZERO_TOPIC_ID
+    if paths.PARTITION_METADATA in found.names:
+        topic_id = read_topic_id(fs, folder, notes)
+    recovery_point, log_start_offset = remembered.about(topic_id, folder, notes)
     small_files = DeferredSync(fs)
-    epochs = read_epochs(small_files, folder, said)
-    found_anew = epochs is None
+    noted = paths.LEADER_EPOCH_CHECKPOINT in found.names
+    epochs = read_epochs(small_files, folder, notes) if noted else None
+    found_anew = noted and epochs is None
     if epochs is None:
-        epochs = LeaderEpochs(small_files, f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT}")
-    elif not epochs.entries and _written_under_epochs(fs, found):
+        path = f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT}"
+        epochs = LeaderEpochs(small_files, path, is_new=True)
+    if not found_anew and not epochs.entries and _written_under_epochs(fs, found):
         # A power cut can leave a file that was replaced shortly before without its content.
-        said.append(
+        notes.append(
             f"{folder}/{paths.LEADER_EPOCH_CHECKPOINT} is missing or empty although the log has "
             f"records; the epochs are taken from these instead"
         )
@@ -363,8 +386,8 @@ def prepare(
     for base_offset, faults in found.index_faults.items():
         # After an unclean stop the indexes of unflushed segments are expected to be unfinished.
         if clean or task.covers_flushed(base_offset):
-            said.extend(f"{fault}; it is rebuilt from the log" for fault in faults)
-    return Prepared(task, topic_id, epochs, small_files, tuple(said), recovery_point)
+            notes.extend(f"{fault}; it is rebuilt from the log" for fault in faults)
+    return Prepared(task, topic_id, epochs, small_files, tuple(notes), recovery_point)
 
 
 def run(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -376,7 +399,8 @@ def run(fs: FileSystem, task: RecoveryTask) -> Recovered:
     then, which finds out and says where.
     """
     if not task.segments:
-        return Recovered((), task.log_start_offset, ProducerStates(task.partition))
+        states = ProducerStates(task.partition)
+        return Recovered((), task.log_start_offset, states, snapshots=task.snapshots)
     try:
         return recover(fs, task)
     except (OSError, LogCorrupted):
@@ -401,7 +425,7 @@ def assemble(
     start = task.log_start_offset
     end = recovered.end_offset
     now_ms = context.clock.now_ms()
-    for line in (*prepared.said, *recovered.said):
+    for line in (*prepared.notes, *recovered.notes):
         logger.warning("%s", line)
     facts = recovered.segments
     if facts and end < start:
@@ -458,7 +482,7 @@ def assemble(
         epochs.assign(epoch, offset)
     epochs.truncate_from_end(end)
     epochs.truncate_from_start(start)
-    snapshots = ProducerSnapshots(fs, task.folder)
+    snapshots = ProducerSnapshots(fs, task.folder, recovered.snapshots)
     snapshots.remove_strays(segments.bases)
     log = Log(
         partition=task.partition,
@@ -497,7 +521,7 @@ def open_log(
 ) -> Log:
     """Open the log in `folder`, or make one; recovery is done in place."""
     fs = context.files.fs
-    fs.makedirs(folder)
+    made = fs.makedirs(folder)
     prepared = prepare(
         fs,
         folder,
@@ -507,5 +531,6 @@ def open_log(
         remembered=Remembered(Entry(recovery_point), Entry(log_start_offset)),
         now_ms=context.clock.now_ms(),
         producer_expiration_ms=context.producer_expiration_ms,
+        is_new=made,
     )
     return assemble(context, prepared, run(fs, prepared.task), config, clean=clean)

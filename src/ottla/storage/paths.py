@@ -9,6 +9,7 @@
         <base offset, 20 digits>.log .index .timeindex .txnindex
         <end offset, 20 digits>.snapshot
       <topic>-<partition>.<unique>-delete/      renamed first, removed later
+      <topic>-<partition>.<unique>-stray/       of a topic that nobody knows, kept
 
 Files on their way out carry `.deleted`; `.cleaned` and `.swap` are the two halves of replacing
 segments by compacted ones. `.aside` is ours: segments that contradict the log's start offset, kept.
@@ -52,7 +53,6 @@ SWAP_SUFFIX = ".swap"
 ASIDE_SUFFIX = ".aside"
 
 DELETE_DIR_SUFFIX = "-delete"
-FUTURE_DIR_SUFFIX = "-future"
 STRAY_DIR_SUFFIX = "-stray"
 
 MAX_NAME = 255  # what file systems allow

@@ -16,8 +16,8 @@ The rules are those of Kafka 4.2's ProducerAppendInfo and ProducerStateManager:
 - Sequence numbers go round from 2^31 - 1 to 0.
 - A producer is forgotten when its last batch's timestamp is `producer.id.expiration.ms` ago, but
   not while its transaction is open.
-- Only client appends are judged in full: a coordinator's have no sequence numbers, a leader's were
-  judged there, a marker may come from a newer epoch with no data at all.
+- Only client appends are judged in full: a coordinator's have no sequence numbers, a marker may
+  come from a newer epoch with no data at all. What a leader sent was judged there.
 
 State is rebuilt by replaying the log from the newest snapshot, a file per segment that holds the
 last batch of each producer.
@@ -62,7 +62,6 @@ class Origin(enum.Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    REPLICATION = "replication"
 
 
 class SnapshotError(Exception):
@@ -175,10 +174,8 @@ class ProducerStates:
                     return duplicate
                 if producer.epoch != NO_PRODUCER_EPOCH:
                     raise self._out_of_order(header, producer)
-        elif origin is Origin.COORDINATOR:
-            self._check_epoch(header, producer)
         else:
-            return None
+            self._check_epoch(header, producer)
         if producer.txn_first_offset != _NO_TRANSACTION and not header.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,

@@ -23,6 +23,7 @@ from ottla.records.compression import Compression, compress
 from ottla.records.errors import TooLarge
 from ottla.records.reader import payload
 from ottla.records.walker import Rules
+from ottla.storage.producers import Origin
 
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
@@ -83,15 +84,25 @@ def invalid_record(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
-def needs_records(header: BatchHeader, config: TopicConfig) -> bool:
-    """Whether this topic has a rule that the header alone cannot answer for this batch."""
+def must_walk(
+    header: BatchHeader, config: TopicConfig, origin: Origin, *, prepared: bool = False
+) -> bool:
+    """Whether the records themselves must be looked at before a batch is stored. Nobody else
+    decides that.
+
+    Only a client's are, and only once: `prepared` ones have been through `validate.prepare`. And
+    only where the header cannot answer: the topic wants a key in every record, or none too old, or
+    another codec; or the header's newest timestamp cannot be true.
+    """
+    if prepared or origin is not Origin.CLIENT:
+        return False
     return (
         "compact" in config.cleanup_policy
         or (
             config.compression_type != "producer"
             and _target(header, config) != header.attributes & COMPRESSION_MASK
         )
-        or header.max_timestamp < header.base_timestamp  # cannot be: the newest is to be found
+        or header.max_timestamp < header.base_timestamp
         or (
             config.message_timestamp_before_max_ms != MAX_LONG
             and config.message_timestamp_type == "CreateTime"
@@ -100,7 +111,14 @@ def needs_records(header: BatchHeader, config: TopicConfig) -> bool:
 
 
 def on_the_spot() -> Limits:
+    """What is walked on the event loop."""
     return NATIVE_LIMITS if walker.NATIVE else PLAIN_LIMITS
+
+
+def in_a_thread() -> Limits | None:
+    """What is walked in a thread; None: nothing, because it would hold the interpreter. The rest
+    is for a child process."""
+    return IN_A_THREAD if walker.NATIVE else None
 
 
 def _content(
@@ -193,7 +211,7 @@ def _check(
     partition: TopicPartition,
 ) -> tuple[int, bool]:
     """Judge the records; the newest timestamp, and whether the offset deltas are consecutive."""
-    compacted = "compact" in config.cleanup_policy
+    keyed = "compact" in config.cleanup_policy
     timed = config.message_timestamp_type == "CreateTime"
     oldest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
@@ -204,9 +222,9 @@ def _check(
         first = header.base_timestamp + summary.oldest_delta
         newest = header.base_timestamp + summary.newest_delta
     rejected = None
-    if (compacted and summary.keyless) or (timed and not oldest <= first <= newest <= latest):
+    if (keyed and summary.keyless) or (timed and not oldest <= first <= newest <= latest):
         window = (oldest, latest) if timed else None
-        rejected = _rejection(data, header, window, compacted, partition)
+        rejected = _rejection(data, header, window, keyed, partition)
     if rejected is not None and rejected.code is ErrorCode.INVALID_TIMESTAMP:
         raise rejected
     if newest > MAX_LONG:

@@ -4,7 +4,7 @@ What kill -9 or a power cut can leave behind, and what happens to it here:
 
 - A torn tail: the last write was interrupted, so the last segment ends in something that is not a
   whole batch with a right checksum, and nothing after it is one either. It was never acknowledged
-  (or, after a power cut, never flushed). It is cut off, and said.
+  (or, after a power cut, never flushed). It is cut off, and logged.
 - Indexes that lag behind the log, or are padded with zeros: rebuilt from the log.
 - Producer states: the newest snapshot, then the batches behind it.
 - A damaged middle: bytes that are no batch although batches follow them, or although they lie
@@ -83,6 +83,8 @@ class RecoveryTask:
     producer_expiration_ms: int
     compacted: bool = False
     """Apache Kafka's compaction leaves gaps between segments; they are no lost files."""
+    snapshots: tuple[int, ...] | None = None
+    """Where snapshots of the producers were taken; None: the folder is to be looked through."""
 
     def covers_flushed(self, base_offset: int) -> bool:
         """Whether a segment lies wholly below the recovery point."""
@@ -103,9 +105,10 @@ class Recovered:
     producers: ProducerStates
     epochs: tuple[tuple[int, int], ...] = ()
     """Leader epochs found in scanned batches, newer than the latest known: (epoch, offset)."""
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """One line for each thing that an operator should know."""
-    truncated_bytes: int = 0
+    snapshots: tuple[int, ...] | None = None
+    """As in the task."""
 
 
 def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -137,9 +140,11 @@ def _recover(fs: FileSystem, task: RecoveryTask, files: OpenFiles) -> Recovered:
             # Stopped cleanly, yet the last segment does not end where a batch ends: look closely.
             return recover(fs, _scanning_last(task))
         states = ProducerStates(task.partition)
-        snapshots = ProducerSnapshots(fs, task.folder)
-        said = _load_states(task, states, snapshots, opened, end_offset)
-        return Recovered(task.segments, end_offset, states, said=tuple(said))
+        snapshots = ProducerSnapshots(fs, task.folder, task.snapshots)
+        notes = _load_states(task, states, snapshots, opened, end_offset)
+        return Recovered(
+            task.segments, end_offset, states, notes=tuple(notes), snapshots=snapshots.offsets
+        )
     finally:
         # At once: thousands of logs are opened before the garbage collector comes by.
         for segment in opened:
@@ -157,18 +162,17 @@ class _Recovery:
         self._task = task
         self._opened = opened
         self._first = first
-        self._snapshots = ProducerSnapshots(fs, task.folder)
+        self._snapshots = ProducerSnapshots(fs, task.folder, task.snapshots)
         self._states = ProducerStates(task.partition)
         self._aborted: list[CompletedTxn] = []
         self._kept = list(task.segments[:first])
         self._epochs: list[tuple[int, int]] = []
         self._end_offset = task.segments[first].base_offset
-        self._said: list[str] = []
-        self._truncated = 0
+        self._notes: list[str] = []
 
     def run(self) -> Recovered:
         task = self._task
-        self._said += _load_states(
+        self._notes += _load_states(
             task, self._states, self._snapshots, self._opened, self._end_offset
         )
         for slot in range(self._first, len(self._opened)):
@@ -187,8 +191,8 @@ class _Recovery:
             self._end_offset,
             self._states,
             tuple(self._epochs),
-            tuple(self._said),
-            self._truncated,
+            tuple(self._notes),
+            self._snapshots.offsets,
         )
 
     def _note_gap(self, slot: int) -> None:
@@ -198,7 +202,7 @@ class _Recovery:
         end = self._end_offset if slot > self._first else _end_of(before)
         base = self._opened[slot].base_offset
         if end is not None and end < base:
-            self._said.append(
+            self._notes.append(
                 f"{self._task.folder}: offsets {end} to {base - 1} are missing between "
                 f"{paths.log_name(before.base_offset)} and {paths.log_name(base)}: a segment file "
                 f"is gone. Restore it from a copy if you have one; consumers will skip the gap"
@@ -226,8 +230,7 @@ class _Recovery:
         damage = checked.damage
         if damage is not None:
             _refuse_unless_torn(segment.path, damage, task.recovery_point, later)
-            self._truncated = segment.size - checked.size
-            self._said.append(_torn(segment.path, damage, self._truncated))
+            self._notes.append(_torn(segment.path, damage, segment.size - checked.size))
             segment.file.truncate(checked.size)
             for empty in later:
                 remove_segment(self._fs, task.folder, empty.base_offset)
@@ -316,7 +319,8 @@ def _open(files: OpenFiles, folder: str, segment: SegmentFiles) -> Segment:
 def scanning_all(task: RecoveryTask) -> RecoveryTask:
     """The task with every batch of every segment to be checked, and every index rebuilt."""
     segments = (replace(segment, scan=True) for segment in task.segments)
-    return replace(task, segments=tuple(segments))
+    # Whoever tried before and failed may have removed snapshots.
+    return replace(task, segments=tuple(segments), snapshots=None)
 
 
 def _scanning_last(task: RecoveryTask) -> RecoveryTask:

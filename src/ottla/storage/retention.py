@@ -1,4 +1,4 @@
-"""Which segments may go, when, and by which rule: the decision, without the deed.
+"""Which segments may go, when, and by which rule. Decides only; `Log.delete_old` acts.
 
 `fates` is the only place that decides. `Log.delete_old` deletes what it says is due, and
 `ottla topic explain-retention` prints what it says, so the two cannot disagree.
@@ -156,7 +156,7 @@ class Explanation:
 
 def concerns(before: TopicConfig, after: TopicConfig) -> bool:
     """Whether a change of settings may let segments go, or roll the active one."""
-    return any(getattr(before, it) != getattr(after, it) for it in _SETTINGS)
+    return any(getattr(before, name) != getattr(after, name) for name in _SETTINGS)
 
 
 def rolls(active: Segment, now_ms: int, segment_ms: int) -> bool:
@@ -221,7 +221,9 @@ def fates(
                 due, decider = own + config.retention_ms + 1, segment.base_offset
         rule = Rule.SIZE if by_size else Rule.TIME
         behind = None if by_size or decider == segment.base_offset else decider
-        if from_here <= config.ottla_retention_hold_bytes and any(it.needs(end) for it in holds):
+        if from_here <= config.ottla_retention_hold_bytes and any(
+            hold.needs(end) for hold in holds
+        ):
             yield Fate(Rule.HOLD, None, due, behind)
         else:
             yield Fate(rule, due, None, behind)

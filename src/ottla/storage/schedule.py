@@ -138,15 +138,15 @@ class Schedule:
         began = self._clock.monotonic()
         now_ms = self._clock.now_ms()
         try:
-            said = log.delete_old(now_ms, self._directories.positions)
+            deleted = log.delete_old(now_ms, self._directories.positions)
             rolled = log.roll_old(now_ms)
         except KafkaError:
             return 0
-        for line in said:
+        for line in deleted:
             logger.info("%s", line)
-        if said or rolled:
+        if deleted or rolled:
             await asyncio.sleep(_WORK_PAUSE * (self._clock.monotonic() - began))
-        return len(said)
+        return len(deleted)
 
     async def expire_producers(self) -> int:
         """Forget producers that have been silent for too long, in every log."""
@@ -256,14 +256,16 @@ class Schedule:
     async def _expire(self) -> None:
         await self.expire_producers()
 
-    def _checkpoint(self, name: str) -> Callable[[], Awaitable[None]]:
+    def _checkpoint(self, name: str) -> Callable[[], Awaitable[object]]:
         return lambda: self._directories.write_checkpoint(name)
 
     async def _flush_old(self) -> None:
         while True:
             await asyncio.sleep(self.flush_old())
 
-    def _repeat(self, work: Callable[[], Awaitable[None]], interval_ms: int, delay_ms: int) -> None:
+    def _repeat(
+        self, work: Callable[[], Awaitable[object]], interval_ms: int, delay_ms: int
+    ) -> None:
         async def repeat() -> None:
             await asyncio.sleep(delay_ms / 1000)
             while True:

@@ -276,7 +276,7 @@ class Segment:
         file = self._file
         if file is None:
             file = self._file = self._files.open(self)
-            self.used = False  # one use is no use: a reader passing by must not push out the busy
+            self.used = False  # a single read must not keep it open longer than busy files
         else:
             self.used = True
         return file

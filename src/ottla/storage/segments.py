@@ -107,7 +107,8 @@ class Segments:
         """Take segments out and rename their files out of the way; returns the new names.
 
         Retention takes from the start and truncation from the end, each inwards, so that a crash in
-        between leaves no gap. When that is all of them, `add` must follow."""
+        between leaves no gap; and of a segment the `.log` goes last, because indexes without their
+        records look like a loss. When that is all of them, `add` must follow."""
         renamed: list[str] = []
         self.generation += 1
         removed = self._list[first:stop]
@@ -116,7 +117,7 @@ class Segments:
         for segment in removed:
             self.size -= segment.size
             segment.close_file()
-            for path in segment.file_paths():
+            for path in reversed(segment.file_paths()):
                 target = f"{path}{paths.DELETED_SUFFIX}"
                 try:
                     self._files.fs.rename(path, target)

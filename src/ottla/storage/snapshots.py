@@ -1,8 +1,8 @@
 """The producer snapshots of a log: files, each named after the offset it was taken at.
 
 One is taken when a segment is rolled and at a clean shutdown, so that a restart replays one segment
-and not the whole log. They are written in place and without fsync, on the event loop, which is
-safe: a torn one fails its CRC and is passed over for the one before.
+and not the whole log. They are written in place on the event loop and synced by the log's next
+flush, which is safe: a torn one fails its CRC and is passed over for the one before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.storage import paths
 from ottla.storage.producers import SnapshotError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from ottla.runtime.files import FileSystem
     from ottla.storage.producers import ProducerStates
@@ -25,9 +25,13 @@ class ProducerSnapshots:
 
     __slots__ = ("_folder", "_fs", "_offsets")
 
-    def __init__(self, fs: FileSystem, folder: str) -> None:
+    def __init__(self, fs: FileSystem, folder: str, offsets: Sequence[int] | None = None) -> None:
+        """With `offsets` those that are known to be there, ascending; else they are looked for."""
         self._fs = fs
         self._folder = folder
+        if offsets is not None:
+            self._offsets = list(offsets)
+            return
         found = (paths.parse_offset_file(name) for name in fs.listdir(folder))
         self._offsets = sorted(
             offset for offset, suffix in filter(None, found) if suffix == paths.SNAPSHOT_SUFFIX
@@ -93,12 +97,6 @@ class ProducerSnapshots:
         """Remove the snapshots of segments that retention has deleted."""
         for taken in self.offsets:
             if taken < offset:
-                self._remove(taken)
-
-    def remove_after(self, offset: int) -> None:
-        """Remove the snapshots of what has been truncated away."""
-        for taken in self.offsets:
-            if taken > offset:
                 self._remove(taken)
 
     def remove_strays(self, segment_base_offsets: Collection[int]) -> None:

@@ -186,12 +186,3 @@ class TransactionIndex:
             if txn.last_offset <= previous or txn.first_offset > txn.last_offset:
                 raise TxnIndexError(f"{self.path}: {txn} is out of order")
             previous = txn.last_offset
-
-    def sync(self) -> None:
-        """Make the entries durable. Blocks."""
-        if self.exists():
-            file = self._fs.open(self.path)
-            try:
-                file.sync()
-            finally:
-                file.close()

@@ -2,7 +2,7 @@
 
 The header decides almost everything, so almost nothing else is looked at: 61 bytes are unpacked,
 the CRC is checked, and the batch is stored as it came. Three settings of a topic need the records
-themselves, and only then are they decompressed and walked:
+themselves, and only then are they decompressed and walked (`record_rules.must_walk`):
 
 - `cleanup.policy` with `compact`: every record must have a key;
 - `message.timestamp.before.max.ms` other than its endless default: the header tells the newest
@@ -12,7 +12,7 @@ themselves, and only then are they decompressed and walked:
 That is a matter of microseconds for most batches and is then done on the spot. For one that is
 large, or large inside, `judge` raises `TakesLong`, having changed nothing; the batch is given to
 `prepare`, a pure function for a thread or a child process, and its result is judged with
-`prepared=True`. A thread does what native code can do within `IN_A_THREAD`, a child the rest.
+`prepared=True`. A thread does what native code can do (`in_a_thread`), a child the rest.
 
 Not done: what is inside of a batch whose header and CRC are right is not read when no rule needs it
 (Kafka walks every batch). A producer that sends garbage in good wrapping gets it stored, and its
@@ -45,15 +45,15 @@ from ottla.records.checksum import crc32c
 from ottla.records.compression import Compression
 from ottla.storage.producers import Origin
 from ottla.storage.record_rules import (
-    IN_A_THREAD,
     RecordError,
     RecordsRejected,
     TakesLong,
     append_time_from_producer,
     future_timestamps,
+    in_a_thread,
     invalid_record,
     judge_records,
-    needs_records,
+    must_walk,
     on_the_spot,
 )
 
@@ -63,10 +63,10 @@ if TYPE_CHECKING:
     from ottla.storage.record_rules import Limits
 
 __all__ = [
-    "IN_A_THREAD",
     "RecordError",
     "RecordsRejected",
     "TakesLong",
+    "in_a_thread",
     "judge",
     "judge_replicated",
     "prepare",
@@ -96,7 +96,7 @@ def judge(
     Raises KafkaError, or TakesLong.
     """
     header, records = _judge_header(records, config, partition, origin)
-    if not prepared and origin is Origin.CLIENT and needs_records(header, config):
+    if must_walk(header, config, origin, prepared=prepared):
         records = judge_records(records, header, config, now_ms, partition, on_the_spot())
         header = read_header(records)
 
@@ -184,11 +184,13 @@ def prepare(
 
 
 def judge_replicated(
-    records: memoryview, *, partition: TopicPartition
+    records: memoryview, *, partition: TopicPartition, leader_epoch: int
 ) -> list[tuple[int, BatchHeader]]:
     """The whole batches that a leader sent, with their positions, checked for damage on the way.
 
-    A batch cut off at the end (a fetch has a size limit) is left out.
+    A batch cut off at the end (a fetch has a size limit) is left out. So are, as in Kafka, the
+    first one of an epoch after the leader's own and what follows it: the answer is that of a
+    broker which has become a follower itself, and may yet have to drop them.
     """
     found: list[tuple[int, BatchHeader]] = []
     position = 0
@@ -215,6 +217,8 @@ def judge_replicated(
                 f"Out of order offsets found in append to {partition}: {header.base_offset} after "
                 f"{last_offset}",
             )
+        if header.leader_epoch > leader_epoch:
+            break
         last_offset = header.last_offset
         found.append((position, header))
         position = end

@@ -338,7 +338,7 @@ class Broker:
         known = services.image.topics.get(topic)
         if known is None:
             raise _no_topic(topic)
-        return {it.name: it.value for it in describe_topic(known.config, services.config)}
+        return {entry.name: entry.value for entry in describe_topic(known.config, services.config)}
 
     def configure(self, settings: Mapping[str, object], topic: str | None = None) -> None:
         """Change settings of the running broker or of a topic; None goes back to the default."""
@@ -368,12 +368,12 @@ class Broker:
             return
         requests = [
             WantedTopic(
-                it.name,
-                DEFAULT if it.partitions is None else it.partitions,
-                DEFAULT if it.replication is None else it.replication,
-                config=dict(it.config),
+                topic.name,
+                DEFAULT if topic.partitions is None else topic.partitions,
+                DEFAULT if topic.replication is None else topic.replication,
+                config=dict(topic.config),
             )
-            for it in wanted
+            for topic in wanted
         ]
         for outcome in self._call(self._services().controller_link.create_topics(requests)):
             if outcome.error is not None:
@@ -481,7 +481,7 @@ def _close_all() -> None:
 
 
 def _watch(app: App, cut: Callable[[], None], ref: weakref.ref[Broker]) -> None:
-    """Let a broker without any data folder end, as `ottla server start` does."""
+    """Let a broker that has failed end, as `ottla server start` does, and note why."""
 
     async def watch() -> None:
         reason = await app.wait_failed()
@@ -501,7 +501,7 @@ def wanted_topics(topics: Topics) -> list[NewTopic]:
         raise TypeError(f"topics is a list of names, not the one name {topics!r}")
     if isinstance(topics, Mapping):
         return [NewTopic(name, partitions) for name, partitions in topics.items()]
-    return [NewTopic(it) if isinstance(it, str) else it for it in topics]
+    return [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
 
 
 def _no_topic(name: str) -> KafkaError:

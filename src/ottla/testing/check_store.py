@@ -380,7 +380,7 @@ async def a_cancelled_join_leaves_nothing_behind(connect: Connect) -> None:
     await store.close()
 
 
-# --- roles --------------------------------------------------------------------------------------
+# --- roles ----------------------------------------------------------------------------------------
 
 
 async def terms_have_strictly_increasing_epochs(connect: Connect) -> None:
@@ -407,7 +407,7 @@ async def terms_have_strictly_increasing_epochs(connect: Connect) -> None:
     await store.close()
 
 
-async def an_office_has_one_holder_at_a_time(connect: Connect) -> None:
+async def a_role_has_one_holder_at_a_time(connect: Connect) -> None:
     clients = [await connect() for _ in range(3)]
     holding = 0
     served: list[int] = []
@@ -429,7 +429,7 @@ async def an_office_has_one_holder_at_a_time(connect: Connect) -> None:
     await _close(clients)
 
 
-async def the_holder_of_an_office_can_be_read(connect: Connect) -> None:
+async def the_holder_of_a_role_can_be_read(connect: Connect) -> None:
     one, other = await connect(), await connect()
     term = await _soon(one.campaign("controller", b"one"))
     entries = await _entries(other, "controller")
@@ -523,8 +523,8 @@ CHECKS: tuple[StoreCheck, ...] = (
     a_presence_is_an_ordinary_key_otherwise,
     a_cancelled_join_leaves_nothing_behind,
     terms_have_strictly_increasing_epochs,
-    an_office_has_one_holder_at_a_time,
-    the_holder_of_an_office_can_be_read,
+    a_role_has_one_holder_at_a_time,
+    the_holder_of_a_role_can_be_read,
     a_deposed_holder_is_fenced,
     a_cancelled_campaign_leaves_the_line,
     a_closed_store_says_so,

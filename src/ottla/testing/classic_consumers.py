@@ -1,4 +1,4 @@
-"""A consumer of the classic protocol for tests of the group machines: joins, syncs, assigns, obeys.
+"""A consumer of the classic protocol, for tests of the state machines of groups.
 
 `step` does the next thing a client would do and returns. Eager ones drop everything before they
 join again; cooperative ones keep what they own, report it, give up what they are told to give up
@@ -165,16 +165,18 @@ class ClassicConsumer:
         self.sync(self._assign(reply.members) if leads else {})
 
     def _assign(self, members: Iterable[JoinedMember]) -> dict[str, bytes]:
-        wants = {it.member_id: read_subscription(it.metadata) for it in members}
+        wants = {member.member_id: read_subscription(member.metadata) for member in members}
         owners = {
             (topic, partition): member
-            for member, it in wants.items()
-            for topic, partitions in it.owned
+            for member, subscription in wants.items()
+            for topic, partitions in subscription.owned
             for partition in partitions
         }
         shares: dict[str, dict[str, list[int]]] = {member: {} for member in wants}
         for topic, state in self.world.image.topics.items():
-            readers = sorted(member for member, it in wants.items() if topic in it.topics)
+            readers = sorted(
+                member for member, subscription in wants.items() if topic in subscription.topics
+            )
             for partition in range(len(state.partitions) if readers else 0):
                 member = readers[partition * len(readers) // len(state.partitions)]
                 if owners.get((topic, partition), member) == member:
@@ -209,7 +211,7 @@ class ClassicConsumer:
 
     def _synced(self, reply: Synced) -> None:
         given = read_assignment(reply.assignment) if reply.assignment else {}
-        assigned = frozenset((topic, it) for topic in given for it in given[topic])
+        assigned = frozenset((topic, partition) for topic in given for partition in given[topic])
         revoked = self.owned - assigned
         self.owned = assigned
         self.is_stable = True
@@ -219,7 +221,10 @@ class ClassicConsumer:
     # ------------------------------------------------------------------ the rest
 
     def heartbeat(self) -> None:
-        self.world.runner.run(Heartbeat(GROUP, self.member_id, self.instance_id, self.generation))
+        beat = Heartbeat(GROUP, self.member_id, self.instance_id, self.generation)
+        code = self.world.runner.run(beat)
+        if code:
+            raise KafkaError(code)
 
     def leave(self) -> list[ErrorCode]:
         self.owned = frozenset()

@@ -247,7 +247,7 @@ class DiskSession:
         self.before("write")
         self._os.set_mtime_ms(path, mtime_ms)
 
-    def makedirs(self, path: str) -> None:
+    def makedirs(self, path: str) -> bool:
         self.before("write")
         missing = []
         while path and not os.path.isdir(path):
@@ -257,6 +257,7 @@ class DiskSession:
             self._need_room(folder)
             os.mkdir(folder)
             self.disk.created_folder(folder)
+        return bool(missing)
 
     def rename(self, source: str, target: str) -> None:
         self.before("write")

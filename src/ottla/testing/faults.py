@@ -217,7 +217,11 @@ class Faults:
         """Close every connection (of one client id); returns how many there were."""
 
         def close() -> int:
-            chosen = [it for it in self._connections if client_id is None or it.client == client_id]
+            chosen = [
+                connection
+                for connection in self._connections
+                if client_id is None or connection.client == client_id
+            ]
             for connection in chosen:
                 connection.close(CUT)
             return len(chosen)
@@ -303,7 +307,7 @@ class Faults:
             api_keys(apis), choice.get("topic"), choice.get("client_id"), choice.get("when")
         )
         fault = Fault(match, choice.get("after", 0), choice.get("times", 1), action)
-        self._faults = (*(it for it in self._faults if not it.over), fault)
+        self._faults = (*(earlier for earlier in self._faults if not earlier.over), fault)
         return fault
 
     def _fail(self, fault: Fault, asked: _Asked, code: ErrorCode, processed: bool) -> Result:

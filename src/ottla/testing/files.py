@@ -254,9 +254,10 @@ class MemoryFileSystem:
         self._change("utime", path)
         node.mtime_ms = mtime_ms
 
-    def makedirs(self, path: str) -> None:
+    def makedirs(self, path: str) -> bool:
         path = _normal(path)
         folder = self._root
+        made = False
         walked = ""
         for name in path.strip("/").split("/"):
             walked = f"{walked}/{name}"
@@ -264,9 +265,11 @@ class MemoryFileSystem:
             if node is None:
                 self._change("mkdir", walked)
                 node = folder.entries[name] = _Folder()
+                made = True
             if isinstance(node, _FileNode):
                 raise _error(errno.ENOTDIR, walked)
             folder = node
+        return made
 
     def rename(self, source: str, target: str) -> None:
         source, target = _normal(source), _normal(target)
@@ -329,7 +332,7 @@ class MemoryFileSystem:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _check(self, kind: str, path: str) -> _Fault | None:
+    def _check(self, kind: str, path: str) -> _Fault | None:  # noqa: C901 - one condition of a fault after another
         """Raise the arranged error for this operation; a fault with a torn write is returned."""
         if self._crashed:
             raise Crashed

@@ -42,7 +42,7 @@ def sweep(place: str) -> None:
     """Remove the folders in `place` whose owners are dead."""
     oldest = time.time() - SETTLED_SECONDS
     with os.scandir(place) as entries:
-        found = [it for it in entries if it.name.startswith(PREFIX)]
+        found = [entry for entry in entries if entry.name.startswith(PREFIX)]
     for entry in found:
         path = os.path.join(entry.path, LOCK)
         try:

@@ -13,10 +13,10 @@ from typing import Any
 
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.group.assignors import Partitions
+from ottla.coordinator.group.commands import ConsumerAlive, ConsumerHeartbeat
 from ottla.coordinator.group.consumer import ConsumerMachine
-from ottla.coordinator.group.consumer_commands import ConsumerAlive, ConsumerHeartbeat
 from ottla.coordinator.group.consumer_group import ConsumerGroup
-from ottla.coordinator.group.members import Client, ShardState
+from ottla.coordinator.group.group import Client, ShardState
 from ottla.coordinator.group.shard import GroupShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker
@@ -63,7 +63,9 @@ class GroupWorld:
 
     def topics(self, racks: Mapping[int, str] | None = None, **partitions: int) -> None:
         """The cluster has exactly these topics, with so many partitions, from now on."""
-        brokers = {it: Broker(it, 0, {}, rack) for it, rack in (racks or {}).items()}
+        brokers = {
+            broker_id: Broker(broker_id, 0, {}, rack) for broker_id, rack in (racks or {}).items()
+        }
         made = {}
         for name, count in partitions.items():
             states = tuple(
@@ -77,7 +79,7 @@ class GroupWorld:
             revision=self.image.revision + 1,
             brokers=brokers,
             topics=made,
-            topic_names={it.id: it.name for it in made.values()},
+            topic_names={topic.id: topic.name for topic in made.values()},
         )
         self.runner.shard.state.image = self.image
 
@@ -95,8 +97,8 @@ class GroupWorld:
         for _ in range(rounds):
             self.runner.do_work()
             before = len(self.runner.log)
-            for it in consumers:
-                it.beat()
+            for consumer in consumers:
+                consumer.beat()
             if len(self.runner.log) == before and not self.runner.work:
                 return
         raise AssertionError("the group does not come to rest")

@@ -1,10 +1,10 @@
 """Logs on a disk in memory, to be opened, crashed and opened again: one, or a data folder of them.
 
-bench = LogBench(TopicConfig(segment_bytes=1000))
-log = bench.open()
-bench.append(log, b"a", b"b")
-bench = bench.killed()
-assert bench.contents(bench.open()) == [(0, b"a"), (1, b"b")]
+    bench = LogBench(TopicConfig(segment_bytes=1000))
+    log = bench.open()
+    bench.append(log, b"a", b"b")
+    bench = bench.killed()
+    assert bench.contents(bench.open()) == [(0, b"a"), (1, b"b")]
 
 `FolderBench` is the same for a whole data folder, as a broker holds it: what a log is told about
 itself when it is opened again has gone through the folder's checkpoints.
@@ -90,10 +90,19 @@ def log_context(
 
 
 class Bench:
-    """What can be done to any log of a disk in memory."""
+    """A disk in memory, a clock, the settings of a topic, and what can be done to a log there."""
 
-    fs: MemoryFileSystem
-    clock: ManualClock
+    def __init__(
+        self,
+        config: TopicConfig | None = None,
+        *,
+        fs: MemoryFileSystem | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.config = config or TopicConfig()
+        self.fs = fs or MemoryFileSystem()
+        self.clock = clock or ManualClock()
+        self.fs.now_ms = self.clock.now_ms()
 
     def append(
         self,
@@ -235,7 +244,7 @@ class Bench:
 
 
 class LogBench(Bench):
-    """A folder for one log, and the world around it."""
+    """A folder for one log, with a disk and a clock of its own."""
 
     def __init__(
         self,
@@ -244,10 +253,7 @@ class LogBench(Bench):
         fs: MemoryFileSystem | None = None,
         clock: ManualClock | None = None,
     ) -> None:
-        self.config = config or TopicConfig()
-        self.fs = fs or MemoryFileSystem()
-        self.clock = clock or ManualClock()
-        self.fs.now_ms = self.clock.now_ms()
+        super().__init__(config, fs=fs, clock=clock)
         self.host = RecordingHost()
         self.context = log_context(self.fs, clock=self.clock, host=self.host)
 
@@ -299,23 +305,10 @@ class InlineWorkers(Workers):
 class FolderBench(Bench):
     """A data folder as a broker holds it, and the partition `t-0` in it.
 
-    To be used inside one event loop. `open` is the start of a broker; `abandon` is its death,
-    `close` its end.
+    To be used inside one event loop. `open` is the start of a broker, `abandon` its death.
     """
 
     directories: LogDirectories
-
-    def __init__(
-        self,
-        config: TopicConfig | None = None,
-        *,
-        fs: MemoryFileSystem | None = None,
-        clock: ManualClock | None = None,
-    ) -> None:
-        self.config = config or TopicConfig()
-        self.fs = fs or MemoryFileSystem()
-        self.clock = clock or ManualClock()
-        self.fs.now_ms = self.clock.now_ms()
 
     async def load(self) -> None:
         """Open the folder and every log in it."""

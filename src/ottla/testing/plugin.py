@@ -8,8 +8,8 @@
     def test_totals(ottla_broker): ...
 
 The marker may also stand on a class or module (`pytestmark`): settings of the nearer one win,
-topics add up. What the session's broker is made of is said by the fixture `ottla_session_options`,
-to be overridden in a conftest.py. Nothing is shared between xdist workers: each broker has a port
+topics add up. The session's broker is made with what the fixture `ottla_session_options` returns;
+override it in a conftest.py. Nothing is shared between xdist workers: each broker has a port
 and a folder of its own, and a session's broker is its worker's.
 
 Importing this module imports no broker; the fixtures do.

@@ -25,8 +25,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 
@@ -260,16 +260,3 @@ class BrokerProcess:
     def open_files(self) -> int:
         """How many file descriptors the process holds."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
-
-
-@contextmanager
-def running_broker(
-    folder: Path,
-    *,
-    settings: Mapping[str, object] | None = None,
-    timeout: float = START_TIMEOUT,
-) -> Iterator[BrokerProcess]:
-    """A broker that listens on entry and is gone on exit."""
-    with BrokerProcess(folder, settings=settings) as broker:
-        broker.start(timeout=timeout)
-        yield broker

@@ -63,11 +63,11 @@ async def produce(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {index}"
             )
         target = partitions[index]
-        batch = build_batch([(moment, key, values[it], pairs) for it in positions])
+        batch = build_batch([(moment, key, values[place], pairs) for place in positions])
         info = await _append(services, target, batch, now_ms)
         written = info.append_time_ms if info.append_time_ms >= 0 else moment
-        for delta, it in enumerate(positions):
-            deliveries[it] = Delivery(topic, index, info.base_offset + delta, written)
+        for delta, place in enumerate(positions):
+            deliveries[place] = Delivery(topic, index, info.base_offset + delta, written)
     return [deliveries[position] for position in range(len(values))]
 
 
@@ -87,13 +87,13 @@ async def consume(
         await asyncio.sleep(TOPIC_PAUSE)  # whoever will send the records makes the topic as well
     partitions = partitions_of(services, topic)
     chosen = partitions if partition is None else [_one(partitions, topic, partition)]
-    found: dict[TopicPartition, list[Record[bytes, bytes]]] = {it.id: [] for it in chosen}
-    positions = {it.id: max(offset, it.log_start_offset) for it in chosen}
+    found: dict[TopicPartition, list[Record[bytes, bytes]]] = {each.id: [] for each in chosen}
+    positions = {each.id: max(offset, each.log_start_offset) for each in chosen}
     while True:
-        for it in chosen:
-            read, positions[it.id] = _read(it, positions[it.id])
-            found[it.id] += read
-        records = [record for it in chosen for record in found[it.id]]
+        for each in chosen:
+            read, positions[each.id] = _read(each, positions[each.id])
+            found[each.id] += read
+        records = [record for each in chosen for record in found[each.id]]
         if count is None:
             return records
         if len(records) >= count:
@@ -102,7 +102,7 @@ async def consume(
         if left <= 0:
             raise AssertionError(f"{topic}: {len(records)} of {count} records after {timeout} s")
         readable: asyncio.Future[None] = loop.create_future()
-        waiter = Waiter(loop, [it.readable for it in chosen], 1, left, _once(readable))
+        waiter = Waiter(loop, [each.readable for each in chosen], 1, left, _once(readable))
         try:
             await readable
         finally:
@@ -120,10 +120,10 @@ async def lag(services: Services, group: str, topic: str | None) -> dict[TopicPa
         raise fetched
     found: dict[TopicPartition, int] = {}
     for name, partitions in fetched:
-        for it in partitions:
-            if it.committed is not None and topic in (None, name):
-                end = services.replicas.by_name(name, it.partition).high_watermark
-                found[TopicPartition(name, it.partition)] = max(0, end - it.committed.offset)
+        for each in partitions:
+            if each.committed is not None and topic in (None, name):
+                end = services.replicas.by_name(name, each.partition).high_watermark
+                found[TopicPartition(name, each.partition)] = max(0, end - each.committed.offset)
     return dict(sorted(found.items()))
 
 
@@ -144,16 +144,16 @@ def _read(partition: Partition, offset: int) -> tuple[list[Record[bytes, bytes]]
                     Record(
                         topic,
                         index,
-                        it.offset,
-                        it.timestamp,
+                        record.offset,
+                        record.timestamp,
                         "append" if appended else "create",
-                        it.key,
-                        it.value,
-                        tuple(it.headers),
+                        record.key,
+                        record.value,
+                        tuple(record.headers),
                         header.leader_epoch,
                     )
-                    for it in iter_records(data[position : position + header.size], header)
-                    if it.offset >= offset
+                    for record in iter_records(data[position : position + header.size], header)
+                    if record.offset >= offset
                 ]
             offset = header.next_offset
     return records, offset

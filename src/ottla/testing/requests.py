@@ -84,7 +84,7 @@ def topics_of(message: Any, image: ClusterImage) -> set[str]:
             ):
                 found.add(value)
             elif name in ("topics", "topic_names") and isinstance(value, list):
-                found.update(it for it in value if isinstance(it, str))
+                found.update(name for name in value if isinstance(name, str))
     found.discard("")
     return found
 

@@ -80,13 +80,13 @@ class ShardRunner(Generic[S]):
     def do_work(self) -> int:
         """Do what was left to threads; returns how much that was."""
         work, self.work = self.work, []
-        for it in work:
+        for task in work:
             try:
-                outcome, error = it.function(), None
+                outcome, error = task.function(), None
             except Exception as failure:
                 outcome, error = None, failure
             with suppress(KafkaError):
-                self.run(it.command(outcome, error))
+                self.run(task.command(outcome, error))
         return len(work)
 
     def reload(self, *, compact: bool = False) -> S:
@@ -94,7 +94,7 @@ class ShardRunner(Generic[S]):
         records = self.log
         if compact:
             last = {key: index for index, (key, _) in enumerate(records)}
-            records = [it for index, it in enumerate(records) if last[it[0]] == index]
+            records = [record for index, record in enumerate(records) if last[record[0]] == index]
         self.shard = self._make()
         for offset, (key, value) in enumerate(records):
             self.shard.replay(key, value, offset=offset)
@@ -123,8 +123,8 @@ class ShardRunner(Generic[S]):
                 self.shard.replay(*record, offset=len(self.log), meaning=meaning)
                 self.log.append(record)
             self._answers.update(result.answers)
-            known = {it.key for it in self.work}
-            self.work.extend(it for it in result.work if it.key not in known)
+            known = {task.key for task in self.work}
+            self.work.extend(task for task in result.work if task.key not in known)
         if result.after is not None:
             followed = result.after(error, self.now)
             if followed is not None:

@@ -1,7 +1,7 @@
 """An event loop in a thread of its own, for a broker beside somebody else's test.
 
-The test may be plain code or run a loop itself; both are strangers to the broker's loop and only
-hand it work. The thread is a daemon: a test run that is killed must not hang on it.
+The test may be plain code or run a loop itself; either way it only hands work to the broker's
+loop. The thread is a daemon: a test run that is killed must not hang on it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LoopThread:
         return self.call(run(), timeout)
 
     def close(self, timeout: float = 10.0) -> None:
-        """Cancel what is left, wait for its end and stop. Whatever it says is not of interest."""
+        """Cancel what is left, wait for its end and stop. Its errors are ignored."""
         if self.loop.is_closed():
             return
         self.loop.call_soon_threadsafe(

@@ -30,7 +30,7 @@ from ottla.coordinator.group.commands import (
     PartitionCommit,
     Sync,
 )
-from ottla.coordinator.group.members import Client, ShardState
+from ottla.coordinator.group.group import Client, ShardState
 from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.shard import Parked
 from ottla.errors import ErrorCode, KafkaError

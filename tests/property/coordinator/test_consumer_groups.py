@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from ottla.coordinator.group.assignors import Partitions
-from ottla.coordinator.group.consumer_commands import ConsumerAlive
+from ottla.coordinator.group.commands import ConsumerAlive
 from ottla.coordinator.group.consumer_group import AWAY_EPOCH, ConsumerGroup
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicId

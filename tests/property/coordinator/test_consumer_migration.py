@@ -101,10 +101,10 @@ class MixedGroups(RuleBasedStateMachine):
         self.world.runner.advance(seconds * 1000)
         group = self.world.runner.shard.groups.get(GROUP)
         for old in self.classic:
-            if group is None or not group.has_member(old.member_id):
+            if group is None or old.member_id not in group.members:
                 old.owned = frozenset()
         for new in self.modern:
-            if group is None or not group.has_member(new.name):
+            if group is None or new.name not in group.members:
                 new.owned = {}
 
     @rule()

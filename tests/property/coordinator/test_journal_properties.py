@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.coordinator.group import journal
-from ottla.coordinator.group.members import CommittedOffset
+from ottla.coordinator.group.group import CommittedOffset
 from ottla.coordinator.shard import Written
 from ottla.model.ids import ZERO_TOPIC_ID
 from ottla.protocol.messages.internal import consumer_group as wire

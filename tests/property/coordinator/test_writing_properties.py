@@ -30,9 +30,12 @@ from ottla.testing.logs import LogBench
 LIMIT = 2_000
 NOW = Now(1_700_000_000_000, 1_000)
 
-# A command: how large each of its records is, and whether they belong together.
+# A command: how large each of its records is, whether they belong together, and what it is about.
+Command = tuple[list[int], bool, str | None]
 commands = st.tuples(
-    st.lists(st.sampled_from([0, 10, 700, 1_500, 3_000]), max_size=4), st.booleans()
+    st.lists(st.sampled_from([0, 10, 700, 1_500, 3_000]), max_size=4),
+    st.booleans(),
+    st.sampled_from(["a", "b", None]),
 )
 turns = st.lists(st.lists(commands, max_size=40), max_size=6)
 failures = st.frozensets(st.integers(0, 20), max_size=3)
@@ -48,6 +51,9 @@ class Notebook:
 
     def __init__(self) -> None:
         self.notes: dict[int, bytes] = {}
+
+    def subject(self, command: str | None) -> str | None:
+        return command
 
     def replay(self, key: bytes, value: bytes | None, *, offset: int = -1, **_: Any) -> None:
         assert offset not in self.notes
@@ -72,7 +78,7 @@ class World:
 
     def open(self, shard: Any) -> None:
         self.shard = shard
-        self.writer = Writer(self.partition, shard, self.turn, Settings(), lambda error: None)
+        self.writer = Writer(self.partition, 0, shard, self.turn, Settings(), lambda error: None)
 
     def append(self, partition: Partition, *arguments: Any, **more: Any) -> Any:
         if next(self._appends) in self._fails:
@@ -80,17 +86,23 @@ class World:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         return self._append(partition, *arguments, **more)
 
-    def run(self, sizes: list[int], atomic: bool) -> tuple[list[bytes], Any]:
+    def run(self, sizes: list[int], atomic: bool, about: str | None) -> tuple[list[bytes], Any]:
         """The names of the records, and the outcome."""
-        names = [b"%d" % next(self._names) for _ in sizes]
+        tag = (about or "all").encode()
+        names = [b"%s %d" % (tag, next(self._names)) for _ in sizes]
         records = [(name, b"x" * size) for name, size in zip(names, sizes, strict=True)]
         result = Result("done", records, atomic=atomic)
         try:
             if records:
-                self.writer.record(result, NOW)
-            return names, self.writer.reply(result.reply)
+                self.writer.record(result, about, NOW)
+            return names, self.writer.reply(result.reply, about)
         except KafkaError as error:
             return names, error
+
+    def known(self, about: str | None) -> set[bytes]:
+        """The records in memory that a reply about this may tell of."""
+        tags = (b"all", b"a", b"b") if about is None else (b"all", about.encode())
+        return {name for name in self.shard.notes.values() if name.split()[0] in tags}
 
     def log(self) -> Notebook:
         """What the log says at this moment."""
@@ -106,13 +118,11 @@ class World:
 
 
 @given(turns, failures)
-def test_memory_log_and_answers_agree(
-    crowds: list[list[tuple[list[int], bool]]], fails: frozenset[int]
-) -> None:
+def test_memory_log_and_answers_agree(crowds: list[list[Command]], fails: frozenset[int]) -> None:
     asyncio.run(live(crowds, fails))
 
 
-async def live(crowds: list[list[tuple[list[int], bool]]], fails: frozenset[int]) -> None:
+async def live(crowds: list[list[Command]], fails: frozenset[int]) -> None:
     world = World(fails)
 
     def append(partition: Partition, *arguments: Any, **more: Any) -> Any:
@@ -123,15 +133,17 @@ async def live(crowds: list[list[tuple[list[int], bool]]], fails: frozenset[int]
             await turn(world, crowd)
 
 
-async def turn(world: World, crowd: list[tuple[list[int], bool]]) -> None:
+async def turn(world: World, crowd: list[Command]) -> None:
     outcomes = []
-    for sizes, atomic in crowd:
+    for sizes, atomic, about in crowd:
         if world.writer.broken:
             break
-        names, outcome = world.run(sizes, atomic)
+        names, outcome = world.run(sizes, atomic, about)
         outcomes.append((names, atomic, outcome))
         if not isinstance(outcome, Deferred | KafkaError):
-            assert set(names) <= set(world.log().notes.values()), "an answer ahead of the log"
+            written = set(world.log().notes.values())
+            assert set(names) <= written, "an answer ahead of the log"
+            assert world.known(about) <= written, "an answer tells of what is not in the log"
     await asyncio.sleep(0)
     truth = world.log()
     written = set(truth.notes.values())

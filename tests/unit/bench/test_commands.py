@@ -6,8 +6,11 @@ from bench.commands import COMMANDS, Command
 
 from ottla.cli.kafka_compat import TOOLS
 
-# Those that start a broker, end it, or only call another.
-NOT_MEASURED = {"kafka-server-start", "kafka-server-stop", "kafka-run-class", "kafka-list-topic"}
+# Those that start a server, end it, or only call another.
+NOT_MEASURED = {
+    *("kafka-server-start", "kafka-server-stop", "kafka-run-class", "kafka-list-topic"),
+    *("zookeeper-server-start", "zookeeper-server-stop", "zookeeper-shell"),
+}
 
 
 def test_every_tool_that_does_something_by_itself_is_measured() -> None:

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench import matrix
-from bench.matrix import Interpreter
+from bench.matrix import Counts, Interpreter, Outcome
 
 REPORT = """<?xml version="1.0"?>
-<testsuites><testsuite name="pytest" errors="1" failures="2" skipped="3" tests="1240" time="60.0">
+<testsuites><testsuite name="pytest" errors="1" failures="1" skipped="1" tests="4" time="60.0">
+<testcase classname="tests.unit.a" name="test_right" time="0.1"/>
+<testcase classname="tests.unit.a" name="test_wrong" time="0.1"><failure message="no"/></testcase>
+<testcase classname="tests.unit.a" name="test_broken" time="0.1"><error message="no"/></testcase>
+<testcase classname="tests.unit.a" name="test_left" time="0.1"><skipped message="no"/></testcase>
 </testsuite></testsuites>"""
 
 
@@ -17,18 +22,6 @@ def interpreter(folder: Path, name: str, answer: str) -> Path:
     path.write_text(f"#!/bin/sh\n{answer}\n")
     path.chmod(0o755)
     return path
-
-
-def test_the_newest_of_each_version_is_taken_and_what_does_not_run_is_not(tmp_path: Path) -> None:
-    paths = [
-        interpreter(tmp_path, "a/python3.12", "echo 3.12.1 final"),
-        interpreter(tmp_path, "b/python3.12", "echo 3.12.10 final"),
-        interpreter(tmp_path, "b/python3.11", "echo 3.11.2 final"),
-        interpreter(tmp_path, "b/python3.13", "echo command not found; exit 127"),
-        interpreter(tmp_path, "b/python3.14", "echo 3.14.0 candidate"),
-    ]
-    found = matrix.newest(paths)
-    assert found == [Interpreter(paths[2], (3, 11, 2)), Interpreter(paths[1], (3, 12, 10))]
 
 
 def test_interpreters_are_found_on_the_path_and_among_those_of_pyenv(
@@ -45,20 +38,83 @@ def test_interpreters_are_found_on_the_path_and_among_those_of_pyenv(
 def test_errors_count_as_failures_and_skipped_tests_do_not_count_as_passed(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(REPORT)
-    outcome = matrix.read(Interpreter(Path("python3.13"), (3, 13, 0)), report)
-    assert outcome.row == "| 3.13.0 | 1,234 | 3 | 3 | 3 failed |"
+    counts = matrix.read(report)
+    assert counts == Counts(1, 1, ("tests.unit.a::test_wrong", "tests.unit.a::test_broken"))
+    outcome = Outcome(Interpreter(Path("python3.13"), (3, 13, 0)), counts)
+    assert outcome.row == "| 3.13.0 | 1 | 2 | 1 | 2 failed |"
+
+
+@pytest.mark.parametrize("text", [None, "", REPORT[:200]])
+def test_a_report_that_is_not_whole_is_none(tmp_path: Path, text: str | None) -> None:
+    report = tmp_path / "report.xml"
+    if text is not None:
+        report.write_text(text)
+    assert matrix.read(report) is None
+
+
+class Tried(matrix.Runner):
+    """Notes which parts are run, and writes what pytest would have written."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.parts: list[str] = []
+
+    def _build(self) -> bool:
+        return True
+
+    def _test(self, part: str, report: Path) -> Counts:
+        self.parts.append(part)
+        report.write_text(REPORT)
+        return matrix.read(report) or Counts()
+
+
+def test_a_run_that_was_stopped_goes_on_unless_files_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrix, "ENVIRONMENTS", tmp_path)
+    python = Interpreter(Path("python3.13"), (3, 13, 0))
+    first = Tried(python, "a-state", "2")
+    first.run(["unit"])
+    second = Tried(python, "a-state", "2")
+    counts = second.run(["unit", "contract"])
+    assert second.parts == ["contract"]
+    assert (counts.passed, counts.skipped, len(counts.failures)) == (2, 2, 4)
+    for runner in (Tried(python, "another", "2"), Tried(python, "a-state", "2", again=True)):
+        runner.run(["unit", "contract"])
+        assert runner.parts == ["unit", "contract"]
+
+
+def test_every_folder_of_tests_is_a_part() -> None:
+    tests = Path(__file__).parents[2]
+    folders = {path.name for path in tests.iterdir() if any(path.rglob("test_*.py"))}
+    assert set(matrix.PARTS) == folders
+
+
+def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    page = tmp_path / "page.md"
+    page.write_text("above\n<!-- matrix: begin -->\nbefore\n<!-- matrix: end -->\nbelow\n")
+    monkeypatch.setattr(matrix, "PAGE", page)
+    return page
 
 
 def test_the_page_has_the_table_and_names_what_was_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("above\n<!-- matrix: begin -->\nold\n<!-- matrix: end -->\nbelow\n")
-    monkeypatch.setattr(matrix, "PAGE", page)
-    matrix.record([matrix.Outcome(Interpreter(Path("python3.11"), (3, 11, 7)), 7413, 0, 0)])
+    page = page_of(tmp_path, monkeypatch)
+    counts = Counts(7413, 0, ("tests.unit.a::test_wrong",))
+    outcome = Outcome(Interpreter(Path("python3.11"), (3, 11, 7)), counts)
+    matrix.record([outcome], [part for part in matrix.PARTS if part != "fuzz"])
     text = page.read_text()
-    assert "| 3.11.7 | 7,413 | 0 | 0 | all passed |" in text
+    assert "with `make matrix`, without the folders `fuzz`." in text
+    assert "| 3.11.7 | 7,413 | 1 | 0 | 1 failed |" in text
+    assert "Failed on 3.11.7:\n\n- `tests.unit.a::test_wrong`" in text
     assert "since the machine had none: 3.12, 3.13, 3.14." in text
-    assert "old" not in text
+    assert "before" not in text
     assert text.startswith("above\n")
     assert text.endswith("below\n")
+
+
+def test_a_whole_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = page_of(tmp_path, monkeypatch)
+    matrix.record([], list(matrix.PARTS))
+    assert "with `make matrix`, all folders of tests." in page.read_text()

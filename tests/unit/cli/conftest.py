@@ -15,15 +15,14 @@ from click.testing import CliRunner, Result
 from ottla.cli.main import cli
 from ottla.client.descriptions import Node, OffsetInfo
 from ottla.client.groups import (
-    EARLIEST,
-    LATEST,
-    MAX_TIMESTAMP,
     CommittedOffset,
     GroupDescription,
     GroupListing,
     GroupMember,
     Groups,
 )
+from ottla.client.router import Router
+from ottla.client.topic_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, TopicOffsets
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -58,6 +57,46 @@ def ottla() -> Callable[..., Result]:
     return run
 
 
+class SceneTopics(TopicOffsets):
+    """The topics that they read."""
+
+    def __init__(self) -> None: ...
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, tuple[TopicPartition, ...]]:
+        found = {}
+        for topic in topics:
+            found[topic] = tuple(tp for tp in ENDS if tp.topic == topic)
+            if not found[topic]:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}"
+                )
+        return found
+
+    def why_missing(self, partitions: Iterable[TopicPartition]) -> KafkaError | None:
+        first = min(partitions)
+        return KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"there is no partition {first.partition} of topic {first.topic!r}",
+        )
+
+    def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo]:
+        found = {}
+        for tp, timestamp in wanted.items():
+            if tp not in ENDS:
+                continue
+            if timestamp == EARLIEST:
+                offset = 0
+            elif timestamp == LATEST:
+                offset = ENDS[tp]
+            elif timestamp == MAX_TIMESTAMP:
+                offset = ENDS[tp] - 1
+            else:
+                offset = max(0, -(-(timestamp - FIRST_TIMESTAMP) // 1000))
+                offset = offset if offset < ENDS[tp] else -1
+            found[tp] = OffsetInfo(offset, FIRST_TIMESTAMP + 1000 * offset)
+        return found
+
+
 class SceneGroups(Groups):
     """A group without members, one of each protocol with a member, and two to be deleted."""
 
@@ -78,6 +117,8 @@ class SceneGroups(Groups):
                 "#" * 22, "one", "app", "/127.0.0.1", tuple(orders), 1, tuple(orders), "consumer"
             ),
         }
+        self.router = Router("127.0.0.1:1")
+        self.topics = SceneTopics()
         self.changes: list[tuple[Any, ...]] = []
         self.failure: KafkaError | None = None
 
@@ -142,40 +183,6 @@ class SceneGroups(Groups):
                 self.changes.append(("delete", name))
         return outcomes
 
-    def partitions(self, topics: Iterable[str]) -> dict[str, tuple[TopicPartition, ...]]:
-        found = {}
-        for topic in topics:
-            found[topic] = tuple(tp for tp in ENDS if tp.topic == topic)
-            if not found[topic]:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}"
-                )
-        return found
-
-    def why_missing(self, partitions: Iterable[TopicPartition]) -> KafkaError | None:
-        first = min(partitions)
-        return KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"there is no partition {first.partition} of topic {first.topic!r}",
-        )
-
-    def log_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo]:
-        found = {}
-        for tp, timestamp in wanted.items():
-            if tp not in ENDS:
-                continue
-            if timestamp == EARLIEST:
-                offset = 0
-            elif timestamp == LATEST:
-                offset = ENDS[tp]
-            elif timestamp == MAX_TIMESTAMP:
-                offset = ENDS[tp] - 1
-            else:
-                offset = max(0, -(-(timestamp - FIRST_TIMESTAMP) // 1000))
-                offset = offset if offset < ENDS[tp] else -1
-            found[tp] = OffsetInfo(offset, FIRST_TIMESTAMP + 1000 * offset)
-        return found
-
     def close(self) -> None: ...
 
 
@@ -189,3 +196,4 @@ def over_the_scene(scene: SceneGroups, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands find the scene where they would have connected to a broker."""
     monkeypatch.setattr("ottla.cli.options.connect", lambda _bootstrap: None)
     monkeypatch.setattr("ottla.client.groups.Groups", lambda *_arguments, **_options: scene)
+    monkeypatch.setattr("ottla.client.topic_offsets.TopicOffsets", lambda _router: scene.topics)

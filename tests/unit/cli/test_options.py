@@ -4,8 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ottla.cli.main import LazyGroup
-from ottla.cli.options import bootstrap_option, complete_topics, settings, unescape
+from ottla.cli.options import bootstrap_option, settings, unescape
 
 
 @click.group()
@@ -51,9 +50,3 @@ def test_settings_are_keys_with_values() -> None:
 
 def test_escapes_can_be_typed() -> None:
     assert unescape(r"a\tb\nc\\t\0") == "a\tb\nc\\t\0"
-
-
-def test_completing_a_topic_without_a_broker_gives_nothing() -> None:
-    context = click.Context(LazyGroup("ottla"), info_name="ottla")
-    context.params["bootstrap"] = "127.0.0.1:1"
-    assert complete_topics(context, click.Argument(["topic"]), "a") == []

@@ -130,7 +130,7 @@ def test_what_was_measured_before_ctrl_c_is_shown_as_that(
 def test_an_interruption_before_the_load_began_is_one_line(
     ottla: Run, scene: Any, monkeypatch: pytest.MonkeyPatch, verb: str, number: signal.Signals
 ) -> None:
-    monkeypatch.setattr(scene, "partitions", lambda _topics: os.kill(os.getpid(), number))
+    monkeypatch.setattr(scene.topics, "partitions", lambda _topics: os.kill(os.getpid(), number))
     result = ottla("perf", verb, TOPIC)
     assert result.output == "Error: stopped before the first record: nothing was measured\n"
 

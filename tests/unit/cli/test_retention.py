@@ -9,6 +9,7 @@ import pytest
 from click.testing import Result
 
 from ottla.cli.retention import moment, summary, why
+from ottla.client.descriptions import Node
 from ottla.client.retention import (
     PartitionRetention,
     Position,
@@ -152,8 +153,8 @@ class FakeRouter:
             ],
         )
 
-    def nodes(self) -> tuple[()]:
-        return ()
+    def ask_each_node(self, call: Callable[[Node], Any]) -> list[Any]:
+        return [call(Node(number, "host", 9092)) for number in (1, 2)]
 
     def node(self, number: int) -> FakeRouter:
         self.asked = number

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 from click.testing import Result
 
 from ottla.cli.kafka_compat import TOOLS
-from ottla.cli.tools import NAMES, wrapper
+from ottla.cli.tools import NAMES
 
 Run = Callable[..., Result]
 ROOT = Path(__file__).parents[3]
@@ -43,28 +42,17 @@ def test_every_tool_is_there_under_both_of_its_names() -> None:
     assert set(NAMES) == {*TOOLS, *(f"{tool}.sh" for tool in TOOLS)}
 
 
-def test_linked_names_start_their_tools(link: Run, tmp_path: Path) -> None:
-    result = link()
-    assert result.exit_code == 0
-    folder = tmp_path / "bin"
-    assert result.output.splitlines() == [
-        f"linked 46 names in {folder}, from {NAMES[0]} to {NAMES[-1]}",
-        f'{folder} is not on the PATH; for this shell: export PATH={folder}:"$PATH"',
-    ]
-    assert sorted(each.name for each in folder.iterdir()) == sorted(NAMES)
-    for name in ("kafka-topics", "kafka-configs.sh"):
-        done = subprocess.run(
-            [folder / name, "--version"], capture_output=True, text=True, check=False
-        )
-        assert done.stdout.startswith("4.2"), done.stderr
-
-
 def test_linking_again_changes_nothing(link: Run, tmp_path: Path) -> None:
+    def written() -> dict[Path, tuple[int, int]]:
+        # Not when it was read last, which changes with the second reading.
+        found = {each: each.stat() for each in (tmp_path / "bin").iterdir()}
+        return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in found.items()}
+
     link()
-    before = {each: each.stat() for each in (tmp_path / "bin").iterdir()}
+    before = written()
     result = link()
-    assert result.output.startswith(f"all 46 names are in {tmp_path / 'bin'} already\n")
-    assert {each: each.stat() for each in (tmp_path / "bin").iterdir()} == before
+    assert result.output.startswith(f"all 52 names are in {tmp_path / 'bin'} already\n")
+    assert written() == before
 
 
 def test_another_interpreter_is_written_anew(
@@ -72,7 +60,7 @@ def test_another_interpreter_is_written_anew(
 ) -> None:
     link()
     monkeypatch.setattr(sys, "executable", "/elsewhere/bin/python")
-    assert link().output.startswith("linked 46 names")
+    assert link().output.startswith("linked 52 names")
     text = (tmp_path / "bin" / "kafka-topics").read_text()
     assert text.startswith("#!/elsewhere/bin/python\n")
 
@@ -123,7 +111,7 @@ def test_unlink_takes_out_what_is_ours_and_nothing_else(
     (folder / "mine").write_text("")
     result = ottla("tools", "unlink", str(folder))
     assert result.output.splitlines() == [
-        f"removed 45 names from {folder}",
+        f"removed 51 names from {folder}",
         "1 file of such names stayed: not Ottla's",
     ]
     assert sorted(each.name for each in folder.iterdir()) == ["kafka-topics", "mine"]
@@ -160,17 +148,3 @@ def test_without_any_of_them_the_list_says_how_to_get_them(
     monkeypatch.setenv("PATH", "")
     result = ottla("tools", "list")
     assert "`ottla tools link DIR` puts them into a folder" in result.stderr
-
-
-@pytest.mark.parametrize("name", ["a b", "long" * 40])
-def test_a_python_that_no_first_line_can_name_is_started_too(tmp_path: Path, name: str) -> None:
-    python = tmp_path / name
-    python.symlink_to(sys.executable)
-    script = tmp_path / "kafka-topics"
-    script.write_bytes(wrapper(str(python)))
-    script.chmod(0o755)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [script, "--version"], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.stdout.startswith("4.2"), done.stderr

@@ -143,12 +143,6 @@ def test_after_a_failure_the_next_look_connects_anew(monkeypatch: pytest.MonkeyP
     assert [each.closed for each in connected] == [True, False]
 
 
-def test_without_a_broker_there_is_no_screen(ottla: Run) -> None:
-    result = ottla("top", "--bootstrap", "127.0.0.1:1")
-    assert (result.exit_code, result.output.count("\n")) == (1, 1)
-    assert "no broker answers: nothing listens at 127.0.0.1:1" in result.output
-
-
 def test_a_topic_that_shrinks_or_is_new_does_not_grow() -> None:
     shrunk = growth(seen(1, 300, 5000), seen(2, 300, 10), "busy")
     assert shrunk is not None

@@ -15,59 +15,69 @@ from ottla.client.descriptions import (
     TopicDescription,
     TopicListing,
 )
-from ottla.client.errors import PartialFailureError
+from ottla.client.direct import DELETE, SET, TOPIC
+from ottla.client.topic_offsets import EARLIEST
 from ottla.errors import ErrorCode, KafkaError
 
 Run = Callable[..., Result]
 
 EXISTS = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'a' already exists.")
-MISSING = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic 'a'")
+MISSING = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host it.")
 
 
 class FakeAdmin:
-    """Remembers calls; answers with two topics, or with the failure it was given."""
+    """Remembers calls; answers with two topics, or with the failures it was given."""
+
+    router = None
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
-        self.failure: KafkaError | None = None
+        self.failures: dict[str, KafkaError] = {}
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def __enter__(self) -> FakeAdmin:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def _call(self, name: str, *arguments: Any) -> dict[str, KafkaError]:
         self.calls.append((name, arguments))
-        if self.failure is not None:
-            raise self.failure
+        return self.failures
 
-    def create_topics(self, topics: Any) -> None:
-        self._call("create", *topics)
+    def create_topics(self, topics: Any) -> dict[str, KafkaError]:
+        return self._call("create", *topics)
 
-    def delete_topics(self, *names: str) -> None:
-        self._call("delete", *names)
+    def delete_each(self, names: tuple[str, ...]) -> dict[str, KafkaError]:
+        return self._call("delete", *names)
 
-    def create_partitions(self, name: str, total: int) -> None:
-        self._call("grow", name, total)
+    def create_partitions(self, totals: dict[str, int], _assignments: Any) -> None:
+        self._call("grow", *totals.items())
 
-    def alter_configs(self, **changes: Any) -> None:
-        self._call("alter", changes)
+    def alter_configs(self, kind: int, name: str, changes: Any) -> None:
+        self._call("alter", kind, name, list(changes))
 
     def list_topics(self, *, internal: bool = False) -> tuple[TopicListing, ...]:
         self._call("list", internal)
         return (TopicListing("a", 1, 1, False), TopicListing("long-name", 12, 3, False))
 
-    def describe_topics(self, *names: str) -> tuple[TopicDescription, ...]:
+    def describe_each(self, names: tuple[str, ...]) -> dict[str, TopicDescription | KafkaError]:
         self._call("describe", *names)
         partitions = (
             PartitionDescription(0, 1, (1, 2), (1,)),
             PartitionDescription(1, None, (2,), ()),
         )
-        return tuple(TopicDescription(name, f"id-{name}", False, partitions) for name in names)
+        described = {
+            name: TopicDescription(name, f"id-{name}", False, partitions) for name in names
+        }
+        return {**described, **self.failures}
 
-    def describe_configs(self, *, topic: str) -> tuple[ConfigEntry, ...]:
+    def describe_configs(self, kind: int, name: str) -> tuple[ConfigEntry, ...]:
         return (
             ConfigEntry("retention.ms", "1", "topic"),
             ConfigEntry("segment.bytes", "2", "default"),
         )
 
-    def list_offsets(self, wanted: dict[Any, str]) -> dict[Any, OffsetInfo]:
-        return {tp: OffsetInfo(3 if at == "earliest" else 8) for tp, at in wanted.items()}
+    def list_offsets(self, wanted: dict[Any, int]) -> dict[Any, OffsetInfo]:
+        return {tp: OffsetInfo(3 if at == EARLIEST else 8) for tp, at in wanted.items()}
 
 
 @pytest.fixture
@@ -120,7 +130,7 @@ def test_create_leaves_numbers_to_the_broker(ottla: Run, admin: FakeAdmin) -> No
 def test_create_of_what_exists_is_an_error_that_says_how_not_to_be_one(
     ottla: Run, admin: FakeAdmin
 ) -> None:
-    admin.failure = EXISTS
+    admin.failures = {"a": EXISTS}
     result = ottla("topic", "create", "a")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
@@ -129,14 +139,14 @@ def test_create_of_what_exists_is_an_error_that_says_how_not_to_be_one(
 
 
 def test_create_if_not_exists(ottla: Run, admin: FakeAdmin) -> None:
-    admin.failure = EXISTS
+    admin.failures = {"a": EXISTS}
     result = ottla("topic", "create", "a", "--if-not-exists")
     assert (result.exit_code, result.output) == (0, "topic a exists\n")
 
 
 def test_create_if_not_exists_still_fails_for_another_reason(ottla: Run, admin: FakeAdmin) -> None:
     bad = KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "bad name")
-    admin.failure = PartialFailureError({"a": EXISTS, "b b": bad})
+    admin.failures = {"a": EXISTS, "b b": bad}
     result = ottla("topic", "create", "a", "b b", "--if-not-exists")
     assert (result.exit_code, result.stderr) == (1, "Error: b b: bad name\n")
 
@@ -153,7 +163,7 @@ def test_delete(ottla: Run, admin: FakeAdmin) -> None:
 
 
 def test_delete_if_exists(ottla: Run, admin: FakeAdmin) -> None:
-    admin.failure = MISSING
+    admin.failures = {"a": MISSING}
     assert ottla("topic", "delete", "a").exit_code == 1
     result = ottla("topic", "delete", "a", "--if-exists")
     assert (result.exit_code, result.output) == (0, "no topic a\n")
@@ -212,6 +222,15 @@ def test_describe_as_json(ottla: Run, admin: FakeAdmin) -> None:
     }
 
 
+def test_topics_that_are_not_there_are_named(ottla: Run, admin: FakeAdmin) -> None:
+    admin.failures = {"a": MISSING}
+    assert ottla("topic", "describe", "a").stderr == "Error: there is no topic 'a'\n"
+    assert ottla("topic", "describe", "a", "b").stderr == "Error: a: there is no topic 'a'\n"
+    assert ottla("topic", "delete", "a").stderr == (
+        "Error: there is no topic 'a'; with --if-exists that is no error\n"
+    )
+
+
 def test_describe_without_a_name_is_of_all(ottla: Run, admin: FakeAdmin) -> None:
     ottla("topic", "describe")
     assert admin.calls == [("list", (False,)), ("describe", ("a", "long-name"))]
@@ -223,8 +242,8 @@ def test_alter_changes_settings_and_partitions(ottla: Run, admin: FakeAdmin) -> 
     )
     assert result.output == "altered topic a\n"
     assert admin.calls == [
-        ("alter", ({"topic": "a", "set": {"x": "1"}, "delete": ("y",)},)),
-        ("grow", ("a", 9)),
+        ("alter", (TOPIC, "a", [("x", SET, "1"), ("y", DELETE, None)])),
+        ("grow", (("a", 9),)),
     ]
 
 
@@ -254,13 +273,3 @@ def test_wrong_command_lines_are_usage_errors(
     assert result.exit_code == 2
     assert complaint in result.stderr
     assert admin.calls == []
-
-
-@pytest.mark.parametrize("command", ["list", "describe"])
-def test_without_a_broker_the_error_says_what_to_do(ottla: Run, command: str) -> None:
-    result = ottla("topic", command, "--bootstrap", "127.0.0.1:1")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == (
-        "Error: no broker answers: nothing listens at 127.0.0.1:1; start one with `ottla server "
-        "start`, or name another with --bootstrap\n"
-    )

@@ -73,7 +73,7 @@ class FakeProducer:
             partitions = range(self.partitions[topic])
 
         class Answer:
-            topics = {topic: Described}  # noqa: RUF012
+            topics = {topic: Described}  # noqa: RUF012 - as librdkafka's object has it, for one test
 
         return Answer
 
@@ -182,12 +182,18 @@ class FakeConsumer:
             partitions = dict.fromkeys(range(self.topics.get(topic, 0)), SimpleNamespace(leader=1))
 
         class Answer:
-            topics = {topic: Described}  # noqa: RUF012
+            topics = {topic: Described}  # noqa: RUF012 - as librdkafka's object has it, for one test
 
         return Answer
 
     def close(self) -> None:
         self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def nobody_at_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that hear nothing look who is at the address, in a thread."""
+    monkeypatch.setattr("ottla.client.contact.look_at", lambda server, timeout: "nothing listens")
 
 
 @pytest.fixture

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from ottla.client import retry as retry_module
 from ottla.client import router as router_module
 from ottla.client.ages import lag_seconds, record_times
-from ottla.client.groups import LATEST, CommittedOffset, Groups, PartitionLag
+from ottla.client.groups import CommittedOffset, Groups, PartitionLag
 from ottla.client.overview import Times, look_at_groups
+from ottla.client.topic_offsets import LATEST
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.apis import APIS, ApiKey
@@ -48,6 +50,8 @@ class FakeBroker:
             ),
         }
         self.requests: list[Any] = []
+        self.connected: list[str] = []
+        self.down: set[str] = set()
         self.versions = {
             int(key): (spec.min_version, spec.max_version) for key, spec in APIS.items()
         }
@@ -63,13 +67,13 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     fake = FakeBroker()
 
     class Wire:
-        def __init__(self, *_address: Any, **_options: Any) -> None:
+        def __init__(self, host: str, port: int, **_options: Any) -> None:
+            fake.connected.append(f"{host}:{port}")
+            if f"{host}:{port}" in fake.down:
+                raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"{host}:{port}: refused")
             self.versions = fake.versions
             self.ask = fake.ask
-
-        @classmethod
-        def first_of(cls, *_servers: Any, **_options: Any) -> Wire:
-            return cls()
+            self.usable = True
 
         def version_of(self, key: ApiKey) -> int:
             if key not in self.versions:
@@ -79,7 +83,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
         def close(self) -> None: ...
 
     monkeypatch.setattr(router_module, "Wire", Wire)
-    monkeypatch.setattr(router_module.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(retry_module.time, "sleep", lambda _seconds: None)
     return fake
 
 
@@ -128,7 +132,9 @@ def test_a_classic_group_is_found_after_the_modern_way_did_not_know_it(broker: F
 
 
 def test_the_group_without_a_name_is_found_the_old_way(broker: FakeBroker) -> None:
-    broker.answers[consumer_groups.ConsumerGroupDescribeRequest] = lambda it: not_modern(it, 24)
+    broker.answers[consumer_groups.ConsumerGroupDescribeRequest] = lambda request: not_modern(
+        request, 24
+    )
     broker.answers[groups.DescribeGroupsRequest] = classic("Empty")
     assert Groups("h:1").describe("")[""].idle
 
@@ -248,42 +254,30 @@ def test_lag_puts_what_nobody_reads_last(broker: FakeBroker) -> None:
 
 def test_ends_of_partitions_that_are_not_there_are_left_out(broker: FakeBroker) -> None:
     broker.answers[offsets.ListOffsetsRequest] = offsets.ListOffsetsResponse(topics=[])
-    assert Groups("h:1").log_offsets({TopicPartition("orders", 9): LATEST}) == {}
+    assert Groups("h:1").topics.offsets({TopicPartition("orders", 9): LATEST}) == {}
     assert not any(isinstance(r, offsets.ListOffsetsRequest) for r in broker.requests)
 
 
 def test_who_leads_is_not_asked_of_those_who_know(broker: FakeBroker) -> None:
     broker.answers[offsets.ListOffsetsRequest] = offsets.ListOffsetsResponse(topics=[])
     known = Groups("h:1")
-    known.router.nodes()
+    known.topics.partitions(["orders"])
     del broker.requests[:]
-    known.log_offsets({ORDERS[0]: LATEST}, stable=True, leaders={ORDERS[0]: 1})
+    known.topics.find({ORDERS[0]: LATEST}, stable=True)
     [request] = broker.requests
     assert request.isolation_level == 1
     assert [topic.name for topic in request.topics] == ["orders"]
 
 
 def test_brokers_found_on_the_way_take_the_place_of_those_to_start_from(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker,
 ) -> None:
-    asked: list[str] = []
-    first_of = router_module.Wire.first_of
-
-    def noted(servers: str, **options: Any) -> Any:
-        asked.append(servers)
-        return first_of(servers, **options)
-
-    monkeypatch.setattr(router_module.Wire, "first_of", noted)
-    groups_of_two = Groups("start:9092,h:1")
-    groups_of_two.router.nodes()
-    groups_of_two.close()
-    groups_of_two.router.any()
-    assert asked == ["start:9092,h:1", "start:9092,h:1"]
     only_start = Groups("start:9092")
     only_start.router.nodes()
     only_start.close()
+    broker.down.add("start:9092")
     only_start.router.any()
-    assert asked[-1] == "start:9092,h:1"
+    assert broker.connected == ["start:9092", "start:9092", "h:1"]
 
 
 def test_a_topic_that_is_not_there_is_named(broker: FakeBroker) -> None:
@@ -292,7 +286,7 @@ def test_a_topic_that_is_not_there_is_named(broker: FakeBroker) -> None:
         topics=[metadata.MetadataResponseTopic(name="gone", error_code=3, partitions=[])],
     )
     with pytest.raises(KafkaError, match="there is no topic 'gone'"):
-        Groups("h:1").partitions(["gone"])
+        Groups("h:1").topics.partitions(["gone"])
 
 
 def test_tls_is_refused_before_anybody_is_asked() -> None:
@@ -330,7 +324,7 @@ def fetched(broker: FakeBroker) -> list[dict[TopicPartition, int]]:
 def test_the_age_of_the_next_record_is_its_own_even_inside_a_batch(
     broker: FakeBroker, fetched: list[dict[TopicPartition, int]]
 ) -> None:
-    client = Groups("h:1")
+    client = Groups("h:1").router
     assert record_times(client, {ORDERS[0]: 3, ORDERS[1]: 1}) == {ORDERS[0]: 3000, ORDERS[1]: 1000}
     rows = [PartitionLag(ORDERS[0], 3, 5, None), PartitionLag(ORDERS[1], 5, 5, None)]
     assert lag_seconds(client, rows, now_ms=10_000) == {ORDERS[0]: 7.0, ORDERS[1]: 0.0}
@@ -355,7 +349,7 @@ def test_a_few_ages_are_asked_for_at_once(
             )
         ],
     )
-    assert record_times(Groups("h:1"), dict.fromkeys(many, 2)) == dict.fromkeys(many, 2000)
+    assert record_times(Groups("h:1").router, dict.fromkeys(many, 2)) == dict.fromkeys(many, 2000)
     assert max(map(len, fetched)) == 8
     assert len(fetched) == 20
 

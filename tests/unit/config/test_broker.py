@@ -9,7 +9,7 @@ from ottla.config.setting import MAX_LONG
 def test_a_broker_without_any_file_is_for_this_machine_alone() -> None:
     config = BrokerConfig()
     assert [str(one) for one in config.listeners] == ["PLAINTEXT://127.0.0.1:9092"]
-    assert config.advertised_listeners == config.listeners
+    assert config.listener_plan.advertised == config.listeners
     assert config.log_dirs == ("data",)
     assert config.node_id == 1
 

@@ -156,8 +156,8 @@ def test_every_entry_is_documented() -> None:
 
 def test_only_defaults_are_called_default() -> None:
     entries = {one.name: one for one in describe_topic({"retention.ms": "5"}, BrokerConfig())}
-    assert not entries["retention.ms"].is_default
-    assert entries["segment.bytes"].is_default
+    assert entries["retention.ms"].source is not ConfigSource.DEFAULT_CONFIG
+    assert entries["segment.bytes"].source is ConfigSource.DEFAULT_CONFIG
 
 
 def test_the_described_value_is_the_effective_one() -> None:

@@ -29,7 +29,7 @@ def test_the_shipped_file_of_kafka_4_2_loads_unchanged(data: Path) -> None:
     assert loaded.warnings == ()
     assert config.node_id == 1
     assert [str(one) for one in config.listeners] == ["PLAINTEXT://:9092"]
-    assert [str(one) for one in config.advertised_listeners] == ["PLAINTEXT://localhost:9092"]
+    assert [str(one) for one in config.listener_plan.advertised] == ["PLAINTEXT://localhost:9092"]
     assert [str(one) for one in config.listener_plan.ignored] == ["CONTROLLER://:9093"]
     assert config.log_dirs == ("/tmp/kraft-combined-logs",)
     assert loaded.ignored == (

@@ -25,7 +25,6 @@ def test_a_topic_without_overrides_has_the_brokers_settings() -> None:
     config = TopicConfig.resolve({}, broker)
     assert config.max_message_bytes == 10
     assert config.cleanup_policy == frozenset({"compact", "delete"})
-    assert broker.topic_defaults == config
 
 
 def test_an_override_comes_before_the_broker() -> None:

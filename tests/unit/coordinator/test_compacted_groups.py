@@ -12,7 +12,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.topic import TopicConfig
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.commands import FetchOffsets
-from ottla.coordinator.group.members import CommittedOffset, ShardState
+from ottla.coordinator.group.group import CommittedOffset, ShardState
 from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.loading import replay_log
 from ottla.coordinator.shard import Now

@@ -11,6 +11,7 @@ import pytest
 from ottla.cluster.registry import ImageChange
 from ottla.config.topic import TopicConfig
 from ottla.coordinator import host as host_module
+from ottla.coordinator import writing as writing_module
 from ottla.coordinator.host import Host, Slot
 from ottla.coordinator.shard import Answer, Now, Parked, Result, Work
 from ottla.coordinator.writing import FEW
@@ -18,6 +19,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
+from ottla.records.batch import batches
 from ottla.records.builder import build_batch
 from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
@@ -47,6 +49,9 @@ class Slate:
 
     def handle(self, command: Callable[[Slate, Now], Result], now: Now) -> Result:
         return command(self, now)
+
+    def subject(self, command: Callable[[Slate, Now], Result]) -> str | None:
+        return getattr(command, "about", None)
 
     def replay(
         self,
@@ -142,9 +147,12 @@ class Bench:
     def by_name(self, topic: str, index: int) -> Partition:
         return self.partitions[index]
 
-    def lead(self, *leaders: int) -> None:
-        """Partition n is led by leaders[n] from now on."""
-        states = tuple(PartitionState(it, 0, 0, (it,), (it,)) for it in leaders)
+    def lead(self, *leaders: int, epoch: int = 0) -> None:
+        """Partition n is led by leaders[n] from now on; the partitions here know it first."""
+        states = tuple(PartitionState(leader, epoch, 0, (leader,), (leader,)) for leader in leaders)
+        for index, state in enumerate(states):
+            if state.leader == 1:
+                self.partitions[index].lead(state)
         topics = {NAME: Topic(NAME, ID, states)} if leaders else {}
         before, self.image = self.image, ClusterImage(topics=topics)
         self.host.apply(ImageChange(before, self.image, frozenset({NAME})))
@@ -182,8 +190,24 @@ async def slow() -> AsyncIterator[Bench]:
     it.workers.close()
 
 
-def write(key: bytes, value: bytes = b"v", reply: Any = "done", **more: Any) -> Any:
-    return lambda slate, now: Result(reply, [(key, value)], **more)
+def write(
+    key: bytes,
+    value: bytes = b"v",
+    reply: Any = "done",
+    about: str | None = None,
+    **more: Any,
+) -> Any:
+    return told_of(about, lambda slate, now: Result(reply, [(key, value)], **more))
+
+
+def look(key: bytes, about: str | None = None) -> Any:
+    """A command that only reads."""
+    return told_of(about, lambda slate, now: Result(slate.content.get(key)))
+
+
+def told_of(about: str | None, command: Any) -> Any:
+    command.about = about
+    return command
 
 
 async def settled(reply: Any) -> Any:
@@ -253,7 +277,7 @@ async def test_a_log_is_replayed_in_slices_and_all_of_it(bench: Bench) -> None:
 
 async def test_transactions_in_the_log_count_when_they_end(bench: Bench) -> None:
     def append(batch: bytes) -> None:
-        bench.partitions[0].log.append_replicated(memoryview(bytearray(batch)))
+        bench.partitions[0].log.append_replicated(memoryview(bytearray(batch)), leader_epoch=0)
 
     for offset, (producer, committed) in enumerate([(7, True), (8, False)]):
         append(
@@ -340,8 +364,7 @@ async def test_a_parked_reply_is_answered_by_a_later_command(bench: Bench) -> No
 async def test_a_command_may_answer_itself(bench: Bench) -> None:
     await bench.ready()
     parked = Parked()
-    waiting = bench.run(write(b"a", reply=parked, answers=[(parked, "now")]))
-    assert waiting.result() == "now"
+    assert bench.run(write(b"a", reply=parked, answers=[(parked, "now")])) == "now"
 
 
 async def test_nothing_is_told_before_it_is_committed(slow: Bench) -> None:
@@ -356,6 +379,67 @@ async def test_nothing_is_told_before_it_is_committed(slow: Bench) -> None:
     await slow.disk.flush()
     assert [it.result() for it in (first, other, read)] == ["done", "seen", b"v"]
     assert slow.run(lambda slate, now: Result("at once")) == "at once"
+
+
+async def test_a_reply_waits_for_no_records_but_those_it_tells_of(slow: Bench) -> None:
+    await slow.ready()
+    written = slow.run(write(b"a", about="a"))
+    assert slow.run(look(b"b", about="b")) is None, "of a it tells nothing"
+    asked = [slow.run(look(b"a", about=about)) for about in ("a", None)]
+    later = slow.run(write(b"b", about="b"))
+    others = slow.run(look(b"a", about="a"))
+    await asyncio.sleep(0)
+    assert not any(reply.done for reply in (written, *asked, later, others))
+    slow.disk.waiting.pop(0).set_result(None)  # the flush that began before b was written
+    await asyncio.sleep(0)
+    assert [reply.result() for reply in (written, *asked, others)] == ["done", *[b"v"] * 3]
+    assert not later.done
+    assert slow.run(look(b"a", about="a")) == b"v"
+    await slow.disk.flush()
+    assert later.result() == "done"
+
+
+async def test_what_was_loaded_and_is_not_committed_is_not_told(slow: Bench) -> None:
+    batch = bytearray(build_batch([(1, b"a", b"v", ())]))
+    slow.partitions[0].append(memoryview(batch), 1)
+    await slow.ready()
+    asked = slow.run(look(b"a", about="a"))
+    assert not asked.done
+    await slow.disk.flush()
+    assert asked.result() == b"v"
+
+
+async def test_after_a_flush_that_failed_the_next_one_is_waited_for(slow: Bench) -> None:
+    await slow.ready()
+    lost = slow.run(write(b"a", about="a"))
+    shortage = OutOfDescriptors(ErrorCode.KAFKA_STORAGE_ERROR)
+    slow.disk.waiting.pop(0).set_exception(shortage)
+    with pytest.raises(KafkaError):
+        await lost
+    asked = slow.run(look(b"a", about="a"))
+    assert not asked.done
+    await slow.disk.flush()
+    assert asked.result() == b"v"
+
+
+async def test_however_many_have_written_who_has_not_committed_is_known(
+    slow: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing_module, "MANY", 2)
+    await slow.ready()
+    names = [f"{number}" for number in range(20)]
+    for name in names[:10]:
+        slow.run(write(name.encode(), about=name))
+    await asyncio.sleep(0)
+    slow.disk.waiting.pop(0).set_result(None)
+    await asyncio.sleep(0)
+    known = [isinstance(slow.run(look(b"", about=name)), Deferred) for name in names[:10]]
+    for name in names[10:]:
+        slow.run(write(name.encode(), about=name))
+    for name, waits in zip(names, known + [True] * 10, strict=True):
+        assert isinstance(slow.run(look(b"", about=name)), Deferred) is waits
+    await slow.disk.flush()
+    assert not any(isinstance(slow.run(look(b"", about=name)), Deferred) for name in names)
 
 
 async def test_replicas_that_do_not_follow_make_a_commit_uncertain(slow: Bench) -> None:
@@ -410,12 +494,92 @@ async def test_when_it_comes_back_it_is_loaded_anew(bench: Bench) -> None:
     assert len(bench.slates) == 3
 
 
-async def test_a_new_epoch_of_the_same_leader_changes_nothing(bench: Bench) -> None:
+async def test_an_image_with_the_same_leader_and_epoch_changes_nothing(bench: Bench) -> None:
     await bench.ready()
     before = bench.slate()
     bench.lead(1, 1)
     assert bench.slate() is before
     assert bench.run(write(b"a")) == "done"
+
+
+async def test_a_new_epoch_of_the_same_leader_loads_anew(bench: Bench) -> None:
+    """Between two images another broker may have led, and written."""
+    await bench.ready()
+    bench.run(write(b"a", b"ours"))
+    bench.slate().content[b"c"] = b"in memory only"
+    meanwhile = build_batch([(1, b"b", b"theirs", ())], base_offset=1, leader_epoch=4)
+    bench.partitions[0].log.append_replicated(memoryview(bytearray(meanwhile)))
+    bench.lead(1, 1, epoch=5)
+    assert refused(lambda: bench.run(write(b"c"))) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await bench.host.wait_loaded()
+    assert bench.slate().content == {b"a": b"ours", b"b": b"theirs"}
+
+
+async def test_whoever_waits_when_the_epoch_changes_asks_again(slow: Bench) -> None:
+    await slow.ready()
+    parked = Parked()
+    slow.slate().parked.append(parked)
+    waiting = [slow.run(lambda slate, now: Result(parked)), slow.run(write(b"a"))]
+    slow.lead(1, 1, epoch=1)
+    for reply in waiting:
+        with pytest.raises(KafkaError) as caught:
+            reply.result()
+        assert caught.value.code is ErrorCode.NOT_COORDINATOR
+
+
+async def test_records_carry_the_epoch_for_which_the_shard_was_loaded(bench: Bench) -> None:
+    await bench.ready()
+    bench.run(write(b"a"))
+    bench.lead(1, 1, epoch=5)
+    await bench.host.wait_loaded()
+    replies = [bench.run(write(b"%d" % number)) for number in range(FEW + 2)]
+    assert [await settled(reply) for reply in replies] == ["done"] * (FEW + 2)
+    log = bench.partitions[0].log
+    region = log.read(0, 1 << 20, upper=log.log_end_offset).region
+    assert region is not None
+    epochs = [header.leader_epoch for _, header in batches(region.read())]
+    assert (epochs[0], set(epochs[1:])) == (0, {5})
+
+
+async def test_a_shard_of_an_earlier_epoch_writes_nothing(bench: Bench) -> None:
+    await bench.ready()
+    bench.run(write(b"a"))
+    gathered = [bench.run(write(b"b")) for _ in range(FEW)]
+    bench.partitions[0].lead(PartitionState(1, 1, 0, (1,), (1,)))
+    for reply in gathered:
+        with pytest.raises(KafkaError) as caught:
+            await reply
+        assert caught.value.code is ErrorCode.NOT_COORDINATOR
+    assert refused(lambda: bench.host.run(0, write(b"c"))) is ErrorCode.NOT_COORDINATOR
+    bench.partitions[1].lead(PartitionState(1, 1, 0, (1,), (1,)))
+    assert refused(lambda: bench.host.run(1, write(b"c"))) is ErrorCode.NOT_COORDINATOR
+    ends = [partition.log.log_end_offset for partition in bench.partitions.values()]
+    assert ends == [1, 0]
+    bench.lead(1, 1, epoch=1)
+    await bench.host.wait_loaded()
+    assert bench.slate().content == {b"a": b"v"}
+    assert bench.run(write(b"c")) == "done"
+
+
+async def test_what_happened_while_loading_is_not_lost_when_the_epoch_changes(
+    bench: Bench,
+) -> None:
+    bench.lead(1, 2)
+    bench.host.notify(write(b"meanwhile"))
+    bench.lead(1, 2, epoch=1)
+    await bench.host.wait_loaded()
+    assert bench.slate().content == {b"meanwhile": b"v"}
+
+
+async def test_a_shard_that_was_given_up_does_not_take_its_successor_with_it(
+    bench: Bench,
+) -> None:
+    await bench.ready()
+    bench.partitions[0].lead(PartitionState(1, 1, 0, (1,), (1,)))
+    assert refused(lambda: bench.run(write(b"a"))) is ErrorCode.NOT_COORDINATOR
+    bench.lead(1, 1, epoch=1)  # in the same turn of the loop
+    await bench.host.wait_loaded()
+    assert bench.run(write(b"c")) == "done"
 
 
 async def test_a_topic_that_is_gone_is_not_coordinated(bench: Bench) -> None:

@@ -11,8 +11,9 @@ from typing import Any, Literal
 import pytest
 
 from ottla.config.topic import TopicConfig
+from ottla.coordinator.errors import as_coordinator
 from ottla.coordinator.shard import Now, Record, Result
-from ottla.coordinator.writing import CROWD, FEW, Turn, Writer, as_coordinator
+from ottla.coordinator.writing import CROWD, FEW, Turn, Writer
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
@@ -34,6 +35,9 @@ class Notebook:
 
     def __init__(self) -> None:
         self.notes: dict[int, tuple[bytes, bytes | None]] = {}
+
+    def subject(self, command: str | None) -> str | None:
+        return command
 
     def replay(
         self,
@@ -72,22 +76,25 @@ class Desk:
         shard: Any = self.shard
         self.writer = Writer(
             self.partition,
+            state.leader_epoch,
             shard,
             turn or Turn(),
             Settings(),
             lambda error: self.broken.append(error.code),
         )
 
-    def command(self, key: bytes, value: bytes = b"v", *, atomic: bool = True) -> Any:
+    def command(self, key: bytes, value: bytes = b"v", *, about: str | None = None) -> Any:
         """Write one record; the key is the reply."""
-        return self.run([(key, value)], key, atomic=atomic)
+        return self.run([(key, value)], key, about=about)
 
-    def run(self, records: list[Record], reply: Any, *, atomic: bool = True) -> Any:
+    def run(
+        self, records: list[Record], reply: Any, *, atomic: bool = True, about: str | None = None
+    ) -> Any:
         try:
-            self.writer.record(Result(reply, records, atomic=atomic), NOW)
+            self.writer.record(Result(reply, records, atomic=atomic), about, NOW)
         except KafkaError as error:
             reply = error
-        return self.writer.reply(reply)
+        return self.writer.reply(reply, about)
 
     def crowd(self) -> None:
         """The first few of the turn have been."""
@@ -170,15 +177,72 @@ async def test_the_next_turn_begins_anew(desk: Desk) -> None:
 async def test_nobody_is_told_of_what_is_not_written(desk: Desk) -> None:
     desk.crowd()
     written = pending(desk.command(b"b"))
-    asked = pending(desk.writer.reply("what b has changed"))
-    refused = pending(desk.writer.reply(KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)))
+    asked = pending(desk.writer.reply("what b has changed", None))
+    refused = pending(desk.writer.reply(KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), None))
     waiting: Deferred[Any] = Deferred()
-    desk.writer.answer(waiting, "an answer to somebody else")
+    desk.writer.answer(waiting, "an answer to somebody else", None)
     assert not waiting.done
     await written
     assert asked.result() == "what b has changed"
     assert await failure(refused) is ErrorCode.UNKNOWN_MEMBER_ID
     assert waiting.result() == "an answer to somebody else"
+
+
+async def test_whoever_asks_about_something_else_does_not_wait_for_the_write(desk: Desk) -> None:
+    desk.crowd()
+    written = pending(desk.command(b"b", about="b"))
+    assert desk.writer.reply("nothing new", "c") == "nothing new"
+    with pytest.raises(KafkaError):
+        desk.writer.reply(KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), "c")
+    asked = [pending(desk.writer.reply("what b has changed", about)) for about in ("b", None)]
+    assert await written == b"b"
+    assert [reply.result() for reply in asked] == ["what b has changed"] * 2
+
+
+async def test_what_is_about_everything_is_waited_for_by_everybody(desk: Desk) -> None:
+    desk.crowd()
+    written = pending(desk.command(b"all"))
+    asked = pending(desk.writer.reply("what all have", "c"))
+    assert await written == b"all"
+    assert asked.result() == "what all have"
+
+
+async def test_an_answer_to_somebody_else_comes_at_the_end_of_the_turn(desk: Desk) -> None:
+    waiting: Deferred[Any] = Deferred()
+    desk.writer.answer(waiting, "at last", "b")
+    assert not waiting.done
+    await asyncio.sleep(0)
+    assert waiting.result() == "at last"
+
+
+async def test_a_failed_write_is_told_to_those_alone_who_depend_on_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.crowd()
+    before: Deferred[Any] = Deferred()
+    desk.writer.answer(before, "was written", "b")
+    lost = pending(desk.command(b"c", about="c"))
+    meanwhile: Deferred[Any] = Deferred()
+    desk.writer.answer(meanwhile, "has nothing to do with it", "d")
+    refuse(monkeypatch, ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert await failure(lost) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert before.result() == "was written"
+    assert meanwhile.result() == "has nothing to do with it"
+
+
+async def test_a_record_of_somebody_else_is_not_taken_for_what_is_still_to_be_written(
+    desk: Desk,
+) -> None:
+    """The foreign record moves the high watermark over the offset that b is meant to get."""
+    desk.crowd()
+    gathered = [pending(desk.command(b"b", about="b"))]
+    batch = bytearray(build_batch([(1, b"foreign", b"v", ())] * 3))
+    desk.partition.append(memoryview(batch), NOW.wall_ms)
+    gathered.append(pending(desk.writer.reply("what b has changed", "b")))
+    gathered.append(pending(desk.command(b"c", about="c")))
+    gathered.append(pending(desk.writer.reply("what c has changed", "c")))
+    answers = [b"b", "what b has changed", b"c", "what c has changed"]
+    assert [await reply for reply in gathered] == answers
 
 
 async def test_a_refusal_leaves_nothing_to_the_garbage_collector(desk: Desk) -> None:
@@ -187,7 +251,7 @@ async def test_a_refusal_leaves_nothing_to_the_garbage_collector(desk: Desk) -> 
 
     refusal = Refusal(ErrorCode.REBALANCE_IN_PROGRESS)
     with contextlib.suppress(Refusal):
-        desk.writer.reply(refusal)
+        desk.writer.reply(refusal, None)
     gone = weakref.ref(refusal)
     gc.disable()
     try:
@@ -250,7 +314,7 @@ async def test_when_it_cannot_be_written_everybody_is_told_and_the_state_is_brok
 ) -> None:
     desk.crowd()
     written = pending(desk.command(b"b"))
-    asked = pending(desk.writer.reply("what b has changed"))
+    asked = pending(desk.writer.reply("what b has changed", None))
     refuse(monkeypatch, code)
     assert [await failure(it) for it in (written, asked)] == [told, told]
     assert (desk.writer.broken, desk.broken) == (True, [told])

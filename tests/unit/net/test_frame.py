@@ -134,3 +134,42 @@ def test_frames_left_by_back_pressure_survive_the_end_of_the_turn():
     assert bytes(frames.next_frame() or b"") == b"first"
     assert frames.settle()
     assert bytes(frames.next_frame() or b"") == b"second"
+
+
+def test_a_turn_that_is_one_frame_leaves_nothing_behind():
+    frames, memory = reader()
+    stream = framed(b"alone")
+    frames.target()[: len(stream)] = stream
+    assert bytes(frames.only_frame(len(stream)) or b"") == b"alone"
+    assert (frames.buffered, frames.held, memory.lent) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "stream", [b"\0\0", framed(b"one", b"two"), framed(b"cut")[:-1], framed(b"x" * 17)]
+)
+def test_any_other_turn_is_left_to_the_long_way(stream: bytes):
+    frames, _ = reader(limit=16)
+    frames.target()[: len(stream)] = stream
+    assert frames.only_frame(len(stream)) is None
+
+
+def test_a_frame_behind_bytes_that_are_held_is_not_the_only_one():
+    frames, _ = reader()
+    assert turn(frames, framed(b"cut")[:-1]) == ([], 6)
+    assert frames.wanted == 7
+    stream = framed(b"alone")
+    frames.target()[:1] = b"t"
+    assert frames.only_frame(len(stream)) is None
+
+
+def test_frames_that_are_held_move_to_the_front_of_their_buffer():
+    frames, _ = reader()
+    stream = framed(b"a" * 100, b"b" * 100, b"c" * 100)
+    frames.target()[:310] = stream[:310]
+    frames.received(310)
+    assert bytes(frames.next_frame() or b"") == b"a" * 100
+    assert frames.settle()
+    assert bytes(frames.next_frame() or b"") == b"b" * 100
+    assert frames.settle()
+    assert frames.buffered == 102
+    assert feed(frames, stream[310:]) == [b"c" * 100]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from ottla.protocol.apis import APIS, FLEXIBLE_FROM, NEVER, OWN, VERSIONS, ApiKey
@@ -89,13 +86,3 @@ def test_supports_says_which_versions_are_in_range() -> None:
     fetch = APIS[ApiKey.FETCH]
 
     assert [v for v in range(30) if fetch.supports(v)] == list(range(4, 19))
-
-
-def test_the_table_imports_no_messages() -> None:
-    script = (
-        "import sys, ottla.protocol.apis, ottla.protocol.header;"
-        "print([m for m in sys.modules if m.startswith('ottla.protocol.messages')])"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-    assert run.stdout.strip() == "[]"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ottla.records.batch import TimestampType, checksum_ok, read_header
-from ottla.records.builder import BatchBuilder, NewRecord, build_batch, build_single
+from ottla.records.builder import BatchBuilder, build_batch, build_single
 from ottla.records.compression import Compression
 from ottla.records.reader import iter_records
 
 
 def test_a_built_batch_has_a_complete_header() -> None:
     batch = build_batch(
-        [NewRecord(100, b"a", b"b"), NewRecord(90, None, None), NewRecord(120, b"c", b"d")],
+        [(100, b"a", b"b", ()), (90, None, None, ()), (120, b"c", b"d", ())],
         base_offset=1000,
         producer_id=7,
         producer_epoch=2,

@@ -31,7 +31,6 @@ def test_values_are_written_and_read_as_kafka_does(value: int, encoded: str) -> 
     data = bytes.fromhex(encoded)
     assert varint.encode(value) == data
     assert varint.decode(data, 0) == (value, len(data))
-    assert varint.size_of(value) == len(data)
 
 
 def test_reading_goes_on_after_the_varint() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -295,12 +293,3 @@ class TestFiltering:
         assert (kept.record_count, kept.changed, kept.max_timestamp) == (2, True, 1009)
         rebuilt = walker.rebuilt_batch(header._replace(attributes=0), kept, kept.body)
         assert [(r.offset, r.key) for r in iter_records(rebuilt)] == [(8, b"b"), (9, b"a")]
-
-
-def test_python_takes_over_where_the_native_code_is_turned_off() -> None:
-    code = "from ottla.records import walker; print(walker.NATIVE, walker.WHY_PLAIN)"
-    environment = {"OTTLA_NATIVE": "0"}
-    shown = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert shown.stdout == "False OTTLA_NATIVE=0 turns the native code off\n"

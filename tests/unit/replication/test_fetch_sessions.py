@@ -101,13 +101,13 @@ def test_partitions_that_gave_records_go_to_the_end_of_the_line():
 
 def test_news_is_records_an_error_or_a_moved_mark():
     item = wanted()
-    assert item.news(False, 0, 5, 0)  # told for the first time
-    assert not item.news(False, 0, 5, 0)
-    assert item.news(True, 0, 5, 0)
-    assert item.news(False, 0, 6, 0)
-    assert item.news(False, 0, 6, 1)
-    assert item.news(False, ErrorCode.NOT_LEADER_OR_FOLLOWER, 6, 1)
-    assert item.news(False, 0, 6, 1)  # the error went away: the marks are told again
+    assert item.note_told(False, 0, 5, 0)  # told for the first time
+    assert not item.note_told(False, 0, 5, 0)
+    assert item.note_told(True, 0, 5, 0)
+    assert item.note_told(False, 0, 6, 0)
+    assert item.note_told(False, 0, 6, 1)
+    assert item.note_told(False, ErrorCode.NOT_LEADER_OR_FOLLOWER, 6, 1)
+    assert item.note_told(False, 0, 6, 1)  # the error went away: the marks are told again
 
 
 def test_sessions_of_many_partitions_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,29 @@ async def test_an_epoch_that_wrote_nothing_ends_where_the_one_before_it_does():
     assert led.epoch_end_offset(6) == (-1, -1)
 
 
+async def test_an_election_writes_no_file():
+    bench = LogBench()
+    state = PartitionState(1, 3, 1, (1,), (1,))
+    led = Partition(TopicPartition("t", 0), TopicId(bytes(16)), bench.open(), state, SlowDisk())
+    before = bench.fs.operations
+    led.lead(state)
+    assert bench.fs.operations == before
+    assert led.log.latest_epoch == 3
+
+
+async def test_the_epoch_of_a_leader_that_wrote_survives_a_kill():
+    bench = LogBench()
+    state = PartitionState(1, 3, 1, (1,), (1,))
+    led = Partition(TopicPartition("t", 0), TopicId(bytes(16)), bench.open(), state, SlowDisk())
+    led.lead(state)
+    append(led, b"a")
+    led.lead(state.next_epoch(above=3))
+    assert led.epoch_end_offset(3) == (3, 1)
+    again = bench.killed().open()
+    assert again.latest_epoch == 3
+    assert again.epoch_end_offset(3) == (3, 1)
+
+
 async def test_an_earlier_epoch_of_an_empty_log_ends_at_its_end():
     led, _ = partition(epoch=2)
     assert led.epoch_end_offset(1) == (1, 0)

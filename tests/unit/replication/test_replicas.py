@@ -79,6 +79,24 @@ async def test_a_new_partition_is_there_when_asked_for_by_name_or_id(table: Tabl
     assert table.replicas.by_id(bytes([1]) * 16, 0) is first
 
 
+async def test_the_partitions_of_a_topic_share_one_value_of_its_settings(table: Table):
+    table.show(topic("t", OURS, OURS))
+    first, second = (table.replicas.by_name("t", index) for index in (0, 1))
+    assert first.log.config is second.log.config
+    table.show(topic("t", OURS, OURS, OURS, retention_ms="1000"))
+    third = table.replicas.by_name("t", 2)
+    assert third.log.config is first.log.config is second.log.config
+    assert third.log.config.retention_ms == 1000
+
+
+async def test_settings_of_a_deleted_topic_are_not_those_of_the_next(table: Table):
+    table.show(topic("t", OURS, retention_ms="1000"))
+    table.replicas.by_name("t", 0)
+    table.show()
+    table.show(topic("t", OURS, number=2))
+    assert table.replicas.by_name("t", 0).log.config.retention_ms == 604_800_000
+
+
 async def test_partitions_nobody_asks_for_get_their_files_by_and_by(table: Table):
     table.show(topic("t", *[OURS] * 20))
     assert not table.logs.logs

@@ -1,4 +1,4 @@
-"""Reading only what is in the page cache."""
+"""The machine's files: reading what is in the page cache, or a whole file; making folders."""
 
 from __future__ import annotations
 
@@ -64,3 +64,33 @@ def test_an_error_of_the_disk_stays_one(file: OsFile, monkeypatch: pytest.Monkey
     answers(monkeypatch, OSError(errno.EIO, "broken"))
     with pytest.raises(OSError, match="broken"):
         file.pread_cached(2, 1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000])
+def test_a_file_is_read_whole(tmp_path: Path, size: int):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 300)
+    os.truncate(path, size)
+    assert OsFileSystem().read_bytes(str(path)) == path.read_bytes()
+
+
+def test_a_file_that_does_not_know_its_size_is_read_whole():
+    text = OsFileSystem().read_bytes("/proc/self/limits")
+    assert text.startswith(b"Limit")
+    assert text.count(b"\n") > 10
+
+
+def test_a_folder_where_a_file_should_be_is_named(tmp_path: Path):
+    (tmp_path / "folder-here").mkdir()
+    with pytest.raises(IsADirectoryError, match="folder-here"):
+        OsFileSystem().read_bytes(f"{tmp_path}/folder-here")
+
+
+def test_a_folder_says_whether_it_was_made(tmp_path: Path):
+    fs = OsFileSystem()
+    assert fs.makedirs(f"{tmp_path}/a/b")
+    assert fs.makedirs(f"{tmp_path}/a/c")
+    assert not fs.makedirs(f"{tmp_path}/a/c")
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        fs.makedirs(f"{tmp_path}/file")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.runtime.metrics import Histogram, Metrics
+from ottla.runtime.metrics import Metrics
 
 
 def test_the_same_name_and_labels_are_the_same_series():
@@ -42,17 +42,6 @@ def test_histogram_buckets_are_cumulative_when_shown():
     assert 'seconds_bucket{le="+Inf"} 4' in text
     assert "seconds_count 4" in text
     assert "seconds_sum 7.65" in text
-
-
-def test_quantiles_name_the_bucket_a_value_lies_in():
-    histogram = Histogram(bounds=(1, 2, 3))
-    for value in (0.5, 1.5, 1.6, 2.5):
-        histogram.record(value)
-    assert histogram.quantile(0.25) == 1
-    assert histogram.quantile(0.5) == 2
-    assert histogram.quantile(1.0) == 3
-    histogram.record(99)
-    assert histogram.quantile(1.0) == float("inf")
 
 
 def test_label_values_are_escaped():

@@ -98,10 +98,12 @@ async def test_a_waiter_fires_at_its_deadline_without_any_signal():
 async def test_a_cancelled_waiter_never_fires_and_leaves_no_trace():
     signal = Signal()
     fired: list[bool] = []
-    waiter = Waiter(asyncio.get_running_loop(), [signal], 1, 0.0, lambda: fired.append(True))
+    loop, later = asyncio.get_running_loop(), asyncio.Event()
+    waiter = Waiter(loop, [signal], 1, 0.0, lambda: fired.append(True))
+    Waiter(loop, [Signal()], 1, 0.001, later.set)
     waiter.cancel()
     signal.notify(5)
-    await asyncio.sleep(0.01)
+    await asyncio.wait_for(later.wait(), 5)  # a deadline behind that of the cancelled one
     assert not fired
     assert not signal.waiters
 

@@ -273,6 +273,26 @@ def test_keys_like_those_of_markers() -> None:
     assert data(bench, log) == [0, 2]
 
 
+def committed(bench: LogBench, log: Log) -> dict[bytes | None, int]:
+    """Where a consumer that reads committed records finds the last one of each key."""
+    aborted = log.aborted_transactions(0, log.log_end_offset)
+    latest = {}
+    for header in bench.batches(log):
+        if header.is_control or any(_covers(each, header) for each in aborted):
+            continue
+        for record in bench.records(log):
+            if header.base_offset <= record.offset <= header.last_offset:
+                latest[record.key] = record.offset
+    return latest
+
+
+def _covers(aborted: AbortedTxn, header: BatchHeader) -> bool:
+    return (
+        aborted.producer_id == header.producer_id
+        and aborted.first_offset <= header.base_offset <= aborted.last_offset
+    )
+
+
 def test_committed_consumers_see_the_same_before_and_after() -> None:
     bench, log = made()
     writers = [Writer(bench, log, n) for n in range(4)]
@@ -287,28 +307,10 @@ def test_committed_consumers_see_the_same_before_and_after() -> None:
         if n % 9 == 8:
             log.roll()
     log.roll()
-
-    def committed() -> dict[bytes | None, int]:
-        aborted = log.aborted_transactions(0, log.log_end_offset)
-        latest = {}
-        for header in bench.batches(log):
-            if header.is_control:
-                continue
-            if any(
-                it.producer_id == header.producer_id
-                and it.first_offset <= header.base_offset <= it.last_offset
-                for it in aborted
-            ):
-                continue
-            for record in bench.records(log):
-                if header.base_offset <= record.offset <= header.last_offset:
-                    latest[record.key] = record.offset
-        return latest
-
-    before = committed()
+    before = committed(bench, log)
     for _ in range(3):
         bench.clean(log)
-        assert committed() == before
+        assert committed(bench, log) == before
         bench.clock.advance(RETENTION_MS)
         later(bench, log)
         before[b"later"] = log.log_end_offset - 1

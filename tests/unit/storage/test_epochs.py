@@ -31,7 +31,6 @@ def filled(epochs: LeaderEpochs, *entries: tuple[int, int]) -> LeaderEpochs:
 
 def test_a_new_log_has_no_epoch(epochs: LeaderEpochs) -> None:
     assert epochs.latest is None
-    assert epochs.earliest is None
     assert epochs.entries == ()
     assert epochs.end_offset_for(0, 100) == (-1, -1)
 
@@ -63,6 +62,27 @@ def test_contradicted_entries_are_dropped(epochs: LeaderEpochs) -> None:
 def test_negative_numbers_are_no_entry(epochs: LeaderEpochs, epoch: int, offset: int) -> None:
     with pytest.raises(ValueError, match="epoch"):
         epochs.assign(epoch, offset)
+
+
+def test_an_epoch_that_is_known_stays_where_it_began_when_a_later_one_is_contradicted(
+    epochs: LeaderEpochs,
+) -> None:
+    filled(epochs, (1, 0), (2, 10), (5, 20), (2, 20))
+    assert epochs.entries == (EpochStart(1, 0), EpochStart(2, 10))
+
+
+def test_an_elected_leaders_epoch_is_written_with_its_first_batch(
+    fs: MemoryFileSystem, epochs: LeaderEpochs
+) -> None:
+    filled(epochs, (1, 0))
+    before = fs.operations
+    epochs.begin(4, 10)
+    assert fs.operations == before
+    assert epochs.end_offset_for(2, 10) == (1, 10)
+    assert epochs.end_offset_for(4, 10) == (4, 10)
+    assert LeaderEpochs(fs, PATH).entries == (EpochStart(1, 0),)
+    epochs.assign(4, 10)
+    assert LeaderEpochs(fs, PATH).entries == epochs.entries == (EpochStart(1, 0), EpochStart(4, 10))
 
 
 class TestEndOffset:

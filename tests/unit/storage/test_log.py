@@ -15,6 +15,7 @@ from ottla.records.batch import batches, read_header
 from ottla.records.builder import build_batch
 from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
+from ottla.storage.following import UnexpectedOffset
 from ottla.storage.log import Log
 from ottla.storage.producers import Origin
 from ottla.storage.reads import NeedsLongLookUp
@@ -146,7 +147,7 @@ class TestReplicated:
 
     def test_offsets_and_epochs_are_taken_as_they_come(self, ready: Ready) -> None:
         data = self.batch(5) + self.batch(9, epoch=4)
-        info = ready.log.append_replicated(memoryview(data))
+        info = ready.log.append_replicated(memoryview(data), leader_epoch=4)
         assert (info.base_offset, info.last_offset, info.bytes) == (5, 9, len(data))
         assert ready.log.log_end_offset == 10
         assert ready.bench.contents(ready.log) == [(5, b"v"), (9, b"v")]
@@ -154,19 +155,59 @@ class TestReplicated:
 
     def test_a_cut_last_batch_is_left_out(self, ready: Ready) -> None:
         whole = self.batch(0)
-        ready.log.append_replicated(memoryview(whole + self.batch(1)[:30]))
+        ready.log.append_replicated(memoryview(whole + self.batch(1)[:30]), leader_epoch=4)
         assert ready.log.log_end_offset == 1
-        assert ready.log.append_replicated(memoryview(self.batch(1)[:30])).bytes == 0
+        assert (
+            ready.log.append_replicated(memoryview(self.batch(1)[:30]), leader_epoch=4).bytes == 0
+        )
 
     def test_offsets_that_go_back_are_refused(self, ready: Ready) -> None:
-        ready.log.append_replicated(memoryview(self.batch(5)))
+        ready.log.append_replicated(memoryview(self.batch(5)), leader_epoch=4)
         with pytest.raises(KafkaError, match="First offset 4 is less than the next offset 6"):
-            ready.log.append_replicated(memoryview(self.batch(4)))
+            ready.log.append_replicated(memoryview(self.batch(4)), leader_epoch=4)
+
+    def test_what_was_refused_is_named(self, ready: Ready) -> None:
+        ready.log.append_replicated(memoryview(self.batch(5)), leader_epoch=4)
+        data = self.batch(4) + self.batch(7)
+        with pytest.raises(UnexpectedOffset) as caught:
+            ready.log.append_replicated(memoryview(data), leader_epoch=4)
+        assert (caught.value.first_offset, caught.value.last_offset) == (4, 7)
+        assert ready.bench.contents(ready.log) == [(5, b"v")]
+
+    def test_what_comes_from_a_later_epoch_than_the_leaders_is_left_out(self, ready: Ready) -> None:
+        data = self.batch(0) + self.batch(1, epoch=5) + self.batch(2, epoch=5)
+        ready.log.append_replicated(memoryview(data), leader_epoch=4)
+        assert ready.bench.contents(ready.log) == [(0, b"v")]
+        assert ready.log.latest_epoch == 3
+
+    def test_all_that_fits_into_a_segment_is_one_write(self) -> None:
+        bench = LogBench(TopicConfig(segment_bytes=400))
+        log = bench.open()
+        log.append_replicated(memoryview(self.batch(0)), leader_epoch=4)
+        data = b"".join(self.batch(offset) for offset in range(1, 12))
+        before = len(bench.fs.journal)
+        log.append_replicated(memoryview(data), leader_epoch=4)
+        assert [offset for offset, _ in bench.contents(log)] == list(range(12))
+        writes = [
+            each.path
+            for each in bench.fs.journal[before:]
+            if each.kind == "append" and each.path.endswith(".log")
+        ]
+        assert len(writes) == len(set(writes)) == log.segment_count > 2
+        again = bench.killed()
+        assert [offset for offset, _ in again.contents(again.open())] == list(range(12))
+
+    def test_the_epoch_of_an_election_that_was_lost_makes_way(self, ready: Ready) -> None:
+        ready.log.append_replicated(memoryview(self.batch(0)), leader_epoch=3)
+        ready.log.begin_epoch(7)
+        ready.log.append_replicated(memoryview(self.batch(1)), leader_epoch=8)
+        assert ready.log.latest_epoch == 3
+        assert [ready.log.epoch_end_offset(epoch) for epoch in (3, 7)] == [(3, 2), (-1, -1)]
 
     def test_a_far_offset_begins_a_new_segment(self, ready: Ready) -> None:
-        ready.log.append_replicated(memoryview(self.batch(0)))
+        ready.log.append_replicated(memoryview(self.batch(0)), leader_epoch=4)
         far = 2**31 + 10
-        ready.log.append_replicated(memoryview(self.batch(far)))
+        ready.log.append_replicated(memoryview(self.batch(far)), leader_epoch=4)
         assert ready.log.segment_count == 2
         assert ready.bench.contents(ready.log) == [(0, b"v"), (far, b"v")]
 
@@ -484,12 +525,57 @@ class TestTruncate:
             ready.bench.append(ready.log, b"a")
         job = ready.log.begin_flush()
         assert job is not None
-        ready.log.restart_at(2)
+        ready.log.truncate_fully_and_start_at(2)
         ready.bench.append(ready.log, b"b")
         ready.log.finish_flush(job, 0)
         assert ready.log.recovery_point == 2
 
-    def test_a_kill_during_a_truncation_leaves_no_gap(self) -> None:
+    def test_a_flush_that_began_before_a_truncation_counts_only_up_to_there(
+        self, ready: Ready
+    ) -> None:
+        for value in (b"a", b"b", b"c"):
+            ready.bench.append(ready.log, value)
+        early = ready.log.begin_flush()
+        ready.log.truncate_to(1)
+        ready.bench.append(ready.log, b"d")
+        ready.bench.append(ready.log, b"e")
+        late = ready.log.begin_flush()
+        assert early is not None
+        assert late is not None
+        early.run(ready.bench.fs)
+        ready.log.finish_flush(early, 0)
+        assert ready.log.recovery_point == 1
+        assert ready.log.has_unsynced_truncation
+        ready.log.finish_flush(late, 0)
+        assert ready.log.recovery_point == 3
+        assert not ready.log.has_unsynced_truncation
+
+    def test_the_names_that_went_are_synced_before_the_file_that_was_cut(self) -> None:
+        bench = LogBench(TopicConfig(segment_bytes=150))
+        log = bench.open()
+        for _ in range(4):
+            bench.append(log, b"x" * 60)
+        bench.flush(log)
+        log.truncate_to(1)
+        before = len(bench.fs.journal)
+        bench.flush(log)
+        synced = [each.path for each in bench.fs.journal[before:] if "sync" in each.kind]
+        assert synced.index(FOLDER) < synced.index(f"{FOLDER}/{1:020d}.log")
+
+    def test_the_high_watermark_goes_back_with_the_end(self, ready: Ready) -> None:
+        ready.bench.append(ready.log, b"a")
+        ready.bench.append(ready.log, b"b")
+        ready.log.truncate_to(1)
+        assert ready.log.high_watermark == -1
+        ready.log.high_watermark = 1
+        ready.log.truncate_to(0)
+        assert ready.log.high_watermark == 0
+        ready.log.truncate_fully_and_start_at(50)
+        assert ready.log.high_watermark == 50
+
+    def test_a_kill_during_a_truncation_leaves_no_gap(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         def filled() -> tuple[LogBench, Log]:
             bench = LogBench(TopicConfig(segment_bytes=150))
             log = bench.open()
@@ -508,7 +594,9 @@ class TestTruncate:
             with pytest.raises(Crashed):
                 log.truncate_to(1)
             bench = bench.killed()
+            caplog.clear()
             again = bench.open()
+            assert "records of that segment are gone" not in caplog.text
             assert [offset for offset, _ in bench.contents(again)] == list(
                 range(again.log_end_offset)
             )
@@ -526,7 +614,7 @@ class TestTruncate:
 
     def test_starting_over_forgets_everything(self, ready: Ready) -> None:
         ready.bench.append(ready.log, b"a", producer_id=9, producer_epoch=0, sequence=0)
-        ready.log.restart_at(100)
+        ready.log.truncate_fully_and_start_at(100)
         assert (ready.log.log_start_offset, ready.log.log_end_offset, ready.log.size) == (
             100,
             100,
@@ -681,7 +769,7 @@ class TestFailure:
             lambda: log.advance_start(0),
             lambda: log.delete_old(0),
             lambda: log.bytes_from(0, 1),
-            lambda: log.append_replicated(memoryview(b"")),
+            lambda: log.append_replicated(memoryview(b""), leader_epoch=4),
         ):
             assert codes(call) is ErrorCode.KAFKA_STORAGE_ERROR
         assert len(ready.bench.host.failures) == 1

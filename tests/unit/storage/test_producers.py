@@ -198,11 +198,6 @@ class TestEpochs:
             states.check(batch(-1, epoch=1), origin=Origin.COORDINATOR)
         assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
-    def test_a_leaders_batches_are_not_judged_again(self, states: ProducerStates) -> None:
-        append(states, batch(0, epoch=2))
-        for header in (batch(99, epoch=2), batch(99, epoch=1), batch(99, epoch=3)):
-            assert states.check(header, origin=Origin.REPLICATION) is None
-
     def test_a_marker_may_bring_a_new_epoch(self, states: ProducerStates) -> None:
         append(states, batch(0, transactional=True))
         end(states, epoch=1)

@@ -143,7 +143,7 @@ def test_files_are_renamed_at_once_and_handed_over_for_removal() -> None:
     bench, log, _ = filled(TopicConfig(retention_ms=3 * DAY))
     log.delete_old(bench.clock.now_ms())
     stem = f"{FOLDER}/00000000000000000000"
-    expected = [f"{stem}{suffix}.deleted" for suffix in (".log", ".index", ".timeindex")]
+    expected = [f"{stem}{suffix}.deleted" for suffix in (".timeindex", ".index", ".log")]
     assert bench.host.discarded == expected
     assert all(bench.fs.exists(path) for path in expected)
     assert not bench.fs.exists(f"{stem}.log")

@@ -130,11 +130,6 @@ class TestRemoval:
         snapshots.remove_before(20)
         assert snapshots.offsets == ProducerSnapshots(fs, "/d").offsets == (20, 30)
 
-    def test_after_the_end(self, fs: MemoryFileSystem) -> None:
-        snapshots = snapshots_at(fs, 10, 20, 30)
-        snapshots.remove_after(20)
-        assert snapshots.offsets == ProducerSnapshots(fs, "/d").offsets == (10, 20)
-
     def test_all(self, fs: MemoryFileSystem) -> None:
         snapshots = snapshots_at(fs, 10, 20)
         snapshots.clear()

@@ -127,10 +127,9 @@ def test_reset_empties_the_index(fs: MemoryFileSystem, index: TransactionIndex) 
     assert list(TransactionIndex(fs, PATH)) == [FIRST]
 
 
-def test_an_index_without_file_can_be_truncated_reset_and_synced(index: TransactionIndex) -> None:
+def test_an_index_without_file_can_be_truncated_and_reset(index: TransactionIndex) -> None:
     index.truncate_to(0)
     index.reset()
-    index.sync()
     assert not index.exists()
 
 

@@ -554,18 +554,18 @@ class TestReplicated:
         first, second = self.at(10), self.at(20, compression=Compression.ZSTD)
         for torn in (0, 5, 12, 16, 40, 61):
             found = judge_replicated(
-                memoryview(first + second + self.at(30)[:torn]), partition=PARTITION
+                memoryview(first + second + self.at(30)[:torn]), partition=PARTITION, leader_epoch=4
             )
             assert found == [(0, read_header(first)), (len(first), read_header(second))]
 
     def test_nothing_is_nothing(self) -> None:
-        assert judge_replicated(memoryview(b""), partition=PARTITION) == []
+        assert judge_replicated(memoryview(b""), partition=PARTITION, leader_epoch=4) == []
 
     def test_damage_on_the_way_is_corrupt(self) -> None:
         data = self.at(10) + self.at(20)
         data[-1] ^= 1
         with pytest.raises(KafkaError) as caught:
-            judge_replicated(memoryview(data), partition=PARTITION)
+            judge_replicated(memoryview(data), partition=PARTITION, leader_epoch=4)
         assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
     @pytest.mark.parametrize(("layout", "position", "value"), [(">i", 8, 5), (">b", 16, 1)])
@@ -573,10 +573,12 @@ class TestReplicated:
         data = self.at(10)
         struct.pack_into(layout, data, position, value)
         with pytest.raises(KafkaError) as caught:
-            judge_replicated(memoryview(data), partition=PARTITION)
+            judge_replicated(memoryview(data), partition=PARTITION, leader_epoch=4)
         assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
     @pytest.mark.parametrize("offset", [0, 10, 12])
     def test_offsets_that_go_back_are_refused(self, offset: int) -> None:
         with pytest.raises(KafkaError, match="Out of order offsets"):
-            judge_replicated(memoryview(self.at(10) + self.at(offset)), partition=PARTITION)
+            judge_replicated(
+                memoryview(self.at(10) + self.at(offset)), partition=PARTITION, leader_epoch=4
+            )

@@ -42,6 +42,9 @@ TOOLS: Mapping[str, str] = {
     "kafka-topics": f"{_HERE}.topics:main",
     "kafka-verifiable-consumer": f"{_HERE}.verifiable_consumer:main",
     "kafka-verifiable-producer": f"{_HERE}.verifiable_producer:main",
+    "zookeeper-server-start": f"{_HERE}.zookeeper:start",
+    "zookeeper-server-stop": f"{_HERE}.zookeeper:stop",
+    "zookeeper-shell": f"{_HERE}.zookeeper:shell",
 }
 """Where each tool is: `module:function`, and the function takes arguments and returns a code."""
 

@@ -81,7 +81,7 @@ _ASSIGNORS = {
 _CLASSIC_ONLY = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
 
 
-def librdkafka_properties(properties: Mapping[str, str]) -> dict[str, str]:
+def librdkafka_properties(properties: Mapping[str, str]) -> dict[str, str]:  # noqa: C901 - one branch for each kind of setting, one refusal for each rule
     """What librdkafka understands of Java's properties."""
     result: dict[str, str] = {}
     for name, value in properties.items():

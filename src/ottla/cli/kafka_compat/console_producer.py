@@ -1,7 +1,7 @@
 """kafka-console-producer: lines of standard input become records.
 
 Unlike Kafka's tool, records that were not stored make the exit code 1, and a topic that is not
-there (and may not be created) is said before anything is read.
+there (and may not be created) is reported before anything is read.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def _planned(
         if options.has("all-topics"):
             partitions = list(groups.offsets(name))
         elif options.has("topic"):
-            partitions = resets.scope(groups, options.values("topic"))
+            partitions = resets.scope(groups.topics, options.values("topic"))
     except KafkaError as error:
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             text = f"{sentence(error.code)} ({error.message}; check --topic)"
@@ -404,7 +404,7 @@ def delete_offsets(groups: Groups, options: Options) -> int:
     outcomes: dict[tuple[str, int], str] = {}
     for argument in options.values("topic"):
         try:
-            partitions += resets.scope(groups, [argument])
+            partitions += resets.scope(groups.topics, [argument])
         except ValueError as error:
             raise UsageError(str(error)) from None
         except KafkaError as error:

@@ -64,7 +64,7 @@ _COLUMNS = (
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:  # noqa: C901, PLR0912 - the steps of Kafka's tool, in their order
     """The tool."""
     options = PARSER.parse(arguments)
     if not options.has("broker-list"):

@@ -1,7 +1,7 @@
 """kafka-dump-log: what is in segments, indexes, producer snapshots and `__consumer_offsets`.
 
-The formats are read by the packages that own them, as for `ottla log dump`; here they are printed
-in Kafka's lines. Nothing is written (Kafka's tool creates an index that is not there).
+The files are read as for `ottla log dump`, by `log_files`; here they are printed in Kafka's lines.
+Nothing is written (Kafka's tool creates an index that is not there).
 
 Not done   The decoders of transactions, share groups, remote log and cluster metadata, and
            decoder classes other than the String, Integer and Long ones.
@@ -9,19 +9,19 @@ Not done   The decoders of transactions, share groups, remote log and cluster me
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ottla.cli import log_files
 from ottla.cli.kafka_compat.options import Failure, Option, Options, Parser
+from ottla.cli.log_files import UNREADABLE, base_offset, compression_name, mapped
 from ottla.records.batch import BatchHeader, InvalidBatch, batches, checksum_ok
 from ottla.records.control import read_end_marker
 from ottla.records.reader import Record, iter_records
-from ottla.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from ottla.storage.producers import SnapshotError
 
 MAX_BYTES = 2147483647
 _DELETE_HORIZON = 0x40
@@ -102,7 +102,7 @@ def _dump(path: str, options: Options, decode: Decoder | None, complaints: list[
             print(f"Ignoring unknown file {path}", file=sys.stderr)
     except OSError as error:
         raise Failure(f"{path}: {error.strerror}; check the path") from None
-    except ValueError as error:
+    except (ValueError, *UNREADABLE) as error:
         raise Failure(f"{path}: {error}") from None
 
 
@@ -112,13 +112,13 @@ def _dump(path: str, options: Options, decode: Decoder | None, complaints: list[
 def _dump_segment(
     path: str, options: Options, decode: Decoder | None, complaints: list[str]
 ) -> None:
-    print(f"Log starting offset: {_base_offset(path)}")
+    print(f"Log starting offset: {base_offset(path)}")
     most = options.integer("max-bytes") or MAX_BYTES
     deep = decode is not None or options.has("deep-iteration")
     bare = options.has("skip-record-metadata")
     gaps: list[str] = []
     last = -1
-    with _mapped(path) as whole:
+    with mapped(path) as whole:
         view = whole[:most]
         end = 0
         try:
@@ -147,10 +147,6 @@ def batch_line(view: memoryview, position: int, header: BatchHeader) -> str:
     if header.attributes & _DELETE_HORIZON:
         horizon = f"OptionalLong[{header.base_timestamp}]"
     kind = "LogAppendTime" if header.timestamp_type else "CreateTime"
-    try:
-        codec = header.compression.name.lower()
-    except InvalidBatch:
-        codec = "unknown"
     return (
         f"baseOffset: {header.base_offset} lastOffset: {header.last_offset} "
         f"count: {header.record_count} baseSequence: {header.base_sequence} "
@@ -158,7 +154,8 @@ def batch_line(view: memoryview, position: int, header: BatchHeader) -> str:
         f"producerEpoch: {header.producer_epoch} partitionLeaderEpoch: {header.leader_epoch} "
         f"isTransactional: {_java(header.is_transactional)} isControl: {_java(header.is_control)} "
         f"deleteHorizonMs: {horizon} position: {position} {kind}: {header.max_timestamp} "
-        f"size: {header.size} magic: {header.magic} compresscodec: {codec} crc: {header.crc} "
+        f"size: {header.size} magic: {header.magic} "
+        f"compresscodec: {compression_name(header) or 'unknown'} crc: {header.crc} "
         f"isvalid: {_java(checksum_ok(view, position, header))}"
     )
 
@@ -238,13 +235,12 @@ def _by_class(name: str) -> Callable[[bytes], str]:
 
 
 def _dump_offset_index(path: str, options: Options, complaints: list[str]) -> None:
-    entries = list(_entries(path, OFFSET_ENTRY))
-    base = _base_offset(path)
+    entries = list(log_files.offset_entries(path))
     if not entries:
         print(f"{path} is empty.")
         return
     if options.has("index-sanity-check"):
-        if base + entries[-1][0] < base:
+        if entries[-1][0] < base_offset(path):
             raise ValueError(
                 "the last entry is before the first offset; delete the file, and the "
                 "broker builds it anew"
@@ -252,22 +248,20 @@ def _dump_offset_index(path: str, options: Options, complaints: list[str]) -> No
         print(f"{path} passed sanity check.")
         return
     wrong: list[str] = []
-    with _mapped(_segment_of(path)) as view:
-        heads = _heads(view)
-        for relative, position in entries:
-            head = heads.get(position)
-            if head is None or head.last_offset != base + relative:
-                actual = -1 if head is None else head.last_offset
-                wrong.append(f"  Index offset: {base + relative}, log offset: {actual}")
-            if not options.has("verify-index-only"):
-                print(f"offset: {base + relative} position: {position}")
+    heads, _ = log_files.heads(log_files.segment_of(path))
+    for offset, position in entries:
+        head = heads.get(position)
+        if head is None or head.last_offset != offset:
+            actual = -1 if head is None else head.last_offset
+            wrong.append(f"  Index offset: {offset}, log offset: {actual}")
+        if not options.has("verify-index-only"):
+            print(f"offset: {offset} position: {position}")
     if wrong:
         complaints += [f"Mismatches in :{os.path.abspath(path)}", *reversed(wrong)]
 
 
 def _dump_time_index(path: str, options: Options, complaints: list[str]) -> None:
-    entries = list(_entries(path, TIME_ENTRY))
-    base = _base_offset(path)
+    entries = list(log_files.time_entries(path))
     if options.has("index-sanity-check"):
         print(f"{path} passed sanity check.")
         return
@@ -275,23 +269,21 @@ def _dump_time_index(path: str, options: Options, complaints: list[str]) -> None
     disorder: list[str] = []
     missing: list[str] = []
     previous = -1
-    with _mapped(_segment_of(path)) as view:
-        heads = list(_heads(view).values())
-        for timestamp, relative in entries:
-            offset = base + relative
-            head = next((each for each in heads if each.last_offset >= offset), None)
-            if head is None or not head.base_offset <= offset <= head.last_offset:
-                found = -1 if head is None else head.last_offset
-                missing.append(f"  Indexed offset: {offset}, found log offset: {found}")
-            elif head.max_timestamp != timestamp:
-                wrong.append(f"  Index timestamp: {timestamp}, log timestamp: {head.max_timestamp}")
-            if previous >= timestamp:
-                disorder.append(
-                    f"  Index timestamp: {timestamp}, Previously indexed timestamp: {previous}"
-                )
-            if not options.has("verify-index-only"):
-                print(f"timestamp: {timestamp} offset: {offset}")
-            previous = timestamp
+    heads = list(log_files.heads(log_files.segment_of(path))[0].values())
+    for timestamp, offset in entries:
+        head = next((each for each in heads if each.last_offset >= offset), None)
+        if head is None or not head.base_offset <= offset <= head.last_offset:
+            found = -1 if head is None else head.last_offset
+            missing.append(f"  Indexed offset: {offset}, found log offset: {found}")
+        elif head.max_timestamp != timestamp:
+            wrong.append(f"  Index timestamp: {timestamp}, log timestamp: {head.max_timestamp}")
+        if previous >= timestamp:
+            disorder.append(
+                f"  Index timestamp: {timestamp}, Previously indexed timestamp: {previous}"
+            )
+        if not options.has("verify-index-only"):
+            print(f"timestamp: {timestamp} offset: {offset}")
+        previous = timestamp
     where = os.path.abspath(path)
     if wrong:
         complaints += [f"Found timestamp mismatch in :{where}", *wrong]
@@ -301,64 +293,24 @@ def _dump_time_index(path: str, options: Options, complaints: list[str]) -> None
         complaints += ["The following indexed offsets are not found in the log.", *missing]
 
 
-def _entries(path: str, entry: struct.Struct) -> Iterator[tuple[int, ...]]:
-    """The entries in use: an index is longer than that while a broker writes to it."""
-    with open(path, "rb") as file:
-        data = file.read()
-    used = -(-len(data.rstrip(b"\0")) // entry.size) * entry.size
-    if used > len(data):
-        raise ValueError(
-            f"the file ends in the middle of an entry of {entry.size} bytes; delete it, and the "
-            f"broker builds it anew"
-        )
-    return entry.iter_unpack(data[:used])
-
-
-def _heads(view: memoryview) -> dict[int, BatchHeader]:
-    heads: dict[int, BatchHeader] = {}
-    try:
-        heads.update(batches(view))
-    except InvalidBatch:
-        pass  # said where the segment itself is dumped
-    return heads
-
-
-def _segment_of(path: str) -> str:
-    return os.path.splitext(path)[0] + ".log"
-
-
 # -- the other files
 
 
 def _dump_transactions(path: str) -> None:
-    from ottla.runtime.files import OsFileSystem
-    from ottla.storage.txn_index import TransactionIndex, TxnIndexError
-
-    os.stat(path)
-    try:
-        for each in TransactionIndex(OsFileSystem(), path):
-            print(
-                f"version: 0 producerId: {each.producer_id} firstOffset: {each.first_offset} "
-                f"lastOffset: {each.last_offset} lastStableOffset: {each.last_stable_offset}"
-            )
-    except TxnIndexError as error:
-        raise ValueError(str(error)) from None
+    for each in log_files.aborted_transactions(path):
+        print(
+            f"version: 0 producerId: {each.producer_id} firstOffset: {each.first_offset} "
+            f"lastOffset: {each.last_offset} lastStableOffset: {each.last_stable_offset}"
+        )
 
 
 def _dump_producers(path: str) -> None:
-    from ottla.model.ids import TopicPartition
-    from ottla.runtime.files import OsFileSystem
-    from ottla.storage.producers import ProducerStates, SnapshotError
-
-    end = _base_offset(path)
-    states = ProducerStates(TopicPartition("", 0), end)
     try:
-        # As of the beginning of time nobody has expired.
-        states.load(OsFileSystem().read_bytes(path), end, now_ms=0, expiration_ms=1)
+        states = log_files.producers(path)
     except SnapshotError as error:
         print(str(error), file=sys.stderr)
         return
-    for state in states.statistics():
+    for state in states:
         started = state.txn_start_offset
         print(
             f"producerId: {state.producer_id} producerEpoch: {state.producer_epoch} "
@@ -372,24 +324,9 @@ def _optional(number: int | None) -> str:
     return "OptionalLong.empty" if number is None or number < 0 else f"OptionalLong[{number}]"
 
 
-def _base_offset(path: str) -> int:
-    stem = os.path.basename(path).partition(".")[0]
-    return int(stem) if stem.isascii() and stem.isdigit() else 0
-
-
 def _size(data: bytes | None) -> int:
     return -1 if data is None else len(data)
 
 
 def _java(flag: bool) -> str:
     return "true" if flag else "false"
-
-
-@contextmanager
-def _mapped(path: str) -> Iterator[memoryview]:
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            yield memoryview(b"")
-            return
-        # Not closed by hand: slices of it are held by whoever walks over the batches.
-        yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

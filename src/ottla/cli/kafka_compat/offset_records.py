@@ -11,7 +11,7 @@ import json
 from base64 import b64encode
 from collections.abc import Callable
 from struct import Struct
-from struct import error as StructError  # noqa: N812 (struct spells its exception so)
+from struct import error as StructError  # noqa: N812 - struct spells its exception so
 from typing import Any
 
 from ottla.coordinator.group import journal
@@ -53,7 +53,7 @@ def _key(entry: Any) -> dict[str, Any]:
     return fields
 
 
-def _value(entry: Any, raw: bytes | None) -> dict[str, Any] | None:
+def _value(entry: Any, raw: bytes | None) -> dict[str, Any] | None:  # noqa: PLR0911 - one branch for each kind of entry
     if raw is None:
         return None
     version = _PREFIX.unpack_from(raw)[0]

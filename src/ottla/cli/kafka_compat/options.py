@@ -1,4 +1,4 @@
-"""The manners of Kafka's command lines, which are those of the Java library joptsimple.
+"""The conventions of Kafka's command lines, which are those of the Java library joptsimple.
 
     parser = Parser("kafka-topics", "Create and change topics.", [Option("topic", "…", "name")])
     options = parser.parse(arguments)
@@ -376,7 +376,7 @@ def _harmless_output() -> AbstractContextManager[object]:
     return redirect_stdout(HarmlessOutput(sys.stdout)) if sys.stdout.isatty() else nullcontext()
 
 
-def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+def guarded(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:  # noqa: PLR0911 - one way out for each way to end
     """Run a tool; what it raises becomes a line and an exit code."""
     try:
         with _harmless_output():

@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:  # noqa: C901, PLR0912 - the steps of Kafka's tool, in their order
     """The tool."""
     given = parser().parse_args(list(arguments))
     _check(given)

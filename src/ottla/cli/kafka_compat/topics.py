@@ -1,6 +1,6 @@
 """kafka-topics and the older kafka-list-topic: create, list, describe, grow and delete topics.
 
-Like Kafka's own: failures are said on stdout after `Error while executing topic command : `,
+Like Kafka's own: failures are printed on stdout after `Error while executing topic command : `,
 --topic is a regular expression except with --create, and --alter and --delete say nothing when
 they succeed.
 """

@@ -4,8 +4,8 @@ A rebalance in two phases. Everybody joins; when all have, or time is up, the ge
 each is told so, the leader with everybody's subscription. Then everybody syncs; the leader brings
 the assignments, which are written down and handed out.
 
-Here is what members may ask, and what becomes of it; how a rebalance goes on, and how long it may
-take, is in phases.py. The generation lives in memory from the end of the join phase on, and is in
+This module handles the members' requests; how a rebalance proceeds, and how long it may take, is in
+phases.py. The generation lives in memory from the end of the join phase on, and is in
 the log once the leader has synced.
 """
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.classic_group import ClassicGroup, ClassicMember, State
 from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync, Synced
+from ottla.coordinator.group.group import ShardState, Timer
 from ottla.coordinator.group.journal import GroupEntry, GroupSnapshot
-from ottla.coordinator.group.members import ShardState, Timer
 from ottla.coordinator.group.phases import SESSION, SYNC, Outcome, Phases
 from ottla.coordinator.shard import Answer, Now, Parked, Record, Result
 from ottla.errors import ErrorCode, KafkaError
@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
 
-_ALIVE = Result()
+ALIVE = Result(ErrorCode.NONE)
+REBALANCING = Result(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class ClassicMachine:
 
     # ------------------------------------------------------------------ join
 
-    def join(self, group: ClassicGroup | None, command: Join, now: Now) -> Result:
+    def join(self, group: ClassicGroup | None, command: Join, now: Now) -> Result:  # noqa: PLR0911 - one branch for each way to join, in Kafka's order
         if group is None:
             return self.create(command, now)
         if not self._accepts(group, command.member_id):
@@ -210,15 +211,15 @@ class ClassicMachine:
         snapshot = snapshot._replace(
             leader=new_id if old_id == old_leader else old_leader,
             members=tuple(
-                it._replace(
+                member._replace(
                     member_id=new_id,
                     rebalance_timeout_ms=command.rebalance_timeout_ms,
                     session_timeout_ms=command.session_timeout_ms,
                     subscription=metadata,
                 )
-                if it.member_id == old_id
-                else it
-                for it in snapshot.members
+                if member.member_id == old_id
+                else member
+                for member in snapshot.members
             ),
         )
 
@@ -323,9 +324,7 @@ class ClassicMachine:
         if command.generation != group.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         self._phases.touch(group, member, now)
-        if group.state is State.PREPARING:
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        return _ALIVE
+        return REBALANCING if group.state is State.PREPARING else ALIVE
 
     def leave(self, group: ClassicGroup, command: Leave, now: Now) -> Result:
         out = Outcome()

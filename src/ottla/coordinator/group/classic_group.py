@@ -19,8 +19,8 @@ from enum import Enum
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.commands import Joined, JoinedMember, Protocols
 from ottla.coordinator.group.consumer_protocol import read_topics
+from ottla.coordinator.group.group import CONSUMER_PROTOCOL, ExpiryBase, GroupType
 from ottla.coordinator.group.journal import GroupSnapshot, MemberSnapshot
-from ottla.coordinator.group.members import CONSUMER_PROTOCOL, ExpiryBase, GroupType
 from ottla.coordinator.shard import Parked, Record
 from ottla.errors import ErrorCode, KafkaError
 
@@ -43,7 +43,7 @@ class ClassicMember:
         "session_timeout_ms",
     )  # fmt: skip
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the fields of a member, as its record holds them
         self,
         member_id: str,
         instance_id: str | None,
@@ -75,7 +75,7 @@ class ClassicMember:
     def may_be_silent(self) -> bool:
         """Whether it is the coordinator's turn, so that no heartbeat can be expected.
 
-        A new member is let go nevertheless: its client may be gone, and without an id it cannot
+        A new member is removed nevertheless: its client may be gone, and without an id it cannot
         come back as the same.
         """
         if self.is_new:
@@ -83,7 +83,10 @@ class ClassicMember:
         return self.awaiting_join is not None or self.awaiting_sync is not None
 
     def metadata(self, protocol: str | None) -> bytes:
-        return next(metadata for name, metadata in self.protocols if name == protocol)
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        raise LookupError(f"{self.member_id} does not support {protocol}")
 
 
 class ClassicGroup:
@@ -91,7 +94,7 @@ class ClassicGroup:
 
     __slots__ = (
         "added_meanwhile", "awaiting_joins", "generation", "id", "initial_delay", "leader",
-        "members", "pending", "pending_sync", "previous_state", "protocol_name", "protocol_type",
+        "members", "pending", "pending_sync", "protocol_name", "protocol_type",
         "since_ms", "state", "static_members", "subscribed", "supported",
     )  # fmt: skip
 
@@ -113,7 +116,6 @@ class ClassicGroup:
         self.subscribed: frozenset[str] | None = None  # None: not known
         # soft
         self.state = State.EMPTY
-        self.previous_state = State.EMPTY
         self.pending: set[str] = set()  # ids given to clients that have not come back with them
         self.pending_sync: set[str] = set()  # members that have not asked for their assignment
         self.initial_delay: tuple[int, int] | None = None  # its length, and what may follow it
@@ -162,9 +164,10 @@ class ClassicGroup:
         parked: Parked | None,
     ) -> None:
         """A member joins again, with what it now offers."""
-        self.supported.subtract(name for name, _ in member.protocols)
-        member.protocols = protocols
-        self.supported.update(name for name, _ in protocols)
+        if protocols != member.protocols:
+            self.supported.subtract(name for name, _ in member.protocols)
+            member.protocols = protocols
+            self.supported.update(name for name, _ in protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
         self.awaiting_joins += (parked is not None) - (member.awaiting_join is not None)
@@ -240,9 +243,14 @@ class ClassicGroup:
         `instead` puts other protocols in place of those of one member.
         """
         offers = [
-            instead[1] if instead is not None and it.member_id == instead[0] else it.protocols
-            for it in self.members.values()
+            instead[1]
+            if instead is not None and member.member_id == instead[0]
+            else member.protocols
+            for member in self.members.values()
         ]
+        favourites = {offer[0][0] for offer in offers}
+        if len(favourites) == 1:
+            return favourites.pop()  # all prefer it, so all support it
         common = set.intersection(*({name for name, _ in offer} for offer in offers))
         votes: Counter[str] = Counter()
         for offer in offers:
@@ -259,19 +267,17 @@ class ClassicGroup:
             return frozenset()
         if self.protocol_name is None:
             return None
+        # Most members of a group subscribe alike: what is equal is read once.
+        subscriptions = {member.metadata(self.protocol_name) for member in self.members.values()}
         try:
-            return frozenset(
-                topic
-                for member in self.members.values()
-                for topic in read_topics(member.metadata(self.protocol_name))
-            )
+            return frozenset(topic for data in subscriptions for topic in read_topics(data))
         except ValueError:
             return None
 
     # ------------------------------------------------------------------ generations
 
     def to(self, state: State, now_ms: int) -> None:
-        self.previous_state, self.state = self.state, state
+        self.state = state
         self.since_ms = now_ms
 
     def begin_generation(self, now_ms: int) -> None:
@@ -300,8 +306,8 @@ class ClassicGroup:
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
         return tuple(
-            JoinedMember(it.member_id, it.instance_id, it.metadata(self.protocol_name))
-            for it in self.members.values()
+            JoinedMember(member.member_id, member.instance_id, member.metadata(self.protocol_name))
+            for member in self.members.values()
         )
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
@@ -332,8 +338,8 @@ class ClassicGroup:
         if self.state is State.COMPLETING and snapshot.generation == self.generation:
             # It was taken from this group a moment ago: only the assignments are new.
             assert len(snapshot.members) == len(self.members)
-            for it in snapshot.members:
-                self.members[it.member_id].assignment = it.assignment
+            for saved in snapshot.members:
+                self.members[saved.member_id].assignment = saved.assignment
             self.to(State.STABLE, snapshot.since_ms)
             return
         known, self.members = self.members, {}
@@ -341,26 +347,26 @@ class ClassicGroup:
         self.supported.clear()
         self.awaiting_joins = 0
         self.leader = None
-        for it in snapshot.members:
-            offer = (snapshot.protocol or "", it.subscription)
-            member = known.get(it.member_id)
+        for saved in snapshot.members:
+            offer = (snapshot.protocol or "", saved.subscription)
+            member = known.get(saved.member_id)
             if member is None or offer not in member.protocols:
                 # Not the member that the record was taken from: it is being loaded.
                 member = ClassicMember(
-                    it.member_id,
-                    it.instance_id,
-                    it.client_id,
-                    it.client_host,
-                    it.rebalance_timeout_ms,
-                    it.session_timeout_ms,
+                    saved.member_id,
+                    saved.instance_id,
+                    saved.client_id,
+                    saved.client_host,
+                    saved.rebalance_timeout_ms,
+                    saved.session_timeout_ms,
                     snapshot.protocol_type,
                     (offer,),
                 )
-            member.instance_id = it.instance_id
-            member.client_id, member.client_host = it.client_id, it.client_host
-            member.rebalance_timeout_ms = it.rebalance_timeout_ms
-            member.session_timeout_ms = it.session_timeout_ms
-            member.assignment = it.assignment
+            member.instance_id = saved.instance_id
+            member.client_id, member.client_host = saved.client_id, saved.client_host
+            member.rebalance_timeout_ms = saved.rebalance_timeout_ms
+            member.session_timeout_ms = saved.session_timeout_ms
+            member.assignment = saved.assignment
             self.add(member, member.awaiting_join)
         self.protocol_type = snapshot.protocol_type
         self.generation = snapshot.generation
@@ -377,9 +383,6 @@ class ClassicGroup:
 
     def is_empty(self) -> bool:
         return self.state is State.EMPTY
-
-    def has_member(self, member_id: str) -> bool:
-        return member_id in self.members
 
     def check_offset_commit(
         self,
@@ -444,13 +447,15 @@ class ClassicGroup:
 
     def validate(self) -> None:
         members = self.members
-        assert all(member_id == it.member_id for member_id, it in members.items())
+        assert all(member_id == member.member_id for member_id, member in members.items())
         assert self.static_members == {
-            it.instance_id: it.member_id for it in members.values() if it.instance_id is not None
+            member.instance_id: member.member_id
+            for member in members.values()
+            if member.instance_id is not None
         }
-        offered = Counter(name for it in members.values() for name, _ in it.protocols)
+        offered = Counter(name for member in members.values() for name, _ in member.protocols)
         assert +self.supported == offered
-        waiting = [it for it in members.values() if it.awaiting_join is not None]
+        waiting = [member for member in members.values() if member.awaiting_join is not None]
         assert self.awaiting_joins == len(waiting)
         assert not self.pending & members.keys()
         assert self.pending_sync <= members.keys()
@@ -461,8 +466,9 @@ class ClassicGroup:
             assert members
             assert not waiting
             assert all(
-                self.protocol_name in [name for name, _ in it.protocols] for it in members.values()
+                self.protocol_name in [name for name, _ in member.protocols]
+                for member in members.values()
             )
         if self.state is not State.COMPLETING:
-            assert all(it.awaiting_sync is None for it in members.values())
+            assert all(member.awaiting_sync is None for member in members.values())
         assert self.state is State.PREPARING or self.initial_delay is None

@@ -1,6 +1,6 @@
 """Members of a consumer group that still speak the classic protocol (KIP-848's migration).
 
-They are led through the new protocol in the words of the old one. A member's epoch is its
+They take part in the new protocol by the requests of the old one. A member's epoch is its
 generation, and every Join is answered at once, for there is nobody to wait for. Sync brings what
 the member owns by now. Heartbeat tells it to join again whenever there is something for it to do: a
 new epoch, partitions to give up, partitions that have become free. All are followers; the broker
@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ottla.coordinator.group.assignors import Partitions
-from ottla.coordinator.group.classic import ClassicMachine
+from ottla.coordinator.group.classic import ALIVE, REBALANCING, ClassicMachine
 from ottla.coordinator.group.clocks import Clocks
 from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync, Synced
 from ottla.coordinator.group.consumer_group import ConsumerGroup, ConsumerMember, MemberState
 from ottla.coordinator.group.consumer_protocol import Subscription, read_subscription
+from ottla.coordinator.group.group import CONSUMER_PROTOCOL, ShardState
 from ottla.coordinator.group.journal import ClassicFacet
-from ottla.coordinator.group.members import CONSUMER_PROTOCOL, ShardState
 from ottla.coordinator.group.migration import Downgrade, assignment_of, downgrade
 from ottla.coordinator.group.revision import Revision, check_room
 from ottla.coordinator.group.subscribable_topics import SubscribableTopics
@@ -27,8 +27,6 @@ from ottla.coordinator.shard import Now, Result
 from ottla.errors import ErrorCode, KafkaError
 
 Remove = Callable[[ConsumerGroup, Sequence[ConsumerMember], object, Now, str], Result]
-
-_ALIVE = Result()
 
 
 class ClassicMembers:
@@ -181,8 +179,8 @@ class ClassicMembers:
             or (member.state is MemberState.UNRELEASED and not _must_wait(group, member))
         ):
             self._clocks.await_join(group.id, member, now)
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        return _ALIVE
+            return REBALANCING
+        return ALIVE
 
     def leave(self, group: ConsumerGroup, command: Leave, now: Now) -> Result:
         codes: list[ErrorCode] = []
@@ -195,7 +193,7 @@ class ClassicMembers:
             else:
                 codes.append(ErrorCode.NONE)
                 leaving[member.id] = member
-        reasons = ", ".join(it.reason for it in command.members if it.reason)
+        reasons = ", ".join(leaver.reason for leaver in command.members if leaver.reason)
         why = f"it left: {reasons}" if reasons else "it left"
         return self._remove(group, list(leaving.values()), codes, now, why)
 
@@ -203,7 +201,7 @@ class ClassicMembers:
 def _check_protocols(group: ConsumerGroup, command: Join) -> None:
     """A protocol that all classic members have, as a classic group would demand."""
     names = [name for name, _ in command.protocols]
-    common = any(group.classic_protocols[it] == group.classic_members for it in names)
+    common = any(group.classic_protocols[name] == group.classic_members for name in names)
     if command.protocol_type != CONSUMER_PROTOCOL or not common:
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from ottla.config.broker import BrokerConfig
 from ottla.config.group import GroupConfig
 from ottla.coordinator.group.consumer_group import ConsumerGroup, ConsumerMember, MemberState
-from ottla.coordinator.group.members import ShardState, Timer
+from ottla.coordinator.group.group import ShardState, Timer
 from ottla.coordinator.group.revision import Revision
 from ottla.coordinator.shard import Now
 

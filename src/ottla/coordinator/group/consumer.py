@@ -1,9 +1,9 @@
-"""The consumer protocol (KIP-848), as Kafka 4.2 does it: one heartbeat that says and brings all.
+"""The consumer protocol (KIP-848), as Kafka 4.2 does it: the heartbeat is its only request.
 
-A member joins, changes its mind, reports what it owns, and leaves by the same request; the answer
-tells it its epoch and, when that has changed, what it shall own. There is no moment at which all
-members must be present: see `consumer_group` for the epochs, `revision` for what a heartbeat sets
-in motion, `reconcile` for how a partition changes hands, `clocks` for how long it may take.
+A member joins, changes its subscription, reports what it owns, and leaves by that request; the
+answer tells it its epoch and, when that has changed, what it is to own. There is no moment at which
+all members must be present: see `consumer_group` for the epochs, `revision` for what a heartbeat
+sets in motion, `reconcile` for how a partition changes hands, `clocks` for how long it may take.
 
 A member that is removed is fenced: it must drop everything and join anew. Most heartbeats say
 nothing new; those cost a few comparisons and no record.
@@ -21,7 +21,7 @@ from ottla.coordinator.group.assignors import NO_PARTITIONS, Partitions
 from ottla.coordinator.group.classic import ClassicMachine
 from ottla.coordinator.group.classic_members import ClassicMembers
 from ottla.coordinator.group.clocks import JOIN, REBALANCE, SESSION, SYNC, Clocks, Overrides
-from ottla.coordinator.group.consumer_commands import (
+from ottla.coordinator.group.commands import (
     ConsumerAlive,
     ConsumerHeartbeat,
     DescribeConsumerGroup,
@@ -39,6 +39,7 @@ from ottla.coordinator.group.consumer_group import (
     MemberState,
     encode,
 )
+from ottla.coordinator.group.group import Client, Group, ShardState, Timer
 from ottla.coordinator.group.journal import (
     ConsumerGroupEntry,
     ConsumerMemberEntry,
@@ -49,7 +50,6 @@ from ottla.coordinator.group.journal import (
     TargetAssignmentEntry,
     TargetEpochEntry,
 )
-from ottla.coordinator.group.members import Client, Group, ShardState, Timer
 from ottla.coordinator.group.migration import dismiss_waiting, downgrade, open_group
 from ottla.coordinator.group.revision import (
     Revision,
@@ -116,23 +116,23 @@ class ConsumerMachine:
 
     def _topics(self) -> SubscribableTopics:
         """The topics of the newest image."""
-        self._subscribable.look(self._state.image)
+        self._subscribable.follow(self._state.image)
         return self._subscribable
 
     # ------------------------------------------------------------------ heartbeat
 
-    def heartbeat(self, it: ConsumerHeartbeat, now: Now) -> Result:
-        group = self._state.groups.get(it.group_id)
+    def heartbeat(self, beat: ConsumerHeartbeat, now: Now) -> Result:
+        group = self._state.groups.get(beat.group_id)
         if isinstance(group, ConsumerGroup):
-            member = group.members.get(it.member_id)
-            if member is not None and self._says_nothing_new(it, group, member):
+            member = group.members.get(beat.member_id)
+            if member is not None and self._says_nothing_new(beat, group, member):
                 if member.epoch == group.epoch:
                     return self._still_there(group, member.id, member.epoch, now)
                 if group.targets.get(member.id, NO_PARTITIONS) == member.assigned:
                     return self._follow(group, member, now)
-        if it.epoch in (LEFT_EPOCH, AWAY_EPOCH):
-            return self._leave(it, now)
-        return self._beat(it, group, now)
+        if beat.epoch in (LEFT_EPOCH, AWAY_EPOCH):
+            return self._leave(beat, now)
+        return self._beat(beat, group, now)
 
     def _still_there(
         self, group: ConsumerGroup, member_id: str, epoch: int, now: Now, *records: Record
@@ -155,42 +155,42 @@ class ConsumerMachine:
         return self._still_there(group, member.id, group.epoch, now, encode(entry))
 
     def _says_nothing_new(
-        self, it: ConsumerHeartbeat, group: ConsumerGroup, member: ConsumerMember
+        self, beat: ConsumerHeartbeat, group: ConsumerGroup, member: ConsumerMember
     ) -> bool:
         """It has done what it was told, and there is nothing to find out about the group."""
         return (
-            it.epoch == member.epoch
+            beat.epoch == member.epoch
             and group.epoch == group.target_epoch
             and member.state is MemberState.STABLE
             and group.compared_image is self._state.image
             and group.compared_epoch <= group.epoch
             and not group.regexes
-            and _wants_the_same(it, member)
+            and _wants_the_same(beat, member)
         )
 
-    def _beat(self, it: ConsumerHeartbeat, known: Group | None, now: Now) -> Result:
-        joins = it.epoch == 0
-        if not it.member_id:
-            it = it._replace(member_id=self._state.new_id())
+    def _beat(self, beat: ConsumerHeartbeat, known: Group | None, now: Now) -> Result:
+        joins = beat.epoch == 0
+        if not beat.member_id:
+            beat = beat._replace(member_id=self._state.new_id())
         topics, config = self._topics(), self._state.config()
-        opened = open_group(it.group_id, known, create=joins, topics=topics, config=config)
+        opened = open_group(beat.group_id, known, create=joins, topics=topics, config=config)
         group = opened.group
-        check_room(group, it.member_id, config)
+        check_room(group, beat.member_id, config)
         revision = Revision(group, topics, config, opened.records)
-        _admit(it, group, revision)
-        revision.update(now, {} if _wants_the_same(it, revision.before) else _wishes(it))
+        _admit(beat, group, revision)
+        revision.update(now, {} if _wants_the_same(beat, revision.before) else _changes_in(beat))
         revision.renew(new_epoch=group.epoch == 0 or revision.calls_for_assignment)
         self._state.counts.consumer_rebalances += revision.epoch > group.epoch
         revision.retarget()
-        revision.reconcile(it.owned)
+        revision.reconcile(beat.owned)
 
         member = revision.member
         settings = self._clocks.settings.of(group.id)
         session_ms = settings.consumer_session_timeout_ms
         tells_all = (
-            it.rebalance_timeout_ms != -1
-            and (it.topics is not None or it.regex is not None)
-            and it.owned is not None
+            beat.rebalance_timeout_ms != -1
+            and (beat.topics is not None or beat.regex is not None)
+            and beat.owned is not None
         )
         show = joins or tells_all or member.assigned != revision.before.assigned
         reply = ConsumerAlive(
@@ -216,13 +216,13 @@ class ConsumerMachine:
 
     # ------------------------------------------------------------------ leaving
 
-    def _leave(self, it: ConsumerHeartbeat, now: Now) -> Result:
-        group = self._group(it.group_id)
-        reply = ConsumerAlive(it.member_id, it.epoch)
-        if it.instance_id is None:
-            return self._remove(group, [group.member(it.member_id)], reply, now, "it left")
-        member = group.check_static(it.member_id, it.instance_id)
-        if it.epoch == LEFT_EPOCH:
+    def _leave(self, beat: ConsumerHeartbeat, now: Now) -> Result:
+        group = self._group(beat.group_id)
+        reply = ConsumerAlive(beat.member_id, beat.epoch)
+        if beat.instance_id is None:
+            return self._remove(group, [group.member(beat.member_id)], reply, now, "it left")
+        member = group.check_static(beat.member_id, beat.instance_id)
+        if beat.epoch == LEFT_EPOCH:
             return self._remove(group, [member], reply, now, "it left")
         # It keeps its partitions until it is back or its session ends, but works on none of them:
         # those it had still to give up are free now.
@@ -248,7 +248,7 @@ class ConsumerMachine:
         the group becomes a classic one, if others are there and the policy allows it."""
         if not members:
             return Result(reply)
-        gone = ", ".join(it.id for it in members)
+        gone = ", ".join(member.id for member in members)
         logger.info("group %s: member %s is gone: %s", group.id, gone, why)
         topics = self._topics()
         converted = downgrade(group, members, topics, self._state.config(), now)
@@ -314,7 +314,7 @@ class ConsumerMachine:
                 group.epoch,
                 group.target_epoch,
                 preferred(group.assignors, self._state.config()),
-                tuple(self._described(group, it) for it in group.members.values()),
+                tuple(self._described(group, member) for member in group.members.values()),
             )
         )
 
@@ -364,7 +364,8 @@ class ConsumerMachine:
             group.apply(entry)
 
     def loaded(self, now: Now) -> list[Any]:
-        """Members have a session's time to be heard of, and as long as before to let go."""
+        """Members have a whole session to send a heartbeat, and the whole rebalance timeout to give
+        up partitions."""
         for group in self._state.groups.values():
             if isinstance(group, ConsumerGroup):
                 self._clocks.start(group, now)
@@ -379,86 +380,88 @@ class ConsumerMachine:
         return []
 
 
-def _admit(it: ConsumerHeartbeat, group: ConsumerGroup, revision: Revision) -> None:
+def _admit(beat: ConsumerHeartbeat, group: ConsumerGroup, revision: Revision) -> None:
     """Who sends the heartbeat, if they may."""
-    joins = it.epoch == 0
-    if it.instance_id is None:
-        known = group.members.get(it.member_id)
+    joins = beat.epoch == 0
+    if beat.instance_id is None:
+        known = group.members.get(beat.member_id)
         if known is None and not joins:
-            group.member(it.member_id)  # says that it is unknown
-        revision.admit(ConsumerMember(it.member_id) if known is None else _checked(it, known))
+            group.member(beat.member_id)  # says that it is unknown
+        revision.admit(ConsumerMember(beat.member_id) if known is None else _checked(beat, known))
     elif not joins:
-        revision.admit(_checked(it, group.check_static(it.member_id, it.instance_id)))
+        revision.admit(_checked(beat, group.check_static(beat.member_id, beat.instance_id)))
     else:
-        static = group.static_member(it.instance_id)
+        static = group.static_member(beat.instance_id)
         if static is None:
-            revision.admit(group.members.get(it.member_id) or ConsumerMember(it.member_id))
+            revision.admit(group.members.get(beat.member_id) or ConsumerMember(beat.member_id))
         elif static.classic is None and static.epoch != AWAY_EPOCH:
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
-                f"Static member {it.member_id} with instance id {it.instance_id} cannot join the "
-                f"group because the instance id is owned by {static.id} member.",
+                f"Static member {beat.member_id} with instance id {beat.instance_id} cannot join "
+                f"the group because the instance id is owned by {static.id} member.",
             )
         else:
-            revision.admit_in_place_of(static, it.member_id)
+            revision.admit_in_place_of(static, beat.member_id)
 
 
-def _checked(it: ConsumerHeartbeat, member: ConsumerMember) -> ConsumerMember:
+def _checked(beat: ConsumerHeartbeat, member: ConsumerMember) -> ConsumerMember:
     """FENCED_MEMBER_EPOCH unless the member and we are at the same epoch.
 
     A member may be one step behind, when the answer that took it on got lost, provided that it
     owns nothing it has not got. One that begins anew, at 0, may always.
     """
-    if it.epoch in (0, member.epoch):
+    if beat.epoch in (0, member.epoch):
         return member
-    if it.epoch > member.epoch:
+    if beat.epoch > member.epoch:
         relation = "greater"
-    elif it.epoch == member.previous_epoch and _has_all(member, it.owned):
+    elif beat.epoch == member.previous_epoch and _has_all(member, beat.owned):
         return member
     else:
         relation = "smaller"
     raise KafkaError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The consumer group member has a {relation} member epoch ({it.epoch}) than the one known "
-        f"by the group coordinator ({member.epoch}). The member must abandon all its partitions "
-        "and rejoin.",
+        f"The consumer group member has a {relation} member epoch ({beat.epoch}) than the one "
+        f"known by the group coordinator ({member.epoch}). The member must abandon all its "
+        "partitions and rejoin.",
     )
 
 
 def _has_all(member: ConsumerMember, owned: Partitions | None) -> bool:
     if owned is None:
         return False
-    return all(owned[it] <= member.assigned.get(it, frozenset()) for it in owned)
+    return all(owned[topic] <= member.assigned.get(topic, frozenset()) for topic in owned)
 
 
-def _wants_the_same(it: ConsumerHeartbeat, member: ConsumerMember) -> bool:
+def _wants_the_same(beat: ConsumerHeartbeat, member: ConsumerMember) -> bool:
     """Whether it says nothing about itself, as most heartbeats do."""
     return (
-        it.topics is None
-        and it.regex is None
-        and it.rack_id is None
-        and it.server_assignor is None
-        and it.rebalance_timeout_ms == -1
-        and it.instance_id == member.instance_id
+        beat.topics is None
+        and beat.regex is None
+        and beat.rack_id is None
+        and beat.server_assignor is None
+        and beat.rebalance_timeout_ms == -1
+        and beat.instance_id == member.instance_id
         and member.classic is None
-        and it.client.id == member.client_id
-        and it.client.host == member.client_host
+        and beat.client.id == member.client_id
+        and beat.client.host == member.client_host
     )
 
 
-def _wishes(it: ConsumerHeartbeat) -> dict[str, object]:
+def _changes_in(beat: ConsumerHeartbeat) -> dict[str, object]:
     """What the member says about itself; what it leaves out stays."""
-    said: dict[str, object] = {
-        "instance_id": it.instance_id,
-        "rack_id": it.rack_id,
-        "rebalance_timeout_ms": None if it.rebalance_timeout_ms == -1 else it.rebalance_timeout_ms,
-        "server_assignor": it.server_assignor,
-        "topics": None if it.topics is None else frozenset(it.topics),
-        "regex": it.regex,
-        "client_id": it.client.id,
-        "client_host": it.client.host,
+    fields: dict[str, object] = {
+        "instance_id": beat.instance_id,
+        "rack_id": beat.rack_id,
+        "rebalance_timeout_ms": None
+        if beat.rebalance_timeout_ms == -1
+        else beat.rebalance_timeout_ms,
+        "server_assignor": beat.server_assignor,
+        "topics": None if beat.topics is None else frozenset(beat.topics),
+        "regex": beat.regex,
+        "client_id": beat.client.id,
+        "client_host": beat.client.host,
     }
-    changes = {name: value for name, value in said.items() if value is not None}
+    changes = {name: value for name, value in fields.items() if value is not None}
     changes["classic"] = None
     return changes
 

@@ -1,11 +1,11 @@
-"""The state of a consumer group: members, epochs, who shall own what and who does (KIP-848).
+"""The state of a consumer group: members, epochs, who is to own what and who does (KIP-848).
 
 Three epochs tell how far things have come. The *group epoch* grows when something happens that
-calls for a new assignment: a member comes, goes or changes its mind, a subscribed topic changes.
-The *target epoch* is the group epoch for which an assignor has shared out the partitions. A
-*member's epoch* is the target it has reached, and it reaches one only after it has given up what
-the target does not give it. So each moves towards its target on its own, nobody waits for all,
-and a partition is given to its next owner when the previous one has let go of it.
+calls for a new assignment: a member comes, goes or changes its subscription, a subscribed topic
+changes. The *target epoch* is the group epoch for which an assignor has shared out the partitions.
+A *member's epoch* is the target it has reached, and it reaches one only after it has given up what
+the target does not give it. So each moves towards its target on its own, nobody waits for all, and
+a partition is given to its next owner when the previous one has let go of it.
 
 State changes only in `apply`, entry by entry; `consumer` decides, and never touches it. What
 is asked often (who holds a partition, which topics are subscribed) is kept up to date there.
@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.assignors import NO_PARTITIONS, Partitions
+from ottla.coordinator.group.group import CONSUMER_PROTOCOL, ExpiryBase, GroupType
 from ottla.coordinator.group.journal import (
     ClassicFacet,
     ConsumerGroupEntry,
@@ -33,7 +34,6 @@ from ottla.coordinator.group.journal import (
     TargetAssignmentEntry,
     TargetEpochEntry,
 )
-from ottla.coordinator.group.members import CONSUMER_PROTOCOL, ExpiryBase, GroupType
 from ottla.coordinator.shard import Record, Written
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId
@@ -62,7 +62,7 @@ class MemberState(IntEnum):
     STABLE = 0
     """It has what it may have at its epoch."""
     UNREVOKED = 1
-    """It has to give up partitions first, and has not said that it did."""
+    """It has to give up partitions first, and has not reported that it did."""
     UNRELEASED = 2
     """It waits for partitions that others have not given up yet."""
     UNKNOWN = 127
@@ -119,7 +119,7 @@ class ConsumerMember(NamedTuple):
         )
 
     def told(self, about: ConsumerMemberSnapshot, topics: frozenset[str]) -> ConsumerMember:
-        """The member after it has said this about itself; `topics` are those it names there."""
+        """The member with these changes to its description; `topics` are those it subscribes to."""
         return ConsumerMember(
             self.id,
             about.instance_id,
@@ -138,7 +138,7 @@ class ConsumerMember(NamedTuple):
             self.revoking,
         )
 
-    def holding(self, it: CurrentAssignment) -> ConsumerMember:
+    def holding(self, current: CurrentAssignment) -> ConsumerMember:
         """The member when it has this."""
         # In most heartbeats of a rebalance: `_replace` would take three times as long.
         return ConsumerMember(
@@ -152,11 +152,11 @@ class ConsumerMember(NamedTuple):
             self.rebalance_timeout_ms,
             self.server_assignor,
             self.classic,
-            it.member_epoch,
-            it.previous_member_epoch,
-            it.state if type(it.state) is MemberState else MemberState(it.state),
-            it.assigned,
-            it.pending_revocation,
+            current.member_epoch,
+            current.previous_member_epoch,
+            current.state if type(current.state) is MemberState else MemberState(current.state),
+            current.assigned,
+            current.pending_revocation,
         )
 
 
@@ -164,7 +164,7 @@ _GONE = CurrentAssignment(LEFT_EPOCH, LEFT_EPOCH, MemberState.STABLE, {}, {})
 
 
 class ConsumerGroup:
-    """One group; a `members.Group`."""
+    """One group; a `group.Group`."""
 
     type = GroupType.CONSUMER
     protocol_type = CONSUMER_PROTOCOL
@@ -205,15 +205,12 @@ class ConsumerGroup:
             return "Empty"
         if self.epoch > self.target_epoch:
             return "Assigning"
-        if all(it.has_reached(self.target_epoch) for it in self.members.values()):
+        if all(member.has_reached(self.target_epoch) for member in self.members.values()):
             return "Stable"
         return "Reconciling"
 
     def is_empty(self) -> bool:
         return not self.members
-
-    def has_member(self, member_id: str) -> bool:
-        return member_id in self.members
 
     def member(self, member_id: str) -> ConsumerMember:
         """UNKNOWN_MEMBER_ID unless there is one."""
@@ -268,12 +265,14 @@ class ConsumerGroup:
         names = {name for name, count in self._names.items() if count > leaving[name]}
         if plus is not None:
             names |= plus.topics
-        for it in (self.resolved if resolved is None else resolved).values():
-            names |= it.topics
+        for match in (self.resolved if resolved is None else resolved).values():
+            names |= match.topics
         return names
 
     def is_subscribed(self, topic: str) -> bool:
-        return topic in self._names or any(topic in it.topics for it in self.resolved.values())
+        return topic in self._names or any(
+            topic in match.topics for match in self.resolved.values()
+        )
 
     def check_offset_commit(
         self,
@@ -333,7 +332,7 @@ class ConsumerGroup:
         return not self.members
 
     def tombstones(self) -> list[Record]:
-        return [encode(it) for it in self.end()]
+        return [encode(entry) for entry in self.end()]
 
     def end(self) -> Iterator[ConsumerEntry]:
         """The entries that make the group gone, in the order in which they make sense."""
@@ -352,43 +351,42 @@ class ConsumerGroup:
 
     # ------------------------------------------------------------------ what changes it
 
-    def apply(self, entry: ConsumerEntry) -> None:
+    def apply(self, entry: ConsumerEntry) -> None:  # noqa: C901, PLR0912 - one branch for each kind of entry
         """Replay one entry. Deleting what is not there is nothing: compaction may have been."""
-        if isinstance(entry, CurrentAssignmentEntry):  # most are, and `match` takes its time
+        if isinstance(entry, CurrentAssignmentEntry):  # most are; `match` would take longer
             if entry.value is not None:
                 self._hand_over(entry.member_id, entry.value)
             elif entry.member_id in self.members:
                 self._hand_over(entry.member_id, _GONE)
             return
-        match entry:
-            case TargetAssignmentEntry(_, member_id, target):
-                if target is None:
-                    self.targets.pop(member_id, None)
-                else:
-                    self.targets[member_id] = target
-            case ConsumerMemberEntry(_, member_id, None):
-                member = self.members.pop(member_id, None)
-                if member is not None:
-                    self._forget_wishes(member)
-                    self._forget_holdings(member)
-            case ConsumerMemberEntry(_, member_id, ConsumerMemberSnapshot() as about):
-                self._introduce(member_id, about)
-            case ConsumerGroupEntry(_, epoch, metadata_hash):
-                self.epoch = epoch or 0
-                self.metadata_hash = metadata_hash
-            case TargetEpochEntry(_, epoch):
-                self.target_epoch = LEFT_EPOCH if epoch is None else epoch
-            case RegexEntry(_, regex, None):
-                self.resolved.pop(regex, None)
-            case RegexEntry(_, regex, ResolvedRegex() as resolved):
-                self.resolved[regex] = resolved
-            case ConsumerTopicsEntry(_, present):
-                self.has_topics_record = present
+        if isinstance(entry, TargetAssignmentEntry):
+            if entry.value is None:
+                self.targets.pop(entry.member_id, None)
+            else:
+                self.targets[entry.member_id] = entry.value
+        elif isinstance(entry, ConsumerMemberEntry):
+            if entry.value is not None:
+                self._introduce(entry.member_id, entry.value)
+            elif (member := self.members.pop(entry.member_id, None)) is not None:
+                self._forget_subscription(member)
+                self._forget_holdings(member)
+        elif isinstance(entry, ConsumerGroupEntry):
+            self.epoch = entry.epoch or 0
+            self.metadata_hash = entry.metadata_hash
+        elif isinstance(entry, TargetEpochEntry):
+            self.target_epoch = LEFT_EPOCH if entry.epoch is None else entry.epoch
+        elif isinstance(entry, RegexEntry):
+            if entry.value is None:
+                self.resolved.pop(entry.regex, None)
+            else:
+                self.resolved[entry.regex] = entry.value
+        else:
+            self.has_topics_record = entry.present
 
     def _introduce(self, member_id: str, about: ConsumerMemberSnapshot) -> None:
         old = self.members.get(member_id)
         if old is not None:
-            self._forget_wishes(old)
+            self._forget_subscription(old)
         topics = frozenset(about.topics)
         topics = self._wanted.setdefault(topics, topics)
         member = (old or ConsumerMember(member_id)).told(about, topics)
@@ -405,9 +403,9 @@ class ConsumerGroup:
         if member.instance_id is not None:
             self.static[member.instance_id] = member_id
         if len(self._wanted) > 16 + 2 * len(self.members):
-            self._wanted = {it.topics: it.topics for it in self.members.values()}
+            self._wanted = {member.topics: member.topics for member in self.members.values()}
 
-    def _forget_wishes(self, member: ConsumerMember) -> None:
+    def _forget_subscription(self, member: ConsumerMember) -> None:
         _uncount(self._names, member.topics)
         if member.regex:
             _uncount(self.regexes, (member.regex,))
@@ -457,18 +455,20 @@ class ConsumerGroup:
                 owners[one] = member.id
             assert member.epoch <= max(self.epoch, 0), f"{member} is ahead of the group"
             assert bool(member.revoking) == (member.state is MemberState.UNREVOKED), member
-        indexed = {(t, p): it for t, held in self.owners.items() for p, it in held.items()}
+        indexed = {(t, p): owner for t, held in self.owners.items() for p, owner in held.items()}
         assert indexed == owners, "the index of owners is wrong"
         assert self.target_epoch <= self.epoch
         assert self.targets.keys() <= self.members.keys(), "a target for nobody"
-        shared_out = Counter((t, p) for it in self.targets.values() for t in it for p in it[t])
+        shared_out = Counter(
+            (t, p) for target in self.targets.values() for t in target for p in target[t]
+        )
         assert not shared_out or max(shared_out.values()) == 1, "two members shall own a partition"
         members = self.members.values()
         assert self.static == {m.instance_id: m.id for m in members if m.instance_id is not None}
-        assert self._names == Counter(name for it in members for name in it.topics)
-        assert self.regexes == Counter(it.regex for it in members if it.regex)
+        assert self._names == Counter(name for member in members for name in member.topics)
+        assert self.regexes == Counter(member.regex for member in members if member.regex)
         assert self.resolved.keys() <= self.regexes.keys(), "a pattern that nobody subscribes to"
-        assert self.classic_members == sum(it.classic is not None for it in members)
+        assert self.classic_members == sum(member.classic is not None for member in members)
 
 
 def _each(member: ConsumerMember) -> Iterator[tuple[TopicId, int]]:
@@ -490,32 +490,30 @@ def encode(entry: ConsumerEntry) -> Record:
     return Written.of(_record(entry), entry)
 
 
-def _record(entry: ConsumerEntry) -> Record:
+def _record(entry: ConsumerEntry) -> Record:  # noqa: C901, PLR0911 - one branch for each kind of entry
     group_id = entry.group_id
-    if isinstance(entry, CurrentAssignmentEntry):  # most are, and `match` takes its time
+    if isinstance(entry, CurrentAssignmentEntry):  # most are; `match` would take longer
         if entry.value is None:
             return journal.current_assignment_tombstone(group_id, entry.member_id)
         return journal.current_assignment(group_id, entry.member_id, entry.value)
-    match entry:
-        case TargetAssignmentEntry(_, member_id, target):
-            if target is None:
-                return journal.target_assignment_tombstone(group_id, member_id)
-            return journal.target_assignment(group_id, member_id, target)
-        case ConsumerGroupEntry(_, None):
+    if isinstance(entry, TargetAssignmentEntry):
+        if entry.value is None:
+            return journal.target_assignment_tombstone(group_id, entry.member_id)
+        return journal.target_assignment(group_id, entry.member_id, entry.value)
+    if isinstance(entry, ConsumerMemberEntry):
+        if entry.value is None:
+            return journal.consumer_member_tombstone(group_id, entry.member_id)
+        return journal.consumer_member(group_id, entry.member_id, entry.value)
+    if isinstance(entry, ConsumerGroupEntry):
+        if entry.epoch is None:
             return journal.consumer_group_tombstone(group_id)
-        case ConsumerGroupEntry(_, int() as epoch, metadata_hash):
-            return journal.consumer_group(group_id, epoch, metadata_hash)
-        case ConsumerMemberEntry(_, member_id, None):
-            return journal.consumer_member_tombstone(group_id, member_id)
-        case ConsumerMemberEntry(_, member_id, ConsumerMemberSnapshot() as about):
-            return journal.consumer_member(group_id, member_id, about)
-        case TargetEpochEntry(_, None):
+        return journal.consumer_group(group_id, entry.epoch, entry.metadata_hash)
+    if isinstance(entry, TargetEpochEntry):
+        if entry.epoch is None:
             return journal.target_epoch_tombstone(group_id)
-        case TargetEpochEntry(_, int() as epoch):
-            return journal.target_epoch(group_id, epoch)
-        case RegexEntry(_, regex, None):
-            return journal.regex_tombstone(group_id, regex)
-        case RegexEntry(_, regex, ResolvedRegex() as resolved):
-            return journal.regex(group_id, regex, resolved)
-        case _:
-            return journal.consumer_topics_tombstone(group_id)
+        return journal.target_epoch(group_id, entry.epoch)
+    if isinstance(entry, RegexEntry):
+        if entry.value is None:
+            return journal.regex_tombstone(group_id, entry.regex)
+        return journal.regex(group_id, entry.regex, entry.value)
+    return journal.consumer_topics_tombstone(group_id)

@@ -56,14 +56,14 @@ def read_topics(data: bytes) -> list[str]:
 def read_subscription(data: bytes) -> Subscription:
     """A whole subscription; of a newer version, as much as is known. Raises DecodeError."""
     version = min(read_version(data), NEWEST)
-    it, _ = codec(ConsumerProtocolSubscription, version).decode(memoryview(data), 2)
+    read, _ = codec(ConsumerProtocolSubscription, version).decode(memoryview(data), 2)
     return Subscription(
         version,
-        tuple(it.topics),
-        it.user_data,
-        tuple((owned.topic, tuple(owned.partitions)) for owned in it.owned_partitions),
-        it.generation_id,
-        it.rack_id,
+        tuple(read.topics),
+        read.user_data,
+        tuple((owned.topic, tuple(owned.partitions)) for owned in read.owned_partitions),
+        read.generation_id,
+        read.rack_id,
     )
 
 
@@ -85,7 +85,7 @@ def write_assignment(partitions: Mapping[str, list[int]], version: int) -> bytes
 
 def read_assignment(data: bytes) -> dict[str, list[int]]:
     """The partitions of an assignment, by topic name. Raises DecodeError."""
-    return {it.topic: it.partitions for it in _decode_assignment(data).assigned_partitions}
+    return {topic.topic: topic.partitions for topic in _decode_assignment(data).assigned_partitions}
 
 
 def read_assignment_user_data(data: bytes) -> bytes | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ottla.coordinator.group.members import CommittedOffset, ExpiryBase, Group
+from ottla.coordinator.group.group import CommittedOffset, ExpiryBase, Group
 
 OffsetsByTopic = Mapping[str, Mapping[int, CommittedOffset]]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from struct import Struct, pack
 from typing import Any, NamedTuple
 
-from ottla.coordinator.group.members import CommittedOffset
+from ottla.coordinator.group.group import CommittedOffset
 from ottla.coordinator.shard import Record, Written
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId
 from ottla.protocol.compiler import Codec, codec
@@ -128,7 +128,7 @@ class TargetEpochEntry(NamedTuple):
 
 
 class TargetAssignmentEntry(NamedTuple):
-    """Type 7: what a member shall own."""
+    """Type 7: what a member is to own."""
 
     group_id: str
     member_id: str
@@ -200,10 +200,17 @@ def _key(message: Any) -> bytes:
     return b"".join(parts)
 
 
+# The keys of records about a member of a consumer group differ in their first two bytes only.
+_MEMBER = _PREFIX.pack(5)
+_TARGET = _PREFIX.pack(7)
+_CURRENT = _PREFIX.pack(8)
+
+
 @functools.lru_cache(maxsize=16_384)
-def _member_key(kind: Callable[..., Any], group_id: str, member_id: str) -> bytes:
-    """Of a record about one member; the same ones are written again and again."""
-    return _key(kind(group_id=group_id, member_id=member_id))
+def _member_ids(group_id: str, member_id: str) -> bytes:
+    """The rest of such a key; the same ones are written again and again."""
+    key = wire.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
+    return _key(key)[len(_MEMBER) :]
 
 
 def _value(message: Any, version: int) -> bytes:
@@ -226,27 +233,31 @@ _pack_offset_end = Struct(">qBBB16s").pack
 _SHORT_NOTE = 127
 
 
-def _offset_value(it: CommittedOffset) -> bytes:
-    note = it.metadata.encode()
+def _offset_value(committed: CommittedOffset) -> bytes:
+    note = committed.metadata.encode()
     size = len(note)
-    if size < _SHORT_NOTE and it.expire_timestamp_ms < 0 and it.topic_id != ZERO_TOPIC_ID:
+    if (
+        size < _SHORT_NOTE
+        and committed.expire_timestamp_ms < 0
+        and committed.topic_id != ZERO_TOPIC_ID
+    ):
         # What the codec writes for nearly every commit, in a fifth of its time: the id of the topic
         # is the one tagged field (number 0, 16 bytes).
         return (
-            _pack_offset(OFFSET_VERSION, it.offset, it.leader_epoch, size + 1)
+            _pack_offset(OFFSET_VERSION, committed.offset, committed.leader_epoch, size + 1)
             + note
-            + _pack_offset_end(it.commit_timestamp_ms, 1, 0, 16, it.topic_id)
+            + _pack_offset_end(committed.commit_timestamp_ms, 1, 0, 16, committed.topic_id)
         )
     return _value(
         OffsetCommitValue(
-            offset=it.offset,
-            leader_epoch=it.leader_epoch,
-            metadata=it.metadata,
-            commit_timestamp=it.commit_timestamp_ms,
-            expire_timestamp=it.expire_timestamp_ms,
-            topic_id=it.topic_id,
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            commit_timestamp=committed.commit_timestamp_ms,
+            expire_timestamp=committed.expire_timestamp_ms,
+            topic_id=committed.topic_id,
         ),
-        OFFSET_VERSION if it.expire_timestamp_ms < 0 else OFFSET_WITH_EXPIRY_VERSION,
+        OFFSET_VERSION if committed.expire_timestamp_ms < 0 else OFFSET_WITH_EXPIRY_VERSION,
     )
 
 
@@ -287,22 +298,22 @@ def group(group_id: str, snapshot: GroupSnapshot) -> Record:
                 current_state_timestamp=snapshot.since_ms,
                 members=[
                     MemberMetadata(
-                        member_id=it.member_id,
-                        group_instance_id=it.instance_id,
-                        client_id=it.client_id,
-                        client_host=it.client_host,
-                        rebalance_timeout=it.rebalance_timeout_ms,
-                        session_timeout=it.session_timeout_ms,
-                        subscription=it.subscription,
-                        assignment=it.assignment,
+                        member_id=member.member_id,
+                        group_instance_id=member.instance_id,
+                        client_id=member.client_id,
+                        client_host=member.client_host,
+                        rebalance_timeout=member.rebalance_timeout_ms,
+                        session_timeout=member.session_timeout_ms,
+                        subscription=member.subscription,
+                        assignment=member.assignment,
                     )
-                    for it in snapshot.members
+                    for member in snapshot.members
                 ],
             ),
             GROUP_VERSION,
         ),
     )
-    if not all(it.rebalance_timeout_ms for it in snapshot.members):
+    if not all(member.rebalance_timeout_ms for member in snapshot.members):
         return record  # whoever reads that puts the session's length in its place
     return Written.of(record, GroupEntry(group_id, snapshot))
 
@@ -360,11 +371,11 @@ def consumer_member(group_id: str, member_id: str, member: ConsumerMemberSnapsho
         ),
         CONSUMER_VERSION,
     )
-    return _member_key(wire.ConsumerGroupMemberMetadataKey, group_id, member_id), value
+    return _MEMBER + _member_ids(group_id, member_id), value
 
 
 def consumer_member_tombstone(group_id: str, member_id: str) -> Record:
-    return _member_key(wire.ConsumerGroupMemberMetadataKey, group_id, member_id), None
+    return _MEMBER + _member_ids(group_id, member_id), None
 
 
 def target_epoch(group_id: str, epoch: int) -> Record:
@@ -380,19 +391,19 @@ def target_epoch_tombstone(group_id: str) -> Record:
 
 def target_assignment(group_id: str, member_id: str, partitions: Partitions) -> Record:
     return (
-        _member_key(wire.ConsumerGroupTargetAssignmentMemberKey, group_id, member_id),
+        _TARGET + _member_ids(group_id, member_id),
         b"\0\0%b\0" % _packed(partitions),
     )
 
 
 def target_assignment_tombstone(group_id: str, member_id: str) -> Record:
-    return _member_key(wire.ConsumerGroupTargetAssignmentMemberKey, group_id, member_id), None
+    return _TARGET + _member_ids(group_id, member_id), None
 
 
 def current_assignment(group_id: str, member_id: str, value: CurrentAssignment) -> Record:
     epoch, previous_epoch, state, assigned, revoking = value
     return (
-        _member_key(wire.ConsumerGroupCurrentMemberAssignmentKey, group_id, member_id),
+        _CURRENT + _member_ids(group_id, member_id),
         b"%b%b%b\0"
         % (
             _pack_epochs(CONSUMER_VERSION, epoch, previous_epoch, state),
@@ -403,7 +414,7 @@ def current_assignment(group_id: str, member_id: str, value: CurrentAssignment) 
 
 
 def current_assignment_tombstone(group_id: str, member_id: str) -> Record:
-    return _member_key(wire.ConsumerGroupCurrentMemberAssignmentKey, group_id, member_id), None
+    return _CURRENT + _member_ids(group_id, member_id), None
 
 
 def regex(group_id: str, expression: str, value: ResolvedRegex) -> Record:
@@ -460,22 +471,22 @@ def decode(key: bytes, value: bytes | None) -> Entry | None:
     return entry(decoded_key, decoded)
 
 
-def _offset_entry(key: OffsetCommitKey, it: OffsetCommitValue | None) -> OffsetEntry:
-    if it is None:
+def _offset_entry(key: OffsetCommitKey, value: OffsetCommitValue | None) -> OffsetEntry:
+    if value is None:
         return OffsetEntry(key.group, key.topic, key.partition, None)
-    value = CommittedOffset(
-        it.offset,
-        it.leader_epoch,
-        it.metadata,
-        it.commit_timestamp,
-        it.expire_timestamp,
-        it.topic_id,
+    committed = CommittedOffset(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp,
+        value.expire_timestamp,
+        value.topic_id,
     )
-    return OffsetEntry(key.group, key.topic, key.partition, value)
+    return OffsetEntry(key.group, key.topic, key.partition, committed)
 
 
-def _group_entry(key: GroupMetadataKey, it: GroupMetadataValue | None) -> GroupEntry:
-    if it is None:
+def _group_entry(key: GroupMetadataKey, value: GroupMetadataValue | None) -> GroupEntry:
+    if value is None:
         return GroupEntry(key.group, None)
     members = tuple(
         MemberSnapshot(
@@ -489,36 +500,36 @@ def _group_entry(key: GroupMetadataKey, it: GroupMetadataValue | None) -> GroupE
             member.subscription,
             member.assignment,
         )
-        for member in it.members
+        for member in value.members
     )
     return GroupEntry(
         key.group,
         GroupSnapshot(
-            it.protocol_type,
-            it.generation,
-            it.protocol,
-            it.leader,
-            it.current_state_timestamp,
+            value.protocol_type,
+            value.generation,
+            value.protocol,
+            value.leader,
+            value.current_state_timestamp,
             members,
         ),
     )
 
 
 def _consumer_member_entry(
-    key: wire.ConsumerGroupMemberMetadataKey, it: wire.ConsumerGroupMemberMetadataValue | None
+    key: wire.ConsumerGroupMemberMetadataKey, value: wire.ConsumerGroupMemberMetadataValue | None
 ) -> ConsumerMemberEntry:
-    if it is None:
+    if value is None:
         return ConsumerMemberEntry(key.group_id, key.member_id, None)
-    facet = it.classic_member_metadata
-    value = ConsumerMemberSnapshot(
-        it.instance_id,
-        it.rack_id,
-        it.client_id,
-        it.client_host,
-        tuple(it.subscribed_topic_names),
-        it.subscribed_topic_regex,
-        it.rebalance_timeout_ms,
-        it.server_assignor,
+    facet = value.classic_member_metadata
+    snapshot = ConsumerMemberSnapshot(
+        value.instance_id,
+        value.rack_id,
+        value.client_id,
+        value.client_host,
+        tuple(value.subscribed_topic_names),
+        value.subscribed_topic_regex,
+        value.rebalance_timeout_ms,
+        value.server_assignor,
         # Kafka 3.7 did not know the facet and left it out, which reads as an empty one.
         None
         if facet is None or not facet.supported_protocols
@@ -527,23 +538,23 @@ def _consumer_member_entry(
             tuple((protocol.name, protocol.metadata) for protocol in facet.supported_protocols),
         ),
     )
-    return ConsumerMemberEntry(key.group_id, key.member_id, value)
+    return ConsumerMemberEntry(key.group_id, key.member_id, snapshot)
 
 
 def _current_assignment_entry(
     key: wire.ConsumerGroupCurrentMemberAssignmentKey,
-    it: wire.ConsumerGroupCurrentMemberAssignmentValue | None,
+    value: wire.ConsumerGroupCurrentMemberAssignmentValue | None,
 ) -> CurrentAssignmentEntry:
-    if it is None:
+    if value is None:
         return CurrentAssignmentEntry(key.group_id, key.member_id, None)
-    value = CurrentAssignment(
-        it.member_epoch,
-        it.previous_member_epoch,
-        it.state,
-        _to_partitions(it.assigned_partitions),
-        _to_partitions(it.partitions_pending_revocation),
+    current = CurrentAssignment(
+        value.member_epoch,
+        value.previous_member_epoch,
+        value.state,
+        _to_partitions(value.assigned_partitions),
+        _to_partitions(value.partitions_pending_revocation),
     )
-    return CurrentAssignmentEntry(key.group_id, key.member_id, value)
+    return CurrentAssignmentEntry(key.group_id, key.member_id, current)
 
 
 def _to_partitions(topics: Iterable[wire.TopicPartitions]) -> Partitions:
@@ -558,16 +569,16 @@ _READERS: dict[int, _Reader] = {
     3: (
         wire.ConsumerGroupMetadataKey,
         wire.ConsumerGroupMetadataValue,
-        lambda key, it: (
+        lambda key, value: (
             ConsumerGroupEntry(key.group_id, None)
-            if it is None
-            else ConsumerGroupEntry(key.group_id, it.epoch, it.metadata_hash)
+            if value is None
+            else ConsumerGroupEntry(key.group_id, value.epoch, value.metadata_hash)
         ),
     ),
     4: (
         wire.ConsumerGroupPartitionMetadataKey,
         wire.ConsumerGroupPartitionMetadataValue,
-        lambda key, it: ConsumerTopicsEntry(key.group_id, it is not None),
+        lambda key, value: ConsumerTopicsEntry(key.group_id, value is not None),
     ),
     5: (
         wire.ConsumerGroupMemberMetadataKey,
@@ -577,13 +588,13 @@ _READERS: dict[int, _Reader] = {
     6: (
         wire.ConsumerGroupTargetAssignmentMetadataKey,
         wire.ConsumerGroupTargetAssignmentMetadataValue,
-        lambda key, it: TargetEpochEntry(key.group_id, it and it.assignment_epoch),
+        lambda key, value: TargetEpochEntry(key.group_id, value and value.assignment_epoch),
     ),
     7: (
         wire.ConsumerGroupTargetAssignmentMemberKey,
         wire.ConsumerGroupTargetAssignmentMemberValue,
-        lambda key, it: TargetAssignmentEntry(
-            key.group_id, key.member_id, it and _to_partitions(it.topic_partitions)
+        lambda key, value: TargetAssignmentEntry(
+            key.group_id, key.member_id, value and _to_partitions(value.topic_partitions)
         ),
     ),
     8: (
@@ -594,10 +605,10 @@ _READERS: dict[int, _Reader] = {
     16: (
         wire.ConsumerGroupRegularExpressionKey,
         wire.ConsumerGroupRegularExpressionValue,
-        lambda key, it: RegexEntry(
+        lambda key, value: RegexEntry(
             key.group_id,
             key.regular_expression,
-            it and ResolvedRegex(frozenset(it.topics), it.version, it.timestamp),
+            value and ResolvedRegex(frozenset(value.topics), value.version, value.timestamp),
         ),
     ),
 }

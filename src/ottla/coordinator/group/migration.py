@@ -4,7 +4,7 @@ A classic group of consumers becomes a consumer group when the first member of t
 joins it; its members stay and are served as before (`classic_members`), each with its generation as
 its epoch and its assignment as its target. A consumer group becomes a classic one when its last
 member of the new protocol has gone and classic ones are left; they are made to rebalance.
-An empty group of either kind gives way to the other without a word.
+An empty group of either kind is simply replaced by one of the other kind.
 
 `group.consumer.migration.policy` says which of the two ways is open. Where the way is closed the
 newcomer is refused with GROUP_ID_NOT_FOUND, for a group of that kind there is none.
@@ -34,6 +34,7 @@ from ottla.coordinator.group.consumer_protocol import (
     read_version,
     write_assignment,
 )
+from ottla.coordinator.group.group import CONSUMER_PROTOCOL, Group, ShardState
 from ottla.coordinator.group.journal import (
     ClassicFacet,
     ConsumerGroupEntry,
@@ -42,7 +43,6 @@ from ottla.coordinator.group.journal import (
     TargetAssignmentEntry,
     TargetEpochEntry,
 )
-from ottla.coordinator.group.members import CONSUMER_PROTOCOL, Group, ShardState
 from ottla.coordinator.group.subscribable_topics import SubscribableTopics
 from ottla.coordinator.shard import Answer, Now, Record, Result
 from ottla.errors import ErrorCode, KafkaError
@@ -111,9 +111,9 @@ def _upgrade(classic: ClassicGroup, topics: SubscribableTopics, config: BrokerCo
         raise refuse("the group size exceeds the consumer group maximum size")
     try:
         if any(
-            read_assignment_user_data(it.assignment)
-            for it in classic.members.values()
-            if it.assignment
+            read_assignment_user_data(member.assignment)
+            for member in classic.members.values()
+            if member.assignment
         ):
             raise refuse(
                 "an unsupported custom assignor is in use. Please refer to the documentation or "
@@ -136,11 +136,11 @@ def _upgrade(classic: ClassicGroup, topics: SubscribableTopics, config: BrokerCo
 def _converted(classic: ClassicGroup, topics: SubscribableTopics) -> list[ConsumerMember]:
     members = []
     taken: dict[TopicId, frozenset[int]] = {}
-    for it in classic.members.values():
-        offered = dict(it.protocols)
+    for member in classic.members.values():
+        offered = dict(member.protocols)
         name = classic.protocol_name
-        wants = read_subscription(offered[name] if name in offered else it.protocols[0][1])
-        assigned = _to_ids(read_assignment(it.assignment), topics) if it.assignment else {}
+        wants = read_subscription(offered[name] if name in offered else member.protocols[0][1])
+        assigned = _to_ids(read_assignment(member.assignment), topics) if member.assignment else {}
         # A partition has one owner here. Of a clients' assignor that gave it to several, the
         # first counts; all of them join again soon.
         mine = {
@@ -152,16 +152,16 @@ def _converted(classic: ClassicGroup, topics: SubscribableTopics) -> list[Consum
             taken[topic] = taken.get(topic, frozenset()) | partitions
         members.append(
             ConsumerMember(
-                it.member_id,
-                it.instance_id,
+                member.member_id,
+                member.instance_id,
                 wants.rack_id or None,
-                it.client_id,
-                it.client_host,
+                member.client_id,
+                member.client_host,
                 frozenset(wants.topics),
                 "",
-                it.rebalance_timeout_ms,
+                member.rebalance_timeout_ms,
                 None,
-                ClassicFacet(it.session_timeout_ms, it.protocols),
+                ClassicFacet(member.session_timeout_ms, member.protocols),
                 classic.generation,
                 classic.generation,
                 assigned=mine,
@@ -175,7 +175,9 @@ def _to_ids(assignment: dict[str, list[int]], topics: SubscribableTopics) -> Par
     for name, partitions in assignment.items():
         topic = topics.image.topics.get(name)
         if topic is not None:
-            there = frozenset(it for it in partitions if 0 <= it < len(topic.partitions))
+            there = frozenset(
+                partition for partition in partitions if 0 <= partition < len(topic.partitions)
+            )
             if there:
                 result[topic.id] = there
     return result
@@ -184,13 +186,13 @@ def _to_ids(assignment: dict[str, list[int]], topics: SubscribableTopics) -> Par
 def _beginning(
     classic: ClassicGroup, members: list[ConsumerMember], topics: SubscribableTopics
 ) -> list[ConsumerEntry]:
-    names = {name for it in members for name in it.topics}
+    names = {name for member in members for name in member.topics}
     return [
-        *(ConsumerMemberEntry(classic.id, it.id, it.about()) for it in members),
+        *(ConsumerMemberEntry(classic.id, member.id, member.about()) for member in members),
         ConsumerGroupEntry(classic.id, classic.generation, topics.hash(names)),
-        *(TargetAssignmentEntry(classic.id, it.id, it.assigned) for it in members),
+        *(TargetAssignmentEntry(classic.id, member.id, member.assigned) for member in members),
         TargetEpochEntry(classic.id, classic.generation),
-        *(CurrentAssignmentEntry(classic.id, it.id, it.holdings()) for it in members),
+        *(CurrentAssignmentEntry(classic.id, member.id, member.holdings()) for member in members),
     ]
 
 
@@ -211,16 +213,16 @@ class Downgrade:
         """The records are written: start the clocks of the classic group's members."""
         group = state.groups[self._classic.id]
         assert isinstance(group, ClassicGroup)
-        for it in self._classic.members.values():
+        for member in self._classic.members.values():
             # A record has room for one protocol of each member; they support more.
             group.update(
-                group.members[it.member_id],
-                it.protocols,
-                it.rebalance_timeout_ms,
-                it.session_timeout_ms,
+                group.members[member.member_id],
+                member.protocols,
+                member.rebalance_timeout_ms,
+                member.session_timeout_ms,
                 None,
             )
-            machine.touch(group, it.member_id, now)
+            machine.touch(group, member.member_id, now)
         logger.info("group %s becomes a classic group", group.id)
         return group
 
@@ -238,15 +240,15 @@ def downgrade(
     *,
     instead: ConsumerMember | None = None,
 ) -> Downgrade | None:
-    """What makes a classic group of a consumer group that some members leave, if it shall be one.
+    """The downgrade of a consumer group that some members leave; None if it stays what it is.
 
     `instead` is a static member that comes in place of the one who goes.
     """
-    leaving = {it.id for it in gone}
-    left = [it for it in group.members.values() if it.id not in leaving]
+    leaving = {member.id for member in gone}
+    left = [member for member in group.members.values() if member.id not in leaving]
     if instead is not None:
         left.append(instead)
-    if not left or any(it.classic is None for it in left):
+    if not left or any(member.classic is None for member in left):
         return None
     if config.group_consumer_migration_policy.lower() not in DOWNGRADES:
         logger.info("group %s is not downgraded: that is disabled", group.id)
@@ -255,28 +257,32 @@ def downgrade(
         logger.info("group %s is not downgraded: it is larger than group.max.size", group.id)
         return None
     classic = ClassicGroup(group.id, now.wall_ms)
-    for it in left:
-        assert it.classic is not None
+    for member in left:
+        assert member.classic is not None
         classic.add(
             ClassicMember(
-                it.id,
-                it.instance_id,
-                it.client_id,
-                it.client_host,
-                it.rebalance_timeout_ms,
-                it.classic.session_timeout_ms,
+                member.id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms,
+                member.classic.session_timeout_ms,
                 CONSUMER_PROTOCOL,
-                it.classic.protocols,
+                member.classic.protocols,
             )
         )
     classic.generation = group.epoch
     classic.protocol_name = classic.select_protocol()
-    for it in left:
-        holder = group.static.get(it.instance_id or "", it.id) if it is instead else it.id
-        member = classic.members[it.id]
-        member.assignment = assignment_of(
+    for member in left:
+        holder = (
+            group.static.get(member.instance_id or "", member.id)
+            if member is instead
+            else member.id
+        )
+        converted = classic.members[member.id]
+        converted.assignment = assignment_of(
             group.targets.get(holder, NO_PARTITIONS),
-            member.metadata(classic.protocol_name),
+            converted.metadata(classic.protocol_name),
             topics,
         )
     return Downgrade(group, classic)

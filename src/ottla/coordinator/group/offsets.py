@@ -4,8 +4,8 @@ The offsets are kept per group, topic and partition, each with the position of i
 log. An offset committed in a transaction is pending until the transaction ends; then it counts,
 unless a later record has committed the same partition since (compaction may reorder the two).
 
-Who may commit or read is for the group to say (`members.Group`). A commit of nobody's, to a group
-that does not exist, makes a simple group: one without members that keeps offsets.
+The group decides who may commit or read (`group.Group`). A commit without a member, to a group that
+does not exist, makes a simple group: one without members that keeps offsets.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ottla.coordinator.group.commands import (
     PartitionCommit,
 )
 from ottla.coordinator.group.expiry import expired
+from ottla.coordinator.group.group import CommittedOffset, Group, ShardState
 from ottla.coordinator.group.journal import OffsetEntry
-from ottla.coordinator.group.members import CommittedOffset, Group, ShardState
 from ottla.coordinator.shard import Now, Record, Result
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_ID, ZERO_TOPIC_ID
@@ -83,13 +83,13 @@ class OffsetMachine:
         )
         codes = []
         records = []
-        for it in command.partitions:
-            metadata = it.metadata or ""
+        for commit in command.partitions:
+            metadata = commit.metadata or ""
             if len(metadata) > limit:
                 codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
             codes.append(ErrorCode.NONE)
-            records.append(_record(command.group_id, it, metadata, now.wall_ms, expires))
+            records.append(_record(command.group_id, commit, metadata, now.wall_ms, expires))
         self._state.counts.offsets_committed += len(records)
         return Result(codes, records)
 
@@ -105,8 +105,8 @@ class OffsetMachine:
         if command.topics is None:
             for topic, known in stored.items():
                 answers = [
-                    _fetched(partition, it, (topic, partition) in unstable)
-                    for partition, it in known.items()
+                    _fetched(partition, stored_offset, (topic, partition) in unstable)
+                    for partition, stored_offset in known.items()
                 ]
                 reply.append(FetchedTopic(topic, answers))
             return Result(reply)
@@ -114,23 +114,25 @@ class OffsetMachine:
             known = stored.get(topic, {})
             answers = []
             for partition in partitions:
-                it = known.get(partition)
-                if it is not None and _of_another_topic(it.committed.topic_id, topic_id):
-                    it = None
-                answers.append(_fetched(partition, it, (topic, partition) in unstable))
+                stored_offset = known.get(partition)
+                if stored_offset is not None and _of_another_topic(
+                    stored_offset.committed.topic_id, topic_id
+                ):
+                    stored_offset = None
+                answers.append(_fetched(partition, stored_offset, (topic, partition) in unstable))
             reply.append(FetchedTopic(topic, answers))
         return Result(reply)
 
     def committed(self, group_id: str, topic: str, partition: int) -> int | None:
         """The offset a group has committed; None if none. Open transactions do not count."""
-        it = self._stored.get(group_id, {}).get(topic, {}).get(partition)
-        return None if it is None else it.committed.offset
+        found = self._stored.get(group_id, {}).get(topic, {}).get(partition)
+        return None if found is None else found.committed.offset
 
     def committed_in(self, topic: str) -> Iterator[tuple[str, int, int]]:
         """Group, partition and offset of everything committed in a topic."""
         for group_id, topics in self._stored.items():
-            for partition, it in topics.get(topic, {}).items():
-                yield group_id, partition, it.committed.offset
+            for partition, found in topics.get(topic, {}).items():
+                yield group_id, partition, found.committed.offset
 
     # ------------------------------------------------------------------ delete, expire
 
@@ -168,12 +170,14 @@ class OffsetMachine:
         return Result(records=_tombstones(places), atomic=False)
 
     def forget_topic_ids(self, command: ForgetTopicIds, now: Now) -> Result:
-        places = [place for place, it in self._all() if it.committed.topic_id in command.topic_ids]
+        places = [
+            place for place, stored in self._all() if stored.committed.topic_id in command.topic_ids
+        ]
         return Result(records=_tombstones(places), atomic=False)
 
     def topic_ids(self) -> set[bytes]:
         """The topics, as far as known by id, of which there are offsets."""
-        return {it.committed.topic_id for _, it in self._all()} - {ZERO_TOPIC_ID}
+        return {stored.committed.topic_id for _, stored in self._all()} - {ZERO_TOPIC_ID}
 
     def expire(self, now: Now) -> Result:
         """Offsets past their retention, and the groups that have become empty of everything."""
@@ -195,7 +199,10 @@ class OffsetMachine:
         if stored is None:
             return [], not pending
         offsets = {
-            topic: {partition: it.committed for partition, it in partitions.items()}
+            topic: {
+                partition: stored_offset.committed
+                for partition, stored_offset in partitions.items()
+            }
             for topic, partitions in stored.items()
         }
         gone = [
@@ -218,23 +225,23 @@ class OffsetMachine:
         if entry.group_id not in self._state.groups:
             simple = ClassicGroup(entry.group_id, entry.value.commit_timestamp_ms)
             self._state.groups[entry.group_id] = simple
-        it = _Stored(entry.value, offset)
+        stored = _Stored(entry.value, offset)
         if producer_id == NO_PRODUCER_ID:
-            self._store(place, it)
+            self._store(place, stored)
         else:
-            self._pending.setdefault(producer_id, {})[place] = it
+            self._pending.setdefault(producer_id, {})[place] = stored
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         pending = self._pending.pop(producer_id, {})
         if not committed:
             return
-        for place, it in pending.items():
+        for place, stored in pending.items():
             group_id, topic, partition = place
             known = self._stored.get(group_id, {}).get(topic, {}).get(partition)
-            if known is None or it.position > known.position:
-                self._store(place, it)
+            if known is None or stored.position > known.position:
+                self._store(place, stored)
 
-    def _store(self, place: Place, it: _Stored) -> None:
+    def _store(self, place: Place, stored: _Stored) -> None:
         group_id, topic, partition = place
         topics = self._stored.get(group_id)
         if topics is None:
@@ -242,7 +249,7 @@ class OffsetMachine:
         partitions = topics.get(topic)
         if partitions is None:
             partitions = topics[topic] = {}
-        partitions[partition] = it
+        partitions[partition] = stored
 
     def _remove(self, place: Place) -> None:
         group_id, topic, partition = place
@@ -259,8 +266,8 @@ class OffsetMachine:
     def _all(self) -> Iterator[tuple[Place, _Stored]]:
         for group_id, topics in self._stored.items():
             for topic, partitions in topics.items():
-                for partition, it in partitions.items():
-                    yield (group_id, topic, partition), it
+                for partition, stored in partitions.items():
+                    yield (group_id, topic, partition), stored
         for pending in self._pending.values():
             yield from pending.items()
 
@@ -275,20 +282,22 @@ class OffsetMachine:
 
 
 def _record(
-    group_id: str, it: PartitionCommit, metadata: str, now_ms: int, expires_ms: int
+    group_id: str, commit: PartitionCommit, metadata: str, now_ms: int, expires_ms: int
 ) -> Record:
     return journal.offset(
         group_id,
-        it.topic,
-        it.partition,
-        CommittedOffset(it.offset, it.leader_epoch, metadata, now_ms, expires_ms, it.topic_id),
+        commit.topic,
+        commit.partition,
+        CommittedOffset(
+            commit.offset, commit.leader_epoch, metadata, now_ms, expires_ms, commit.topic_id
+        ),
     )
 
 
-def _fetched(partition: int, it: _Stored | None, unstable: bool) -> FetchedPartition:
+def _fetched(partition: int, stored: _Stored | None, unstable: bool) -> FetchedPartition:
     if unstable:
         return FetchedPartition(partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    return FetchedPartition(partition, None if it is None else it.committed)
+    return FetchedPartition(partition, None if stored is None else stored.committed)
 
 
 def _of_another_topic(committed: bytes, wanted: bytes) -> bool:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.classic_group import ClassicGroup, ClassicMember, State
 from ottla.coordinator.group.commands import Joined
-from ottla.coordinator.group.members import ShardState, Timer
+from ottla.coordinator.group.group import ShardState, Timer
 from ottla.coordinator.shard import Answer, Now, Record, Result
 from ottla.errors import ErrorCode, KafkaError
 

@@ -88,7 +88,11 @@ def _advance(
         if comes := wanted - has:
             # What it gave up and now gets back is free for it, though not for others.
             own = member.revoking.get(topic, NONE)
-            free = frozenset(it for it in comes if it in own or not is_taken(topic, it))
+            free = frozenset(
+                partition
+                for partition in comes
+                if partition in own or not is_taken(topic, partition)
+            )
             waiting = waiting or len(free) < len(comes)
             if free:
                 gained[topic] = free
@@ -104,10 +108,14 @@ def _drop_unwanted(
     member: ConsumerMember, subscribed: Set[TopicId], owned: Partitions | None
 ) -> ConsumerMember:
     """Take from a member the topics it has just unsubscribed from, whatever its target says."""
-    unwanted = {it: member.assigned[it] for it in member.assigned if it not in subscribed}
+    unwanted = {
+        topic: member.assigned[topic] for topic in member.assigned if topic not in subscribed
+    }
     if not unwanted:
         return member
-    kept = {it: partitions for it, partitions in member.assigned.items() if it in subscribed}
+    kept = {
+        topic: partitions for topic, partitions in member.assigned.items() if topic in subscribed
+    }
     revoking = dict(member.revoking)
     for topic, partitions in unwanted.items():
         revoking[topic] = revoking.get(topic, NONE) | partitions

@@ -21,7 +21,7 @@ from ottla.coordinator.group.assignors import (
     Partitions,
     Subscriber,
 )
-from ottla.coordinator.group.consumer_commands import PatternsResolved
+from ottla.coordinator.group.commands import PatternsResolved
 from ottla.coordinator.group.consumer_group import (
     ConsumerEntry,
     ConsumerGroup,
@@ -64,7 +64,7 @@ class Revision:
         self.before: ConsumerMember
         self.member: ConsumerMember
         self.replaced: ConsumerMember | None = None
-        # what becomes of the group
+        # the group's next state
         self.epoch = group.epoch
         self.target_epoch = group.target_epoch
         self._target: Partitions | None = None
@@ -104,13 +104,13 @@ class Revision:
     # ------------------------------------------------------------------ what it wants
 
     def update(self, now: Now, changes: Mapping[str, Any]) -> None:
-        """Take over what the member has said about itself."""
+        """Take over what the member reports about itself."""
         before = self.before
         if not changes and not self._group.regexes and before.id in self._group.members:
-            return  # nothing, as most do
-        news = {name: value for name, value in changes.items() if value != getattr(before, name)}
-        self.member = member = before._replace(**news) if news else before
-        if news or (member.id not in self._group.members and self.replaced is None):
+            return  # most heartbeats change nothing
+        new = {name: value for name, value in changes.items() if value != getattr(before, name)}
+        self.member = member = before._replace(**new) if new else before
+        if new or (member.id not in self._group.members and self.replaced is None):
             self._add(ConsumerMemberEntry(self._group.id, member.id, member.about()))
         if member.topics != before.topics:
             self.resubscribed = self.calls_for_assignment = True
@@ -126,7 +126,9 @@ class Revision:
         self.resubscribed = True
         if old and group.regexes[old] == 1:
             self._add(RegexEntry(group.id, old, None))
-            self._resolved = {it: group.resolved[it] for it in group.resolved if it != old}
+            self._resolved = {
+                regex: group.resolved[regex] for regex in group.resolved if regex != old
+            }
         if not new:
             self.calls_for_assignment = True
         elif not group.regexes[new]:
@@ -152,10 +154,10 @@ class Revision:
             wanted.add(new)
         if not wanted:
             return
-        known = [group.resolved[it] for it in wanted if it in group.resolved]
+        known = [group.resolved[regex] for regex in wanted if regex in group.resolved]
         if len(known) == len(wanted):
-            age_ms = now.wall_ms - min(it.timestamp_ms for it in known)
-            version = min(it.version for it in known)
+            age_ms = now.wall_ms - min(match.timestamp_ms for match in known)
+            version = min(match.version for match in known)
             renewed = version < self._topics.newest_topic_revision and age_ms > MATCH_AGAIN_MS
             if not renewed and age_ms <= self._config.group_consumer_regex_refresh_interval_ms:
                 return
@@ -199,7 +201,9 @@ class Revision:
             self._target = group.targets.get(holder.id, NO_PARTITIONS)
             return
         subscribers = self._subscribers()
-        different = {id(it.topics): it.topics for it in subscribers.values()}
+        different = {
+            id(subscriber.topics): subscriber.topics for subscriber in subscribers.values()
+        }
         wanted = frozenset().union(*different.values())
         targets = self._assignor().assign(subscribers, self._topics.assignable(wanted))
         written = group.targets.keys() | ({member.id} if self.replaced is not None else set())
@@ -212,16 +216,16 @@ class Revision:
 
     def _subscribers(self) -> dict[str, Subscriber]:
         group, topics, replaced = self._group, self._topics, self.replaced
-        members = {it.id: it for it in group.members.values() if it is not replaced}
+        members = {member.id: member for member in group.members.values() if member is not replaced}
         members[self.member.id] = self.member
         before = None if replaced is None else group.targets.get(replaced.id)
         subscribers = {}
-        for it in members.values():
-            target = group.targets.get(it.id, NO_PARTITIONS)
-            if before is not None and it is self.member:
+        for member in members.values():
+            target = group.targets.get(member.id, NO_PARTITIONS)
+            if before is not None and member is self.member:
                 target = before
-            subscribers[it.id] = Subscriber(
-                topics.ids(group.topics_of(it)), target, it.instance_id, it.rack_id
+            subscribers[member.id] = Subscriber(
+                topics.ids(group.topics_of(member)), target, member.instance_id, member.rack_id
             )
         return subscribers
 
@@ -259,8 +263,10 @@ class Revision:
 
 def preferred(votes: dict[str, int], config: BrokerConfig) -> str:
     """The name of the assignor for these votes."""
-    served = [it for it in config.group_consumer_assignors if it in ASSIGNORS] or list(ASSIGNORS)
-    return max(served, key=lambda it: votes.get(it, 0))
+    served = [name for name in config.group_consumer_assignors if name in ASSIGNORS] or list(
+        ASSIGNORS
+    )
+    return max(served, key=lambda name: votes.get(name, 0))
 
 
 def check_room(group: ConsumerGroup, member_id: str, config: BrokerConfig) -> None:
@@ -288,13 +294,13 @@ def dismiss(
     """Some members are gone: so are patterns only they had, and the others need a new target."""
     entries = [entry for member in members for entry in leave(group, member)]
     resolved = dict(group.resolved)
-    for regex in {it.regex for it in members if it.regex}:
-        only_theirs = group.regexes[regex] == sum(it.regex == regex for it in members)
+    for regex in {member.regex for member in members if member.regex}:
+        only_theirs = group.regexes[regex] == sum(member.regex == regex for member in members)
         if only_theirs and resolved.pop(regex, None) is not None:
             entries.append(RegexEntry(group.id, regex, None))
     names = group.subscribed_topics(without=members, resolved=resolved)
     entries.append(ConsumerGroupEntry(group.id, group.epoch + 1, topics.hash(names)))
-    return [encode(it) for it in entries]
+    return [encode(entry) for entry in entries]
 
 
 def accept_matches(
@@ -314,4 +320,4 @@ def accept_matches(
         metadata_hash = topics.hash(group.subscribed_topics(resolved=resolved))
         if differs or metadata_hash != group.metadata_hash:
             entries.append(ConsumerGroupEntry(group.id, group.epoch + 1, metadata_hash))
-    return [encode(it) for it in entries]
+    return [encode(entry) for entry in entries]

@@ -1,4 +1,4 @@
-"""Groups: the door to the group coordinator for handlers.
+"""Groups: the group coordinator as handlers see it.
 
 It finds the shard of a group (which belongs to the partition of `__consumer_offsets` that the hash
 of its id names), runs the command there and gives the reply, or a Deferred of it. What Kafka checks
@@ -32,8 +32,9 @@ from ottla.coordinator.group.commands import (
     Sync,
     Synced,
 )
-from ottla.coordinator.group.members import Counts, GroupType, ShardState, check_group_id
-from ottla.coordinator.group.shard import ConsumerMachine, GroupShard
+from ottla.coordinator.group.consumer import ConsumerMachine
+from ottla.coordinator.group.group import Counts, GroupType, ShardState, check_group_id
+from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.host import Host, Partitions
 from ottla.coordinator.replies import attempt, gather, then
 from ottla.errors import ErrorCode, KafkaError
@@ -47,9 +48,9 @@ from ottla.runtime.workers import Workers
 
 OFFSETS_TOPIC = "__consumer_offsets"
 SHORT_ID = 256
-"""Characters of a group's id. There are longer ones, but not many."""
+"""Characters of a group's id up to which its hash is remembered."""
 _INT = 0xFFFFFFFF
-_COMPRESSION = {int(it): it for it in Compression}
+_COMPRESSION = {int(codec): codec for codec in Compression}
 
 T = TypeVar("T")
 Reply: TypeAlias = T | Deferred[T]
@@ -77,7 +78,7 @@ class _Settings:
 class Groups:
     """The group coordinator of this broker."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - handed in once, by name, by the composition root
         self,
         node_id: int,
         *,
@@ -184,14 +185,14 @@ class Groups:
         reply: Reply[Synced] = self.run(command)
         return reply
 
-    def heartbeat(self, command: Heartbeat) -> Reply[None]:
+    def heartbeat(self, command: Heartbeat) -> Reply[ErrorCode]:
         """While the group is being loaded any heartbeat is right: nobody can know better."""
         check_group_id(command.group_id)
         try:
-            reply: Reply[None] = self.run(command)
+            reply: Reply[ErrorCode] = self.run(command)
         except KafkaError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                return None
+                return ErrorCode.NONE
             raise
         return reply
 
@@ -209,7 +210,7 @@ class Groups:
     def fetch_offsets(
         self, commands: Sequence[FetchOffsets]
     ) -> Reply[list[list[FetchedTopic] | KafkaError]]:
-        return gather([attempt(functools.partial(self.run, it)) for it in commands])
+        return gather([attempt(functools.partial(self.run, command)) for command in commands])
 
     def delete_offsets(self, command: DeleteOffsets) -> Reply[list[ErrorCode]]:
         check_group_id(command.group_id)
@@ -228,10 +229,10 @@ class Groups:
         """Group, partition and offset of everything committed in a topic, by the groups of all
         shards on this broker that are in service."""
         return [
-            it
+            committed
             for slot in self.host
             if slot.active and isinstance(slot.shard, GroupShard)
-            for it in slot.shard.offsets.committed_in(topic)
+            for committed in slot.shard.offsets.committed_in(topic)
         ]
 
     # ------------------------------------------------------------------ groups as a whole
@@ -242,10 +243,17 @@ class Groups:
         return then(gather(replies), _joined)
 
     def describe_groups(self, group_ids: Sequence[str]) -> Reply[list[DescribedGroup | KafkaError]]:
-        return gather([attempt(functools.partial(self.run, DescribeGroup(it))) for it in group_ids])
+        return gather(
+            [
+                attempt(functools.partial(self.run, DescribeGroup(group_id)))
+                for group_id in group_ids
+            ]
+        )
 
     def delete_groups(self, group_ids: Sequence[str]) -> Reply[list[KafkaError | None]]:
-        return gather([attempt(functools.partial(self.run, DeleteGroup(it))) for it in group_ids])
+        return gather(
+            [attempt(functools.partial(self.run, DeleteGroup(group_id))) for group_id in group_ids]
+        )
 
 
 def _id(image: ClusterImage, name: str) -> bytes:
@@ -254,12 +262,12 @@ def _id(image: ClusterImage, name: str) -> bytes:
 
 def _joined(lists: Sequence[list[ListedGroup] | KafkaError]) -> list[ListedGroup]:
     groups = []
-    for it in lists:
-        if isinstance(it, KafkaError):
-            if it.code is ErrorCode.NOT_COORDINATOR:
+    for reply in lists:
+        if isinstance(reply, KafkaError):
+            if reply.code is ErrorCode.NOT_COORDINATOR:
                 continue  # the shard went elsewhere meanwhile, and is listed there
-            raise it
-        groups += it
+            raise reply
+        groups += reply
     return groups
 
 
@@ -278,9 +286,9 @@ def _short_hash(group_id: str) -> int:
 
 
 def _long_hash(group_id: str) -> int:
-    """The same for ids that nobody has but who wants to be a nuisance: not one character after the
+    """The same for very long ids, which only a hostile client has: not one character after the
     other, which takes milliseconds, but all at once. They are the digits of a large number, 64 bits
-    for each, and the upper half of them is folded into the lower one until one is left."""
+    each, whose upper half is folded into the lower one until one digit is left."""
     units = _utf16(group_id)
     count = len(units) // 2
     size = 1 << (count - 1).bit_length()  # zeros in front change nothing

@@ -4,14 +4,15 @@ It owns no rules. Commands go to the machine that knows them, by the kind of the
 group; records go to the machine that wrote them; so do time-outs. The machines share `ShardState`.
 
 A group of the consumer protocol may have members that speak the classic one: their Join, Sync,
-Heartbeat and Leave go to the consumer machine. An empty group of one kind gives way to the other.
+Heartbeat and Leave go to the consumer machine. An empty group of one kind is replaced by a group of
+the other kind when a member of that kind joins.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ottla.cluster.registry import ImageChange
 from ottla.coordinator.group import journal
@@ -35,8 +36,10 @@ from ottla.coordinator.group.commands import (
     ListGroups,
     Sync,
 )
+from ottla.coordinator.group.consumer import ConsumerMachine
+from ottla.coordinator.group.consumer_group import ConsumerGroup
+from ottla.coordinator.group.group import Group, ShardState, Timer
 from ottla.coordinator.group.journal import GroupEntry, OffsetEntry
-from ottla.coordinator.group.members import Group, ShardState, Timer
 from ottla.coordinator.group.offsets import OffsetMachine
 from ottla.coordinator.shard import Answer, Now, Result
 from ottla.errors import ErrorCode, KafkaError
@@ -44,31 +47,6 @@ from ottla.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 EXPIRE = Timer("expire-offsets", "")
-
-
-class ConsumerMachine(Protocol):
-    """The groups of the consumer protocol (KIP-848), as the shard sees them."""
-
-    commands: Mapping[type, Callable[[Any, Now], Result]]
-    timeouts: Mapping[str, Callable[[Timer, Now], Result]]
-    replayers: Mapping[type, Callable[[Any], None]]
-
-    def classic_join(self, group: Any, command: Join, now: Now) -> Result: ...
-    def classic_sync(self, group: Any, command: Sync, now: Now) -> Result: ...
-    def classic_heartbeat(self, group: Any, command: Heartbeat, now: Now) -> Result: ...
-    def classic_leave(self, group: Any, command: Leave, now: Now) -> Result: ...
-
-    def loaded(self, now: Now) -> Iterable[Any]:
-        """Start the clocks of what was loaded; commands to run first."""
-        ...
-
-    def image_changed(self, change: ImageChange, now: Now) -> Result | None:
-        """The cluster has changed: topics came, went or grew."""
-        ...
-
-    def unload(self, error: KafkaError) -> list[Answer]:
-        """The shard is lost: answers to those who wait."""
-        ...
 
 
 class GroupShard:
@@ -118,6 +96,10 @@ class GroupShard:
 
     def handle(self, command: Any, now: Now) -> Result:
         return self._commands[type(command)](command, now)
+
+    def subject(self, command: Any) -> str | None:
+        """The group; a command without one, as are time-outs of the whole shard, is about all."""
+        return getattr(command, "group_id", None) or None
 
     def replay(
         self,
@@ -188,6 +170,7 @@ class GroupShard:
         if group is None or isinstance(group, ClassicGroup):
             return self.classic.join(group, command, now)
         assert self.consumer is not None
+        assert isinstance(group, ConsumerGroup)
         if not group.is_empty():
             return self.consumer.classic_join(group, command, now)
         if command.member_id:
@@ -201,6 +184,7 @@ class GroupShard:
         if isinstance(group, ClassicGroup):
             return self.classic.sync(group, command, now)
         assert self.consumer is not None
+        assert isinstance(group, ConsumerGroup)
         return self.consumer.classic_sync(group, command, now)
 
     def _heartbeat(self, command: Heartbeat, now: Now) -> Result:
@@ -210,6 +194,7 @@ class GroupShard:
         if isinstance(group, ClassicGroup):
             return self.classic.heartbeat(group, command, now)
         assert self.consumer is not None
+        assert isinstance(group, ConsumerGroup)
         return self.consumer.classic_heartbeat(group, command, now)
 
     def _leave(self, command: Leave, now: Now) -> Result:
@@ -219,6 +204,7 @@ class GroupShard:
         if isinstance(group, ClassicGroup):
             return self.classic.leave(group, command, now)
         assert self.consumer is not None
+        assert isinstance(group, ConsumerGroup)
         return self.consumer.classic_leave(group, command, now)
 
     # ------------------------------------------------------------------ offsets
@@ -268,14 +254,14 @@ class GroupShard:
                 name or "",
                 tuple(
                     DescribedMember(
-                        it.member_id,
-                        it.instance_id,
-                        it.client_id,
-                        it.client_host,
-                        it.metadata(name) if stable else b"",
-                        it.assignment,
+                        member.member_id,
+                        member.instance_id,
+                        member.client_id,
+                        member.client_host,
+                        member.metadata(name) if stable else b"",
+                        member.assignment,
                     )
-                    for it in group.members.values()
+                    for member in group.members.values()
                 ),
             )
         )

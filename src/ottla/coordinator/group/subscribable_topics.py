@@ -2,10 +2,10 @@
 
 A group's journal keeps one number for the state of all topics it subscribes to (which exist, with
 which id, how many partitions, replicas in which racks). When the number for the current image is
-another one, the group needs a new assignment. It is ours to choose: a group taken over from Apache
-Kafka, which hashes otherwise, is assigned once more, to the same members.
+another one, the group needs a new assignment. The hash need not be Kafka's: a group taken over from
+Apache Kafka gets one new assignment, for the same members.
 
-One `SubscribableTopics` serves all shards of a broker. An image shares what has not changed with
+Each shard has one `SubscribableTopics`. An image shares what has not changed with
 the one before, so what was worked out for a topic holds as long as the topic is the same object.
 """
 
@@ -69,7 +69,7 @@ class SubscribableTopics:
         self._ids: _Remembered[frozenset[TopicId]] = _Remembered()
         self._hashes: _Remembered[int] = _Remembered()
 
-    def look(self, image: ClusterImage) -> None:
+    def follow(self, image: ClusterImage) -> None:
         """Go on with a newer image."""
         if image is self.image:
             return
@@ -88,10 +88,6 @@ class SubscribableTopics:
                 self._hashes.clear()
         self.image = image
 
-    def names(self) -> tuple[str, ...]:
-        """Every topic; a pattern is matched against these."""
-        return tuple(self.image.topics)
-
     def name(self, topic_id: TopicId) -> str | None:
         return self.image.topic_names.get(topic_id)
 
@@ -107,7 +103,10 @@ class SubscribableTopics:
     def assignable(self, ids: Iterable[TopicId]) -> dict[TopicId, AssignableTopic]:
         """What an assignor has to know about topics that exist."""
         names = self.image.topic_names
-        return {it: self._describe(self.image.topics[names[it]]).assignable for it in ids}
+        return {
+            topic_id: self._describe(self.image.topics[names[topic_id]]).assignable
+            for topic_id in ids
+        }
 
     def hash(self, names: Iterable[str]) -> int:
         """The number that stands for the state of these topics."""
@@ -133,7 +132,11 @@ class SubscribableTopics:
         racks: tuple[frozenset[str], ...] = ()
         if self._racks:
             racks = tuple(
-                frozenset(self._racks[it] for it in partition.replicas if it in self._racks)
+                frozenset(
+                    self._racks[broker_id]
+                    for broker_id in partition.replicas
+                    if broker_id in self._racks
+                )
                 for partition in topic.partitions
             )
             if not any(racks):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ottla.client.retry import UNREACHABLE
 from ottla.errors import ErrorCode, KafkaError
 from ottla.pipelines.sink.columns import columns_of, integers_of
 from ottla.pipelines.sink.encoder import Batch, Encoder, Format
 from ottla.pipelines.sink.failures import RowFailed, row_failed
-from ottla.pipelines.sink.leaders import UNREACHABLE
 from ottla.pipelines.sink.partitioner import Partitioner
 from ottla.pipelines.sink.producer import Producer, Totals
 

@@ -134,7 +134,7 @@ def unknown_partition(row: int, topic: str, partition: int, count: int) -> RowFa
     )
 
 
-def _route(
+def _route(  # noqa: PLR0913, PLR0917 - takes the arrays that its twin in C takes
     topics: Longs,
     chosen: Longs,
     unkeyed: Flags,

@@ -38,15 +38,15 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from ottla.client.retry import UNREACHABLE, Backoff, is_retriable, passes
 from ottla.client.router import error_code
-from ottla.client.wire import Wire
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.pipelines.outage import Outage
 from ottla.pipelines.sink import identities
 from ottla.pipelines.sink.encoder import Batch, Format, restamp, split
 from ottla.pipelines.sink.failures import WriteFailed, row_failed
-from ottla.pipelines.sink.leaders import NOBODY, UNREACHABLE, Leaders, Place, waited_for
-from ottla.protocol.apis import ApiKey
+from ottla.pipelines.sink.leaders import NOBODY, Leaders
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("ottla.pipelines")
 
-_NAMED: Final = 12  # the last version of Produce that has the names of topics, not their ids
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _STALE: Final = 300.0  # seconds a thread sleeps at most while there is nothing to do
 _LAST_WORDS: Final = 5.0  # seconds to wait for a thread; one that is connecting cannot be woken
@@ -112,11 +111,11 @@ class Producer:
         """Its producer id, and where the sequence numbers of its batches begin."""
         self._outage = Outage(LOGGER, f"The writing of {task}")
         self._leaders = Leaders(settings, self._outage)
+        self._backoff = Backoff(settings.backoff, settings.longest_backoff)
         # what is on its way, guarded by `_changed`
         self._changed = threading.Condition()
-        self._lanes: dict[Place, _Lane] = {}
+        self._lanes: dict[TopicPartition, _Lane] = {}
         self._threads: dict[int, threading.Thread] = {}
-        self._wires: dict[int, Wire] = {}
         self._buffered = 0
         self._totals = Totals(0, 0, 0, 0)
         self._failure: WriteFailed | None = None
@@ -160,7 +159,7 @@ class Producer:
 
     def send(self, batch: Batch) -> None:
         """Hand over a batch; blocks while more than `buffer.memory` is on its way."""
-        place = batch.topic, batch.partition
+        place = TopicPartition(batch.topic, batch.partition)
         with self._changed:
             while self._buffered >= self._settings.buffer_bytes and self._failure is None:
                 self._changed.wait(_STALE)
@@ -190,13 +189,11 @@ class Producer:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            wires = list(self._wires.values())
             threads = list(self._threads.values())
-        for wire in wires:
-            wire.close()
         self._leaders.close()
         for thread in threads:
             thread.join(_LAST_WORDS)
+        self._leaders.close()  # one of them may have connected in the last moment
         # A partition that had to begin a new epoch is not where the others are.
         if self._done and self.identity and not any(lane.bumps for lane in self._lanes.values()):
             identities.leave(self._cluster, self.identity)
@@ -208,9 +205,9 @@ class Producer:
 
     # -- a leader's thread
 
-    def _find_leaders(self, lost: list[Place]) -> None:
+    def _find_leaders(self, lost: list[TopicPartition]) -> None:
         """Ask who leads these now, and give each to that leader's thread."""
-        troubles = self._leaders.look_again({topic for topic, _ in lost})
+        troubles = self._leaders.look_again(lost)
         with self._changed:
             for place in lost:
                 lane = self._lanes[place]
@@ -218,16 +215,12 @@ class Producer:
                 if trouble is not None or node == NOBODY:
                     # Left with this thread, which asks again.
                     self._note(lane, trouble or KafkaError(ErrorCode.LEADER_NOT_AVAILABLE))
-                    lane.not_before = time.monotonic() + self._pause(lane.looks)
+                    lane.not_before = time.monotonic() + self._backoff.pause(lane.looks)
                     lane.looks += 1
                 else:
                     lane.node, lane.lost, lane.looks = node, False, 0
                     self._start(node)
             self._changed.notify_all()
-
-    def _pause(self, attempts: int) -> float:
-        settings = self._settings
-        return min(settings.backoff * 2.0 ** min(attempts, 20), settings.longest_backoff)
 
     def _start(self, node: int) -> None:
         if node not in self._threads and not self._closed:
@@ -251,7 +244,7 @@ class Producer:
             with self._changed:
                 self._fail(WriteFailed(f"{self._task} was not written: {error!r}"))
 
-    def _take(self, node: int) -> tuple[list[Batch], list[Place]]:
+    def _take(self, node: int) -> tuple[list[Batch], list[TopicPartition]]:  # noqa: C901 - one decision under one lock
         """What this thread is to do next: send batches, or find leaders; nothing at the end."""
         with self._changed:
             while not self._closed and self._failure is None:
@@ -259,7 +252,7 @@ class Producer:
                 wake = now + _STALE
                 size = 0
                 batches: list[Batch] = []
-                lost: list[Place] = []
+                lost: list[TopicPartition] = []
                 for place, lane in self._lanes.items():
                     if lane.node != node or lane.sending or not lane.waiting:
                         continue
@@ -278,7 +271,7 @@ class Producer:
                     return [], lost
                 if batches:
                     for batch in batches:
-                        place = batch.topic, batch.partition
+                        place = TopicPartition(batch.topic, batch.partition)
                         # To the end of the line: a request has no room for all of them.
                         lane = self._lanes[place] = self._lanes.pop(place)
                         lane.waiting.popleft()
@@ -292,7 +285,7 @@ class Producer:
     def _exchange(self, node: int, batches: list[Batch]) -> None:
         request = _request(batches, self._settings)
         try:
-            wire = self._wire(node)
+            wire = self._leaders.router.node(node)
             if self._settings.acks == 0:
                 wire.tell(request)
                 answers = {}
@@ -304,11 +297,10 @@ class Producer:
                     for partition in topic.partition_responses
                 }
         except KafkaError as error:
-            self._hang_up(node)
             with self._changed:
                 self._totals = replace(self._totals, requests=self._totals.requests + 1)
                 for batch in batches:
-                    if error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:
+                    if is_retriable(error.code):
                         self._again(batch, error)
                     else:
                         self._fail(self._rows_failed(batch, str(error), error.code))
@@ -320,30 +312,10 @@ class Producer:
                 self._settle(batch, answers.get((batch.topic, batch.partition)))
             self._changed.notify_all()
 
-    def _wire(self, node: int) -> Wire:
-        wire = self._wires.get(node)
-        if wire is None:
-            host, port = self._leaders.address(node)
-            settings = self._settings
-            wire = Wire(host, port, timeout=settings.request_timeout, client_id=settings.client_id)
-            low, high = wire.versions.get(int(ApiKey.PRODUCE), (1, 0))
-            wire.versions[int(ApiKey.PRODUCE)] = (low, min(high, _NAMED))
-            with self._changed:
-                self._wires[node] = wire
-                if self._closed:
-                    wire.close()
-        return wire
-
-    def _hang_up(self, node: int) -> None:
-        with self._changed:
-            wire = self._wires.pop(node, None)
-        if wire is not None:
-            wire.close()
-
     # -- what became of a batch; the caller holds `_changed`
 
     def _settle(self, batch: Batch, answer: PartitionProduceResponse | None) -> None:
-        lane = self._lanes[batch.topic, batch.partition]
+        lane = self._lanes[TopicPartition(batch.topic, batch.partition)]
         if answer is None and self._settings.acks != 0:
             self._again(batch, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "left out of the answer"))
             return
@@ -385,11 +357,11 @@ class Producer:
             restamp(batch, epoch, batch.sequence - lane.first)
 
     def _again(self, batch: Batch, trouble: KafkaError) -> None:
-        lane = self._lanes[batch.topic, batch.partition]
+        lane = self._lanes[TopicPartition(batch.topic, batch.partition)]
         lane.sending = False
         lane.lost = True
         self._note(lane, trouble)
-        lane.not_before = time.monotonic() + self._pause(batch.attempts)
+        lane.not_before = time.monotonic() + self._backoff.pause(batch.attempts)
         batch.attempts += 1
         lane.waiting.appendleft(batch)
         if batch.attempts > self._settings.retries:
@@ -398,7 +370,7 @@ class Producer:
     def _time_is_up(self, batch: Batch, lane: _Lane, now: float) -> bool:
         since = batch.since
         if self._settings.endless_delivery:
-            if lane.trouble is None or waited_for(lane.trouble.code):
+            if lane.trouble is None or passes(lane.trouble.code):
                 return False
             since = max(since, lane.excused)
         return now >= since + self._settings.delivery_timeout
@@ -406,7 +378,7 @@ class Producer:
     def _note(self, lane: _Lane, trouble: KafkaError) -> None:
         lane.trouble = trouble
         self._outage.note(str(trouble))
-        if waited_for(trouble.code):
+        if passes(trouble.code):
             lane.excused = time.monotonic()
 
     def _fail(self, failure: WriteFailed) -> None:
@@ -436,19 +408,19 @@ class Producer:
     def _refused(
         self, batch: Batch, code: ErrorCode, answer: PartitionProduceResponse
     ) -> WriteFailed:
-        said = answer.error_message or ""
+        message = answer.error_message or ""
         if answer.record_errors:
             blamed = answer.record_errors[0]
-            reason = blamed.batch_index_error_message or said
+            reason = blamed.batch_index_error_message or message
             at = min(max(blamed.batch_index, 0), len(batch) - 1)
             row = int(batch.rows[at])
             return row_failed(self._task, row, _to(batch, code, reason), code)
         if code in _TOO_LARGE:
-            said = said or (
+            message = message or (
                 f"the record alone makes a batch of {len(batch.data)} bytes, more than the topic's "
                 f"max.message.bytes"
             )
-        return self._rows_failed(batch, _to(batch, code, said), code)
+        return self._rows_failed(batch, _to(batch, code, message), code)
 
     def _rows_failed(self, batch: Batch, reason: str, code: ErrorCode) -> WriteFailed:
         first, last = int(batch.rows.min()), int(batch.rows.max())
@@ -462,8 +434,8 @@ class Producer:
         )
 
 
-def _to(batch: Batch, code: ErrorCode, said: str) -> str:
-    reason = f"{code.name}: {said}" if said else code.name
+def _to(batch: Batch, code: ErrorCode, message: str) -> str:
+    reason = f"{code.name}: {message}" if message else code.name
     return f"{batch.topic}-{batch.partition} refused it with {reason}"
 
 

@@ -63,16 +63,16 @@ def name_the_helper() -> None:
     """
     from pyspark.errors.exceptions.captured import StreamingQueryException as Refused
 
-    said = Refused.__str__
-    if getattr(said, "helper_named", False):
+    original = Refused.__str__
+    if getattr(original, "helper_named", False):
         return
 
-    def say(self: Refused) -> str:
-        text = said(self)
+    def explained(self: Refused) -> str:
+        text = original(self)
         return f"{text}\n{HINT}" if REFUSAL in text else text
 
-    say.helper_named = True  # type: ignore[attr-defined]
-    Refused.__str__ = say  # type: ignore[method-assign,assignment]
+    explained.helper_named = True  # type: ignore[attr-defined]
+    Refused.__str__ = explained  # type: ignore[method-assign,assignment]
 
 
 def _appender(options: dict[str, str]) -> Callable[[DataFrame, int], None]:

@@ -69,7 +69,7 @@ class OttlaWriter(DataSourceArrowWriter):
         return write_rows(iterator, self._settings)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Everything is in its topic already. What tasks could not say aloud is said here."""
+        """Everything is in its topic already. What tasks could not report is logged here."""
         _say_what_is_slow(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -86,11 +86,11 @@ class OttlaStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[Any]) -> Written:
         return write_rows(iterator, self._settings)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Everything is in its topic already. What tasks could not say aloud is said here."""
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name for it
+        """Everything is in its topic already. What tasks could not report is logged here."""
         _say_what_is_slow(messages)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name for it
         """What is in a topic cannot be taken back."""
 
 

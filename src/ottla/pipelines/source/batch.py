@@ -52,7 +52,7 @@ class OttlaReader(DataSourceReader):
 class OttlaFilteringReader(OttlaReader):
     """The same for `pushdown=true`: reads no more than filters let through."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name for it
         """Narrow what is read. All filters go back to Spark, which checks the rows."""
         self._wanted = narrowed(filters)
         return filters

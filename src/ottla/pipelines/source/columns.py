@@ -137,7 +137,7 @@ class Room:
         )
         topics, partitions = repeated.take(rows)
 
-        def column(name: str) -> Any:
+        def column(name: str) -> Any:  # noqa: PLR0911 - one branch for each column
             match name:
                 case "key":
                     return self._keys.array(pa.binary(), rows, key_bytes, key_nulls)

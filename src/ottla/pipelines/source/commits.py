@@ -2,7 +2,7 @@
 
 The checkpoint is the truth and this is a copy for people, so nothing here may hold up a batch or
 end a query. Commits are made by a thread of their own, on a connection of their own. While one is
-under way only the newest of those that follow is kept. What cannot be committed is said once on
+under way only the newest of those that follow is kept. What cannot be committed is logged once on
 stderr; a cluster that cannot be reached is tried again.
 
 Queries that read the same in the same way derive the same name for their group, and then it shows

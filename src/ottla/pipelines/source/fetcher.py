@@ -32,7 +32,9 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
+from ottla.client.retry import ABSENT, Backoff, passes
 from ottla.client.router import Router, check
+from ottla.client.topology import Leader
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID
 from ottla.pipelines.outage import Outage
@@ -46,28 +48,7 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 
 log = logging.getLogger(__name__)
 
-_PASSING: Final = frozenset(
-    {
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-    }
-)
-_TELLING: Final = frozenset(
-    {
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.OFFSET_OUT_OF_RANGE,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-)
+_TELLING: Final = ABSENT | {ErrorCode.OFFSET_OUT_OF_RANGE}
 _CERTAIN_AFTER: Final = 2.0  # seconds for which a topic must be gone
 _FIRST_GUESS: Final = 1024  # bytes of a record that nobody has seen yet
 _LEAST: Final = 64 << 10
@@ -105,7 +86,7 @@ class Source(Protocol):
 
 def fetch(part: Range, settings: FetchSettings) -> Generator[Piece]:
     """The records of `part` in pieces, fetched ahead of the consumer."""
-    source = Leader(part, settings)
+    source = LeaderSource(part, settings)
     stop = threading.Event()
     reader = Reader(part, settings, source, stop=stop)
 
@@ -140,7 +121,8 @@ class Reader:
         self._bytes_per_offset = float(_FIRST_GUESS)
         self._at_least = 0  # bytes to ask for, after an answer too small for a batch
         self._empty_answers = 0
-        self._backoff = settings.retry_backoff
+        self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
+        self._failures = 0  # in a row
         self._outage = Outage(
             log,
             f"Partition {part.partition} of topic {part.topic}",
@@ -276,7 +258,7 @@ class Reader:
             return None
         self._outage.over()
         self._suspect_since = None
-        self._backoff = self._settings.retry_backoff
+        self._failures = 0
         return answer
 
     def _failed(self, error: KafkaError) -> None:
@@ -287,7 +269,7 @@ class Reader:
             if loss is not None and self._certain(loss):
                 self._settle(loss)
                 return
-        elif error.code not in _PASSING:
+        elif not passes(error.code):
             raise self._error(error.code, error.message)
         self._source.forget()
         self._wait(error.code, error.message)
@@ -296,7 +278,7 @@ class Reader:
         try:
             return self._source.loss(position)
         except KafkaError as error:
-            if error.code not in _PASSING:
+            if not passes(error.code):
                 raise
             return None
 
@@ -330,8 +312,8 @@ class Reader:
                 f"{message or code.text} (for {patience:g} s, kafkaConsumer.pollTimeoutMs; "
                 f"kafka.bootstrap.servers={self._settings.bootstrap})",
             )
-        self._pause(self._backoff)
-        self._backoff = min(2 * self._backoff, self._settings.retry_backoff_max)
+        self._pause(self._backoff.pause(self._failures))
+        self._failures += 1
 
     def _error(self, code: ErrorCode, message: str | None) -> KafkaError:
         return KafkaError(
@@ -341,7 +323,7 @@ class Reader:
         )
 
 
-class Leader:
+class LeaderSource:
     """Who leads a partition, over the network."""
 
     def __init__(self, part: Range, settings: FetchSettings) -> None:
@@ -353,9 +335,7 @@ class Leader:
             client_id=settings.client_id,
             by_id=(ApiKey.FETCH,),
         )
-        self._node: int | None = None  # whom to ask
-        self._leader: int | None = None
-        self._epoch = -1
+        self._follower: int | None = None  # to whom the leader sends us
         self._topic_id = part.topic_id
         # Where a follower is nearer (KIP-392) the leader sends us there, unless we do not say
         # where we are: after the first trouble with it we do not.
@@ -370,13 +350,13 @@ class Leader:
         return answer
 
     def _fetch(self, position: int, size: int) -> Answer | None:
-        if self._node is None:
-            self._find()
-        wire = self._router.node(self._node or 0)
+        leader = self._find()
+        node = leader.node if self._follower is None else self._follower
+        wire = self._router.node(node)
         settings = self._settings
         wanted = FetchPartition(
             partition=self._part.partition,
-            current_leader_epoch=self._epoch,
+            current_leader_epoch=leader.epoch,
             fetch_offset=position,
             partition_max_bytes=size,
         )
@@ -396,8 +376,8 @@ class Leader:
         [topic] = answer.responses
         [found] = topic.partitions
         check(found.error_code)
-        if found.preferred_read_replica not in (-1, self._node) and not found.records:
-            self._node = found.preferred_read_replica
+        if found.preferred_read_replica not in (-1, node) and not found.records:
+            self._follower = found.preferred_read_replica
             return None
         readable_to = found.last_stable_offset if settings.read_committed else found.high_watermark
         return Answer(
@@ -407,14 +387,14 @@ class Leader:
                 (each.producer_id, each.first_offset) for each in found.aborted_transactions or ()
             ),
             answer.throttle_time_ms / 1000,
-            from_leader=self._node == self._leader,
+            from_leader=node == leader.node,
         )
 
     def forget(self) -> None:
-        if self._node != self._leader:
+        if self._follower is not None:
             self._rack = ""
-        self._node = self._leader = None
-        self._router.close()
+        self._follower = None
+        self._router.forget([self._part.topic_partition])
 
     def loss(self, position: int) -> Loss | None:
         return judge(self._observe(position))
@@ -437,23 +417,15 @@ class Leader:
     def close(self) -> None:
         self._router.close()
 
-    def _find(self) -> None:
-        [topic] = self._router.metadata([self._part.topic]).topics
-        check(topic.error_code)
-        found = bytes(topic.topic_id)
+    def _find(self) -> Leader:
+        """Who leads the partition, as long as it is the topic's that we are to read."""
+        leader = self._router.leader(self._part.topic_partition)
+        found = self._router.topology.topic_id(self._part.topic)
         if self._topic_id == ZERO_TOPIC_ID:
             self._topic_id = found
         elif found not in (self._topic_id, ZERO_TOPIC_ID):
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, "the topic was made anew")
-        for each in topic.partitions:
-            if each.partition_index == self._part.partition:
-                check(each.error_code)
-                if each.leader_id < 0:
-                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "it has no leader")
-                self._node = self._leader = each.leader_id
-                self._epoch = each.leader_epoch
-                return
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
+        return leader
 
 
 def ahead(pieces: Generator[Piece], limit: int, stop: Callable[[], None]) -> Generator[Piece]:

@@ -55,7 +55,7 @@ def narrowed(filters: Iterable[Filter]) -> Wanted:
     return wanted
 
 
-def _narrow(wanted: Wanted, by: Filter) -> Wanted:
+def _narrow(wanted: Wanted, by: Filter) -> Wanted:  # noqa: PLR0911 - one branch for each kind of filter
     match by:
         case EqualTo((column,), value) | EqualNullSafe((column,), value):
             return _among(wanted, column, (value,))

@@ -175,7 +175,7 @@ def outline(data: Any, table: Any, found: Any) -> int:
     return DONE
 
 
-def walk(
+def walk(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - its twin in C line by line, with the same parameters
     data: Any,
     table: Any,
     cursor: Any,
@@ -363,7 +363,7 @@ _loading: Final = threading.Lock()
 
 
 def load() -> Loops | None:
-    """The native loops, or None where they were not built, which is said once."""
+    """The native loops, or None where they were not built, which is logged once."""
     with _loading:
         return _load()
 

@@ -11,7 +11,7 @@ a log behind a reader's back, and each calls for another answer:
 - TRUNCATED: the log ends before the place that was reached (an unclean election, a restored disk).
 
 `judge` tells them apart from what was seen, without asking anybody. Kafka keeps no record of why a
-log starts where it starts, so DELETED is said only where retention cannot be the reason; what may
+log starts where it starts, so DELETED means that retention cannot be the reason; what may
 have been either is AGED_OUT. The retention of Kafka removes whole segments, and a segment starts
 with a batch: a log that starts inside a batch was cut by a person.
 """

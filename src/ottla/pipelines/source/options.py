@@ -2,7 +2,7 @@
 
 The rules are those of Spark's connector (its KafkaSourceProvider is the reference), and departures
 are meant: an unknown name is refused, `endingTimestamp` is refused for a stream where Spark takes
-no notice of it, and `isolation.level` is `read_committed` unless said otherwise.
+no notice of it, and `isolation.level` is `read_committed` unless set otherwise.
 
 Nothing is looked up here. A query is built in one process, planned in another and run in others
 still; `ReadOptions` is made once and travels.
@@ -129,8 +129,10 @@ class ReadOptions:
         given = self.kafka.text("group.id")
         if given:
             return given
-        said = f"{self.strategy.option}={self.strategy} {self.starting!r} {HEADERS in self.columns}"
-        digest = hashlib.sha256(said.encode()).hexdigest()[:12]
+        reading = (
+            f"{self.strategy.option}={self.strategy} {self.starting!r} {HEADERS in self.columns}"
+        )
+        digest = hashlib.sha256(reading.encode()).hexdigest()[:12]
         return f"{self.group_id_prefix}-{digest}"
 
     @property

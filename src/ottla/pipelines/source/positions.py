@@ -1,6 +1,6 @@
 """Where a query begins and where a batch ends, as the options say it.
 
-What is said is not yet an offset: `earliest`, a timestamp, or -2 in a document have to be looked
+An option is not yet an offset: `earliest`, a timestamp, or -2 in a document have to be looked
 up at the brokers. These are the values that the lookup starts from, and the checks that need no
 broker, or only the list of partitions that there really are.
 """

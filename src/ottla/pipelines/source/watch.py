@@ -7,7 +7,7 @@ and which topics there are, is asked for again once a second, when a look fails,
 before a batch is planned.
 
 While the cluster cannot be reached a look returns None at once, and the next attempt is made after
-a pause that doubles up to a second. That, and the way back, is said on stderr: Spark shows a
+a pause that doubles up to a second. Both, and the recovery, are logged on stderr: Spark shows a
 reader's state in progress events only.
 """
 

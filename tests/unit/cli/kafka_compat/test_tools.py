@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,7 @@ from ottla.cli.kafka_compat.topics import topic_pattern
 from ottla.client.descriptions import ApiSupport
 from ottla.client.records import Record
 from ottla.coordinator.group import journal
-from ottla.coordinator.group.members import CommittedOffset
+from ottla.coordinator.group.group import CommittedOffset
 from ottla.records.builder import BatchBuilder
 
 # -- lines in
@@ -284,25 +282,3 @@ def test_server_start_refuses_a_wrong_command_line(capsys: pytest.CaptureFixture
 
 
 # -- what listens is not a broker
-
-
-@pytest.fixture
-def stranger() -> Iterator[str]:
-    """A server that answers everything with a line of text."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        thread.join()
-
-
-def test_a_stranger_is_called_one(stranger: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("kafka-log-dirs", ["--bootstrap-server", stranger, "--describe"]) == 1
-    assert "is not a Kafka broker" in capsys.readouterr().err

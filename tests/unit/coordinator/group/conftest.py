@@ -12,10 +12,10 @@ import pytest
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync
-from ottla.coordinator.group.members import Client, ShardState
+from ottla.coordinator.group.group import Client, ShardState
 from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.shard import Parked
-from ottla.errors import ErrorCode
+from ottla.errors import ErrorCode, KafkaError
 from ottla.testing.shards import ShardRunner
 
 DELAY_MS = 3_000
@@ -90,7 +90,9 @@ class ClassicClient:
 
     def heartbeat(self) -> None:
         instance = self.fields["instance_id"]
-        self.runner.run(Heartbeat(self.group, self.id, instance, self.generation))
+        code = self.runner.run(Heartbeat(self.group, self.id, instance, self.generation))
+        if code:
+            raise KafkaError(code)
 
     def leave(self) -> ErrorCode:
         leaver = Leaver(self.id, self.fields["instance_id"])
@@ -107,7 +109,9 @@ def settings() -> dict[str, Any]:
 @pytest.fixture
 def runner(settings: dict[str, Any]) -> ShardRunner[GroupShard]:
     numbers = itertools.count(1)
-    ids: Callable[[], str] = lambda: str(next(numbers))  # noqa: E731
+
+    def ids() -> str:
+        return str(next(numbers))
 
     def make() -> GroupShard:
         state = ShardState(config=lambda: BrokerConfig(**settings), new_id=ids)

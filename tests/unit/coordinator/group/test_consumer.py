@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.config.broker import BrokerConfig
-from ottla.coordinator.group.consumer_commands import (
+from ottla.coordinator.group.commands import (
     ConsumerAlive,
     DescribeConsumerGroup,
     DescribedConsumerGroup,

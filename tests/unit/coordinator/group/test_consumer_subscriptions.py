@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from ottla.coordinator.group.consumer_commands import (
+from ottla.coordinator.group.commands import (
     ConsumerAlive,
     DescribeConsumerGroup,
 )

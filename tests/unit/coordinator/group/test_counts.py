@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.coordinator.group.commands import CommitOffsets, DeleteOffsets, PartitionCommit
-from ottla.coordinator.group.members import Counts
+from ottla.coordinator.group.group import Counts
 from ottla.coordinator.group.shard import GroupShard
 from ottla.testing.groups import GroupWorld
 from ottla.testing.shards import ShardRunner

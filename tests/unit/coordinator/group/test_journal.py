@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.coordinator.group import journal
-from ottla.coordinator.group.members import CommittedOffset
+from ottla.coordinator.group.group import CommittedOffset
 from ottla.model.ids import TopicId
 
 ID = TopicId(bytes(range(16)))

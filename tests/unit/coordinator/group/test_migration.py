@@ -8,8 +8,16 @@ import pytest
 
 from ottla.coordinator.group.assignors import Partitions
 from ottla.coordinator.group.classic_group import ClassicGroup, State
-from ottla.coordinator.group.commands import Heartbeat, Join, Joined, Leave, Leaver, Sync
-from ottla.coordinator.group.consumer_commands import ConsumerAlive, DescribeConsumerGroup
+from ottla.coordinator.group.commands import (
+    ConsumerAlive,
+    DescribeConsumerGroup,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Leaver,
+    Sync,
+)
 from ottla.coordinator.group.consumer_group import ConsumerGroup, MemberState
 from ottla.coordinator.group.consumer_protocol import write_assignment
 from ottla.coordinator.shard import Parked
@@ -375,7 +383,7 @@ def test_classic_requests_of_strangers_and_latecomers_are_refused() -> None:
         run(Sync(GROUP, member, None, generation, "connect", "range"))
     with refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL):
         run(Sync(GROUP, member, None, generation, "consumer", "sticky"))
-    assert run(Heartbeat(GROUP, member, None, generation)) is None
+    assert run(Heartbeat(GROUP, member, None, generation)) is ErrorCode.NONE
 
 
 def test_a_classic_newcomer_is_given_an_id_first_and_must_speak_a_common_protocol() -> None:

@@ -18,7 +18,7 @@ from ottla.coordinator.group.commands import (
     ListGroups,
 )
 from ottla.coordinator.group.commands import PartitionCommit as Commit
-from ottla.coordinator.group.members import CommittedOffset
+from ottla.coordinator.group.group import CommittedOffset
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
 from ottla.testing.shards import START_MS

@@ -9,7 +9,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.topic import TopicConfig
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.commands import FetchOffsets
-from ottla.coordinator.group.members import CommittedOffset, GroupType
+from ottla.coordinator.group.group import CommittedOffset, GroupType
 from ottla.coordinator.group.service import OFFSETS_TOPIC, Groups, group_hash
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage

@@ -81,9 +81,9 @@ def test_a_refusal_is_said_once_and_ends_nothing(caplog: pytest.LogCaptureFixtur
         group.put(progress(offset))
         assert group.flush(SECONDS)
     assert [each.offset for each in cluster.taken] == [3]
-    [said] = caplog.messages
-    assert "has members by now" in said
-    assert "The checkpoint is not affected." in said
+    [message] = caplog.messages
+    assert "has members by now" in message
+    assert "The checkpoint is not affected." in message
 
 
 class SharedCluster(FakeCluster):

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
+from ottla.client.topology import Leader
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.pipelines.errors import DataLossError
 from ottla.pipelines.source.decoder import Piece, decode
-from ottla.pipelines.source.fetcher import Answer, Leader, Reader, ahead
+from ottla.pipelines.source.fetcher import Answer, LeaderSource, Reader, ahead
 from ottla.pipelines.source.loss import Cause, Loss, LossPolicy
 from ottla.pipelines.source.ranges import Range
 from ottla.pipelines.source.task import FetchSettings
-from ottla.protocol.messages import metadata as metadata_messages
 from ottla.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -366,18 +367,17 @@ class Cluster:
         self.asked: list[int] = []
         self.follower_dies_after = 1_000
 
-    def metadata(self, topics: list[str]) -> Any:
-        partition = metadata_messages.MetadataResponsePartition(
-            partition_index=3,
-            leader_id=self.LEADER,
-            leader_epoch=7,
-            replica_nodes=[],
-            isr_nodes=[],
-        )
-        topic = metadata_messages.MetadataResponseTopic(
-            name=topics[0], topic_id=ID, partitions=[partition]
-        )
-        return metadata_messages.MetadataResponse(brokers=[], topics=[topic])
+    @property
+    def topology(self) -> Cluster:
+        return self
+
+    def topic_id(self, _topic: str) -> bytes:
+        return ID
+
+    def leader(self, _tp: TopicPartition) -> Leader:
+        return Leader(self.LEADER, 7)
+
+    def forget(self, _partitions: list[TopicPartition]) -> None: ...
 
     def node(self, number: int) -> Any:
         cluster = self
@@ -414,7 +414,7 @@ def test_a_follower_that_dies_while_it_is_read_takes_no_rows_with_it(
     monkeypatch.setattr("ottla.pipelines.source.fetcher.Router", lambda *_, **__: cluster)
     part = Range("orders", ID, 3, 0, 100)
     settings = replace(SETTINGS, rack="near")
-    reader = Reader(part, settings, Leader(part, settings), pause=lambda _: None)
+    reader = Reader(part, settings, LeaderSource(part, settings), pause=lambda _: None)
     found = decode(reader.pieces(), part, settings)
     assert [at for each in found for at in each.column("offset").to_pylist()] == list(range(100))
     # Sent on once, read three times, then everything from the leader itself.

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ottla.client.descriptions import OffsetInfo
+from ottla.client.topology import Leader
 from ottla.errors import ErrorCode
 from ottla.model.ids import TopicPartition
-from ottla.pipelines.cluster import Leader, Topic, Unreachable
+from ottla.pipelines.cluster import Topic, Unreachable
 from ottla.pipelines.source.sentry import Sentry
 
 CLICKS = TopicPartition("clicks", 0)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from ottla.client.descriptions import OffsetInfo
+from ottla.client.topology import Leader
 from ottla.errors import ErrorCode
 from ottla.model.ids import TopicPartition
-from ottla.pipelines.cluster import Cluster, Leader, Topic, Unreachable
+from ottla.pipelines.cluster import Cluster, Topic, Unreachable
 from ottla.pipelines.errors import DataLossError, OptionError
 from ottla.pipelines.source.lookup import find_topics, wanted
 from ottla.pipelines.source.loss import Observation

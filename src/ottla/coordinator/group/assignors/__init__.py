@@ -28,4 +28,6 @@ __all__ = [
     "Subscriber",
 ]
 
-ASSIGNORS: Mapping[str, Assignor] = {it.name: it for it in (UniformAssignor(), RangeAssignor())}
+ASSIGNORS: Mapping[str, Assignor] = {
+    assignor.name: assignor for assignor in (UniformAssignor(), RangeAssignor())
+}

@@ -44,14 +44,14 @@ class RangeAssignor:
         subscribers: Mapping[str, Subscriber],
         topics: Mapping[TopicId, AssignableTopic],
     ) -> dict[str, Partitions]:
-        order = sorted(subscribers, key=lambda it: _rank(it, subscribers[it]))
-        shares: dict[str, dict[TopicId, frozenset[int]]] = {it: {} for it in order}
+        order = sorted(subscribers, key=lambda member_id: _rank(member_id, subscribers[member_id]))
+        shares: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in order}
         use_racks = racks_matter(subscribers, topics)
         for members, count, joined in _joined_topics(order, subscribers, topics):
-            layouts = {topics[it].racks for it in joined} if use_racks else set()
+            layouts = {topics[topic].racks for topic in joined} if use_racks else set()
             layout = layouts.pop() if len(layouts) == 1 else ()
             if layout:
-                parts = _near(count, layout, [subscribers[it].rack for it in members])
+                parts = _near(count, layout, [subscribers[member].rack for member in members])
             else:
                 parts = _ranges(count, len(members))
             for member, part in zip(members, parts, strict=True):
@@ -81,7 +81,7 @@ def _joined_topics(
     for topic, crowd in crowd_of.items():
         joined[id(crowd), topics[topic].partitions].append(topic)
     for (_, count), names in joined.items():
-        yield [order[it] for it in crowd_of[names[0]]], count, names
+        yield [order[position] for position in crowd_of[names[0]]], count, names
 
 
 def _ranges(count: int, members: int) -> Shares:
@@ -103,11 +103,11 @@ def _near(count: int, layout: tuple[frozenset[str], ...], racks: Sequence[str | 
     left = list(range(count))
     for index, rack in enumerate(racks):
         if rack is not None and room[index]:
-            near = [it for it in left if rack in layout[it]][: room[index]]
+            near = [partition for partition in left if rack in layout[partition]][: room[index]]
             shares[index].update(near)
             room[index] -= len(near)
-            left = [it for it in left if it not in shares[index]]
+            left = [partition for partition in left if partition not in shares[index]]
     rest = iter(left)
     for index, free in enumerate(room):
         shares[index].update(next(rest) for _ in range(free))
-    return [frozenset(it) for it in shares]
+    return [frozenset(share) for share in shares]

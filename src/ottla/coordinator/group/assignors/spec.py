@@ -59,12 +59,12 @@ def racks_matter(
     Not when no member says where it is, and not when all partitions have replicas in the same of
     the racks that have members: then any assignment is as near as any other.
     """
-    inhabited = {it.rack for it in subscribers.values() if it.rack}
+    inhabited = {subscriber.rack for subscriber in subscribers.values() if subscriber.rack}
     if not inhabited:
         return False
     nearby = (racks & inhabited for topic in topics.values() for racks in topic.racks)
     first = next(nearby, None)
-    return any(it != first for it in nearby)
+    return any(racks != first for racks in nearby)
 
 
 def crowds(
@@ -88,6 +88,6 @@ def crowds(
     for topic in sorted(interested):
         key = tuple(interested[topic])
         if key not in united:
-            united[key] = tuple(sorted(it for number in key for it in parties[number]))
+            united[key] = tuple(sorted(index for number in key for index in parties[number]))
         result[topic] = united[key]
     return result

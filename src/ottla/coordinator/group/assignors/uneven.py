@@ -54,20 +54,20 @@ class _Table:
         self, subscribers: Mapping[str, Subscriber], topics: Mapping[TopicId, AssignableTopic]
     ) -> None:
         self._ids = sorted(subscribers)
-        self._subscribers = [subscribers[it] for it in self._ids]
-        self._racks = [it.rack for it in self._subscribers]
+        self._subscribers = [subscribers[member_id] for member_id in self._ids]
+        self._racks = [subscriber.rack for subscriber in self._subscribers]
         self._use_racks = racks_matter(subscribers, topics)
         self._topics = topics
         self._crowds = self._gather(subscribers)
         self._loads = [0] * len(self._ids)
-        self._owners = {it: [NOBODY] * topics[it].partitions for it in self._crowds}
+        self._owners = {topic: [NOBODY] * topics[topic].partitions for topic in self._crowds}
         self._moves = 0
 
     def assign(self) -> dict[str, Partitions]:
         self._keep()
         order = sorted(self._crowds, key=self._difficulty)
         self._fill(order)
-        self._balance([it for it in order if len(self._crowds[it].members) > 1])
+        self._balance([topic for topic in order if len(self._crowds[topic].members) > 1])
         return self._result()
 
     def _gather(self, subscribers: Mapping[str, Subscriber]) -> dict[TopicId, _Crowd]:
@@ -90,20 +90,20 @@ class _Table:
             for topic, partitions in subscriber.owned.items():
                 if topic in subscriber.topics:
                     owners = self._owners[topic]
-                    for it in partitions:
+                    for partition in partitions:
                         # Whatever was once assigned twice, or is not there: see uniform.
-                        if it < len(owners) and owners[it] == NOBODY:
-                            owners[it] = index
+                        if partition < len(owners) and owners[partition] == NOBODY:
+                            owners[partition] = index
                             self._loads[index] += 1
 
     def _fill(self, order: Sequence[TopicId]) -> None:
         for topic in order:
             crowd = self._crowds[topic]
             owners = self._owners[topic]
-            for it, owner in enumerate(owners):
+            for partition, owner in enumerate(owners):
                 if owner == NOBODY:
-                    index = self._least_loaded(crowd, self._racks_of(topic, it))
-                    owners[it] = index
+                    index = self._least_loaded(crowd, self._racks_of(topic, partition))
+                    owners[partition] = index
                     self._loads[index] += 1
 
     def _balance(self, topics: Sequence[TopicId]) -> None:
@@ -138,7 +138,7 @@ class _Table:
         return index
 
     def _fill_heaps(self, crowd: _Crowd) -> None:
-        crowd.heap = [(self._loads[it], it) for it in crowd.members]
+        crowd.heap = [(self._loads[index], index) for index in crowd.members]
         heapq.heapify(crowd.heap)
         if self._use_racks:
             near: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -159,7 +159,7 @@ class _Table:
             heapq.heapreplace(heap, (self._loads[index], index))
 
     def _spread(self, crowd: _Crowd) -> int:
-        loads = [self._loads[it] for it in crowd.members]
+        loads = [self._loads[index] for index in crowd.members]
         return max(loads) - min(loads)
 
     def _balance_topic(self, topic: TopicId, crowd: _Crowd) -> None:
@@ -168,8 +168,8 @@ class _Table:
         held: dict[int, list[int]] = defaultdict(list)
         for partition, owner in enumerate(self._owners[topic]):
             held[owner].append(partition)
-        poorest = [(loads[it], it) for it in crowd.members]
-        richest = [(-loads[it], it) for it in held]
+        poorest = [(loads[index], index) for index in crowd.members]
+        richest = [(-loads[index], index) for index in held]
         heapq.heapify(poorest)
         heapq.heapify(richest)
         while richest:

@@ -37,8 +37,11 @@ class UniformAssignor:
         if not subscribers:
             return {}
         wanted = next(iter(subscribers.values())).topics
-        if all(it.topics is wanted or it.topics == wanted for it in subscribers.values()):
-            return _share_evenly(subscribers, {it: topics[it] for it in sorted(wanted)})
+        if all(
+            subscriber.topics is wanted or subscriber.topics == wanted
+            for subscriber in subscribers.values()
+        ):
+            return _share_evenly(subscribers, {topic: topics[topic] for topic in sorted(wanted)})
         return uneven.assign(subscribers, topics)
 
 
@@ -46,10 +49,12 @@ def _share_evenly(
     subscribers: Mapping[str, Subscriber], topics: Mapping[TopicId, AssignableTopic]
 ) -> dict[str, Partitions]:
     use_racks = racks_matter(subscribers, topics)
-    taken: dict[TopicId, set[int]] = {it: set() for it in topics}
-    kept = {it: _keep(subscribers[it].owned, topics, taken) for it in sorted(subscribers)}
+    taken: dict[TopicId, set[int]] = {topic: set() for topic in topics}
+    kept = {
+        member: _keep(subscribers[member].owned, topics, taken) for member in sorted(subscribers)
+    }
     sizes = {member: sum(map(len, owned.values())) for member, owned in kept.items()}
-    least, extra = divmod(sum(it.partitions for it in topics.values()), len(subscribers))
+    least, extra = divmod(sum(topic.partitions for topic in topics.values()), len(subscribers))
     # Some must have one partition more than others: those who have it already keep it.
     favoured = [member for member, size in sizes.items() if size > least][:extra]
     favoured += [member for member, size in sizes.items() if size <= least][: extra - len(favoured)]
@@ -64,13 +69,13 @@ def _share_evenly(
         elif sizes[member] < quota:
             room[member] = quota - sizes[member]
     free = [
-        (name, it)
+        (name, partition)
         for name, topic in topics.items()
         if len(taken[name]) < topic.partitions
-        for it in range(topic.partitions)
-        if it not in taken[name]
+        for partition in range(topic.partitions)
+        if partition not in taken[name]
     ]
-    gains: dict[str, list[OnePartition]] = {it: [] for it in room}
+    gains: dict[str, list[OnePartition]] = {member: [] for member in room}
     if use_racks:
         free = _hand_out_near(free, room, gains, subscribers, topics)
     rest = iter(free)
@@ -121,7 +126,7 @@ def _cut(
         racks = topics[one[0]].racks
         return bool(racks) and rack not in racks[one[1]]
 
-    order = [(topic, it) for topic in sorted(owned) for it in sorted(owned[topic])]
+    order = [(topic, partition) for topic in sorted(owned) for partition in sorted(owned[topic])]
     if rack is not None:
         order.sort(key=far)
     for topic, partition in order[size:]:
@@ -160,10 +165,10 @@ def _hand_out_near(
 
     def choices(one: OnePartition) -> list[str]:
         racks = topics[one[0]].racks
-        return [it for it in sorted(racks[one[1]]) if places.get(it)] if racks else []
+        return [rack for rack in sorted(racks[one[1]]) if places.get(rack)] if racks else []
 
     left = []
-    for one in sorted(free, key=lambda it: len(choices(it))):
+    for one in sorted(free, key=lambda partition: len(choices(partition))):
         open_racks = choices(one)
         if not open_racks:
             left.append(one)

@@ -1,4 +1,4 @@
-"""Who the members of a group are."""
+"""The client behind a member of a group, from its connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ottla.coordinator.group.members import Client, client_at
+from ottla.coordinator.group.group import Client, client_at
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,10 @@ def test_else_the_one_that_pip_brought(home, nothing, on_path):
     assert found.parent.parent == Path(nothing["XDG_CACHE_HOME"])
     assert java.find(environ) == found
     words = ["--add-modules=jdk.incubator.vector", "-Da=b c", "-version"]
-    said = subprocess.run(
+    answer = subprocess.run(
         [found / "bin" / "java", *words], capture_output=True, text=True, check=True
     )
-    assert 'version "21' in said.stderr
+    assert 'version "21' in answer.stderr
 
 
 def test_without_any_the_error_says_what_to_install(home, nothing, monkeypatch):

@@ -1,7 +1,7 @@
 """Values and interfaces that both kinds of group share.
 
-A shard maps group ids to `ClassicGroup` (classic_group.py) or `ConsumerGroup` (consumer.py). What
-the rest of the coordinator needs of a group, whichever kind it is, is the `Group` protocol:
+A shard maps group ids to `ClassicGroup` (classic_group.py) or `ConsumerGroup` (consumer_group.py).
+What the rest of the coordinator needs of a group, whichever kind it is, is the `Group` protocol:
 offsets, listing, deletion and expiry are written once over it.
 """
 
@@ -97,8 +97,6 @@ class Group(Protocol):
     def is_empty(self) -> bool:
         """Whether it has no members."""
         ...
-
-    def has_member(self, member_id: str) -> bool: ...
 
     def check_offset_commit(
         self,

@@ -1,0 +1,204 @@
+"""What a follower does to its log: append what the leader sent, and drop what the leader lacks.
+
+A follower's log is to become the leader's, byte for byte. So batches are written as they come, with
+the offsets and epochs that the leader gave them; only what would not fit (a wrong CRC, an offset
+that goes back, an epoch after the leader's own) is kept out. Where the two logs have gone apart,
+which the leader's answer to OffsetForLeaderEpoch tells, the follower's end is cut off.
+
+A truncation takes back everything that the log knows of the dropped records: indexes, aborted
+transactions, producers, leader epochs, the recovery point, the high watermark. Files go from the
+end of the log to its start, so that kill -9 at any moment leaves a log without a gap, which ends at
+or after the offset asked for. A power cut asks for more: the checkpoints of the data folder must
+not claim what is about to go, and the cut must be on the disk before anything is written behind it.
+That needs fsync, and is `truncation`'s.
+
+`Log` has these methods under the same names; they are here for its size.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.records.control import read_end_marker
+from ottla.storage.replay import reload_producers
+from ottla.storage.validate import judge_replicated
+
+if TYPE_CHECKING:
+    from ottla.records.batch import BatchHeader
+    from ottla.runtime.clock import Clock
+    from ottla.storage.epochs import LeaderEpochs
+    from ottla.storage.log import Log
+    from ottla.storage.producers import ProducerStates
+    from ottla.storage.segments import Segments
+    from ottla.storage.snapshots import ProducerSnapshots
+
+logger = logging.getLogger(__name__)
+
+
+class UnexpectedOffset(KafkaError):
+    """The leader sent batches from an offset that the log has already.
+
+    A log that is empty may begin anew there (`truncate_fully_and_start_at`): after DeleteRecords
+    the leader's first offset can lie inside of a batch, which is sent whole."""
+
+    __slots__ = ("first_offset", "last_offset")
+
+    def __init__(
+        self, code: ErrorCode, message: str | None, first_offset: int = -1, last_offset: int = -1
+    ) -> None:
+        super().__init__(code, message)
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+
+
+class Following:
+    """The follower's side of one log. Raises OSError as it comes, which `Log` turns into its own.
+
+    What is changed of the log itself: `log_start_offset`, `log_end_offset`, `recovery_point` and
+    `high_watermark`."""
+
+    __slots__ = (
+        "_clock", "_epochs", "_expiration_ms", "_log", "_producers", "_segments", "_snapshots",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        log: Log,
+        segments: Segments,
+        producers: ProducerStates,
+        snapshots: ProducerSnapshots,
+        epochs: LeaderEpochs,
+        *,
+        producer_expiration_ms: int,
+        clock: Clock,
+    ) -> None:
+        self._log = log
+        self._segments = segments
+        self._producers = producers
+        self._snapshots = snapshots
+        self._epochs = epochs
+        self._expiration_ms = producer_expiration_ms
+        self._clock = clock
+
+    # --- appending ----------------------------------------------------------------------------
+
+    def append(self, records: memoryview, leader_epoch: int) -> tuple[int, int, int]:
+        """Append whole batches; returns the first and the last offset and the number of bytes.
+
+        As many batches as fit into a segment are one write(2)."""
+        log = self._log
+        batches = judge_replicated(records, partition=log.partition, leader_epoch=leader_epoch)
+        end = log.log_end_offset
+        if not batches:
+            return end, end - 1, 0
+        first, last = batches[0][1].base_offset, batches[-1][1].last_offset
+        if first < end:
+            raise UnexpectedOffset(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"Unexpected offset in append to {log.partition}. First offset {first} is less "
+                f"than the next offset {end}.",
+                first,
+                last,
+            )
+        now_ms = self._clock.now_ms()
+        run: list[BatchHeader] = []
+        start = stop = 0
+        for position, header in batches:
+            if log.should_roll(header, now_ms, ahead=stop - start):
+                self._write(records[start:stop], run)
+                if log.should_roll(header, now_ms):
+                    log.roll(header.base_offset)
+                run, start = [], position
+            run.append(header)
+            stop = position + header.size
+        self._write(records[start:stop], run)
+        return first, last, stop
+
+    def _write(self, records: memoryview, run: list[BatchHeader]) -> None:
+        """Write adjacent batches to the active segment, then account for each of them."""
+        if not run:
+            return
+        log, segment = self._log, self._segments.active
+        position = 0
+        markers = []
+        for header in run:
+            epoch = header.leader_epoch
+            if epoch >= 0 and (epoch != self._epochs.latest or self._epochs.unwritten):
+                log.assign_epoch(epoch, header.base_offset)
+            batch = records[position : position + header.size]
+            markers.append(read_end_marker(batch, header) if header.is_control else None)
+            position += header.size
+        if any(markers):
+            segment.txn_index.load()  # which may fail: better before anything is written
+        segment.append(records)
+        # Written: from here on the batches are in the log, whatever else may fail.
+        log.log_end_offset = run[-1].next_offset
+        self._segments.size += records.nbytes
+        failure: OSError | None = None
+        for header, marker in zip(run, markers, strict=True):
+            completed = self._producers.update(header, header.base_offset, marker)
+            try:
+                segment.note(
+                    header.size, header.base_offset, header.last_offset, header.max_timestamp
+                )
+                if completed is not None and completed.aborted:
+                    segment.txn_index.append(completed)
+                    log.wants_sync(segment.txn_index.path)
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    # --- truncating ---------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop every record at or above `offset`; says whether there was one."""
+        log = self._log
+        if offset >= log.log_end_offset:
+            # An epoch may have begun at the end without a record under it.
+            self._epochs.truncate_from_end(log.log_end_offset)
+            log.epochs_changed()
+            return False
+        logger.info("truncating %s from %d to %d", log.partition, log.log_end_offset, offset)
+        if offset < log.first_base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return True
+        log.discard(log.compaction.truncated_to(offset))
+        log.discard(self._segments.truncate_to(offset))
+        log.log_end_offset = offset
+        log.log_start_offset = min(log.log_start_offset, offset)
+        log.truncated(offset)
+        self._epochs.truncate_from_end(offset)
+        log.epochs_changed()
+        problems = reload_producers(
+            self._producers,
+            self._snapshots,
+            self._segments,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=offset,
+            now_ms=self._clock.now_ms(),
+            expiration_ms=self._expiration_ms,
+        )
+        for problem in problems:
+            logger.warning("%s; an older snapshot was used", problem)
+        return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop every record; the log goes on, empty, at `offset`."""
+        log = self._log
+        logger.info("%s begins anew at %d, it was at %d", log.partition, offset, log.log_end_offset)
+        # First: a start that finds records and no epochs takes these from the records.
+        self._epochs.clear()
+        log.epochs_changed()
+        log.discard(log.compaction.truncated_to(0))
+        log.discard(self._segments.remove(0, len(self._segments)))
+        self._segments.add(offset)
+        log.log_start_offset = log.log_end_offset = offset
+        log.truncated(offset)
+        log.recovery_point = offset
+        if log.high_watermark >= 0:
+            log.high_watermark = offset
+        self._snapshots.clear()
+        self._producers.reset(offset)

@@ -1,0 +1,61 @@
+"""A unit test opens no connection and starts no process.
+
+Python itself tells of both, whoever calls and in whichever thread (`sys.addaudithook`). To try to
+reach nobody counts, too: what is found at an address depends on the machine. Pairs of connected
+sockets are allowed, since every event loop has one. A test that needs more belongs to
+`tests/integration` or further out, see tests/README.md. That unit tests do not sleep is read in
+their source, by `tests/architecture/test_waiting.py`.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+PROCESSES = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+SOCKETS = frozenset({"socket.__new__", "socket.connect", "socket.bind", "socket.sendto"})
+LIBRARIES = ("/site-packages/", "/lib/python3", __file__)
+
+
+class Guard:
+    """Notes what the test that runs has done and may not do."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.active = False
+
+    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self.active:
+            return
+        if event in PROCESSES:
+            self._note(event)
+        elif event in SOCKETS:
+            family = arguments[1] if event == "socket.__new__" else arguments[0].family
+            if family != socket.AF_UNIX:
+                self._note(event)
+
+    def _note(self, event: str) -> None:
+        places = [
+            f"{frame.filename}:{frame.lineno}"
+            for frame in traceback.extract_stack()
+            if not any(library in frame.filename for library in LIBRARIES)
+        ]
+        self.notes.append(f"{event}, called from {' > '.join(places[-3:])}")
+
+
+GUARD = Guard()
+sys.addaudithook(GUARD.hear)
+
+
+@pytest.fixture(autouse=True)
+def nothing_but_this_process() -> Iterator[None]:
+    GUARD.notes, GUARD.active = [], True
+    yield
+    GUARD.active = False
+    if GUARD.notes:
+        pytest.fail("not in a unit test (see tests/README.md):\n" + "\n".join(GUARD.notes))

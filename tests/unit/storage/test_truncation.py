@@ -1,0 +1,158 @@
+"""Truncating the logs of a running broker: what a power cut finds, and what may be tried again."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ottla.config.topic import TopicConfig
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.storage.faults import OutOfDescriptors
+from ottla.storage.log import Log
+from ottla.testing.files import MemoryFileSystem
+from ottla.testing.logs import DATA_FOLDER, PARTITION, FolderBench
+
+TOPIC = TopicId(bytes(15) + b"\1")
+
+
+class Broker:
+    """A data folder that is opened again and again."""
+
+    bench: FolderBench
+    log: Log
+
+    async def start(self, config: TopicConfig) -> None:
+        fs = MemoryFileSystem()
+        fs.makedirs(DATA_FOLDER)
+        fs.sync_dir("/")
+        self.bench = FolderBench(config, fs=fs)
+        self.log = await self.bench.open(TOPIC)
+
+    async def fill(self, *, flush: bool = True) -> None:
+        for number in range(8):
+            self.bench.append(self.log, b"%d" % number + b"x" * 50)
+        if flush:
+            self.bench.flush(self.log)
+            await self.bench.directories.write_checkpoints()
+
+    async def lose_power(self) -> None:
+        """All that was not synced is gone."""
+        await self.bench.abandon()
+        lost = self.bench.fs.power_lost()
+        self.bench = FolderBench(self.bench.config, fs=lost, clock=self.bench.clock)
+        self.log = await self.bench.open(TOPIC)
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value.rstrip(b"x") for _, value in self.bench.contents(self.log)]
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = Broker()
+    await broker.start(TopicConfig(segment_bytes=300, retention_ms=-1))
+    yield broker
+    await broker.bench.abandon()
+
+
+async def test_what_was_truncated_does_not_come_back(broker: Broker) -> None:
+    await broker.fill()
+    await broker.bench.directories.truncate({PARTITION: 3})
+    assert broker.values == [b"0", b"1", b"2"]
+    assert not broker.log.has_unsynced_truncation
+    await broker.lose_power()
+    assert broker.values == [b"0", b"1", b"2"]
+
+
+async def test_a_torn_write_below_the_old_recovery_point_is_only_a_torn_write(
+    broker: Broker,
+) -> None:
+    await broker.fill()
+    await broker.bench.directories.truncate({PARTITION: 3})
+    for number in range(8):
+        broker.bench.append(broker.log, b"new %d" % number, epoch=1)
+    await broker.lose_power()  # of the new records, none was flushed
+    assert broker.log.log_end_offset == 3
+    assert broker.log.latest_epoch == 0
+
+
+async def test_a_log_that_begins_anew_below_its_start_keeps_what_it_gets(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await broker.fill()
+    broker.log.advance_start(7)
+    await broker.bench.directories.write_checkpoints()
+    await broker.bench.directories.truncate_fully_and_start_at(PARTITION, 2)
+    broker.bench.append(broker.log, b"new", epoch=1)
+    broker.bench.flush(broker.log)
+    caplog.set_level(logging.WARNING)
+    await broker.lose_power()
+    assert broker.bench.contents(broker.log) == [(2, b"new")]
+    assert "from outside" not in caplog.text
+
+
+async def test_the_cleaners_offset_goes_back_too(broker: Broker) -> None:
+    await broker.fill()
+    broker.log.compaction.cleaned_to = 6
+    await broker.bench.directories.write_checkpoints()
+    await broker.bench.directories.truncate({PARTITION: 3})
+    for number in range(8):
+        broker.bench.append(broker.log, b"new %d" % number, epoch=1)
+    broker.bench.flush(broker.log)
+    await broker.lose_power()
+    assert broker.log.compaction.cleaned_to == 3
+
+
+async def test_nothing_is_synced_when_nothing_goes(broker: Broker) -> None:
+    await broker.fill(flush=False)
+    broker.log.assign_epoch(4, 8)
+    before = len(broker.bench.fs.journal)
+    await broker.bench.directories.truncate({PARTITION: 8})
+    kinds = {each.kind for each in broker.bench.fs.journal[before:]}
+    assert not kinds & {"sync", "sync_dir"}
+    assert broker.log.latest_epoch == 0
+
+
+async def test_without_a_descriptor_it_may_be_tried_again(broker: Broker) -> None:
+    await broker.fill()
+    broker.bench.fs.fail(f"{DATA_FOLDER}/*checkpoint*", errno.EMFILE, operations={"open"}, times=1)
+    with pytest.raises(OutOfDescriptors):
+        await broker.bench.directories.truncate({PARTITION: 3})
+    assert broker.log.log_end_offset == 8
+    broker.bench.fs.fail("*/leader-epoch-checkpoint", errno.EMFILE, operations={"open"}, times=1)
+    broker.log.assign_epoch(1, 8)  # a small file that is to be opened for its sync
+    with pytest.raises(OutOfDescriptors):
+        await broker.bench.directories.truncate({PARTITION: 3})
+    assert broker.log.log_end_offset == 3
+    assert broker.log.has_unsynced_truncation
+    await broker.bench.directories.truncate({PARTITION: 3})
+    await broker.lose_power()
+    assert broker.log.log_end_offset == 3
+
+
+async def test_a_partition_that_is_not_here_is_unknown(broker: Broker) -> None:
+    await broker.fill()
+    with pytest.raises(KafkaError) as caught:
+        await broker.bench.directories.truncate({PARTITION: 3, TopicPartition("other", 0): 1})
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert broker.log.log_end_offset == 8
+
+
+async def test_aborted_transactions_of_a_segment_rolled_after_its_flush_survive(
+    broker: Broker,
+) -> None:
+    broker.bench.append(
+        broker.log, b"a", producer_id=9, producer_epoch=0, sequence=0, transactional=True
+    )
+    broker.bench.end_transaction(broker.log, 9, commit=False)
+    broker.bench.flush(broker.log)
+    broker.log.roll()
+    broker.bench.append(broker.log, b"b")
+    broker.bench.flush(broker.log)
+    await broker.bench.directories.write_checkpoints()
+    await broker.lose_power()
+    assert [txn.first_offset for txn in broker.log.aborted_transactions(0, 3)] == [0]
