@@ -471,6 +471,10 @@ async def test_tls_is_spoken_and_the_server_is_checked(tmp_path: Path):
         store = await ZooKeeperStore.open(address, read_access(file), connect_timeout=60.0)
         await store.commit(Create("a", b"1"))
         assert (await store.read("a")).entries["a"].value == b"1"
+        await store.commit(*(Create(f"many/{number}", b"x" * 50) for number in range(500)))
+        second = await ZooKeeperStore.open(address, read_access(file))
+        assert len((await second.read("many")).entries) == 500
+        await second.close()
         await store.close()
         stranger = Access(tls=Tls())  # whose authorities are the system's
         with pytest.raises(Unavailable, match="no ZooKeeper answers"):
