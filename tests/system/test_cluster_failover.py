@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import Counter
@@ -191,6 +192,28 @@ def test_the_metadata_store_goes_and_comes_back(cluster: Cluster) -> None:
     cluster.wait_until(lambda: cluster.controller is not None)
     after = [cluster.state("t", index).leader for index in range(PARTITIONS)]
     assert after == before
+    check(cluster, load)
+
+
+def test_a_broker_comes_back_with_an_empty_disk(cluster: Cluster) -> None:
+    load = Load(cluster.bootstrap)
+    load.wait_for_more()
+    leader = cluster.leader("t", 0)
+    leader.crash()
+    shutil.rmtree(leader.data_dir)
+    leader.start()
+    load.wait_for_more()
+    check(cluster, load)
+
+
+def test_a_broker_loses_power(cluster: Cluster) -> None:
+    load = Load(cluster.bootstrap)
+    for broker in cluster:
+        load.wait_for_more()
+        broker.crash(power_loss=True)
+        load.wait_for_more()
+        broker.start()
+        cluster.wait_in_sync("t")
     check(cluster, load)
 
 

@@ -93,6 +93,7 @@ class Broker:
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        boot: str | None = None,
         handlers: Iterable[Callable[..., Any]] = HANDLERS,
     ) -> None:
         # handed in
@@ -102,6 +103,7 @@ class Broker:
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
+        self._boot = boot_id() if boot is None else boot
         self._descriptors = divide_descriptors(file_limit(), MAX_OPEN_FILES)
         # known after start
         self.node_id = config.node_id
@@ -404,7 +406,7 @@ class Broker:
             rack=self._static.broker_rack,
             host=socket.gethostname(),
             directories=logs.directory_ids,
-            boot_id=boot_id(),
+            boot_id=self._boot,
             incarnation=self._new_member_id(),
             clean=logs.were_clean,
         )
