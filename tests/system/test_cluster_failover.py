@@ -217,6 +217,21 @@ def test_a_broker_loses_power(cluster: Cluster) -> None:
     check(cluster, load)
 
 
+def test_when_all_lose_power_the_longest_log_leads_and_that_is_reported(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    load = Load(cluster.bootstrap)
+    load.wait_for_more()
+    for broker in cluster:
+        broker.crash(power_loss=True)
+    for broker in cluster:
+        broker.start()
+    load.wait_for_more()  # with gaps: what nobody had synced is gone
+    load.stop()
+    cluster.wait_in_sync("t")
+    assert "unclean recovery" in caplog.text
+
+
 def test_below_the_minimum_in_sync_nothing_is_acknowledged(
     cluster: Cluster, wire: Callable[..., Any], batch: Callable[..., bytes]
 ) -> None:
