@@ -1,10 +1,13 @@
 """The metadata store on an ensemble of ZooKeeper.
 
 Reads come from a mirror that is brought up to date first (`follow.py`), so a read sees every commit
-that was finished when it began, on whatever client. Commits are one multi each, planned from the
-mirror (`mirror.py`) and never tried again after a lost connection: whether such a one happened is
-looked up among the changes after the next `sync`, by its id. Only when there is no connection for
-a session's length, or the changes say that it did not happen, the caller gets `Unavailable`.
+that was finished when it began, on whatever client, as far as ZooKeeper's `sync` promises that: a
+leader that was deposed and has not noticed yet answers it, too.
+
+Commits are one multi each, planned from the mirror (`mirror.py`) and never tried again after a lost
+connection: whether such a one happened is looked up among the changes after the next `sync`, by its
+id. Only when there is no connection for a session's length, or the changes do not show it, the
+caller gets `Unavailable`.
 
 While the connection is down, reads and commits wait: nothing is answered from the mirror that is
 not known to be current. A session is lost when ZooKeeper says so or when its key is gone, not when
