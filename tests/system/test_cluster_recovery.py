@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from ottla.controller.service import ConfigChange, ResourceKind
 from ottla.testing import Broker, Cluster, NewTopic
 
 Eventually = Callable[..., object]
@@ -65,3 +67,30 @@ def test_groups_go_on_after_their_coordinator_has_lost_its_registration(
         cluster.start_metadata()
         cluster.wait_until(lambda: partition.leading)  # the same broker, under the same epoch
         eventually(lambda: commit(cluster.bootstrap, 3))
+
+
+# ---------------------------------------------------------------------- leaders
+
+
+@pytest.mark.parametrize("of_the_topic", [True, False])
+def test_who_was_eligible_is_not_when_fewer_suffice_from_now_on(of_the_topic: bool) -> None:
+    with Cluster(3, {"min.insync.replicas": 2}, topics=[NewTopic("t", 1, 2)]) as cluster:
+        cluster.wait_in_sync("t")
+        first, second = cluster.state("t", 0).replicas
+        cluster[second].crash()
+        cluster.wait_until(lambda: cluster.state("t", 0).elr == (second,))
+        cluster.wait_until(lambda: cluster.controller is not None)
+        controller = cluster.controller
+        assert controller is not None
+        kind, name = (ResourceKind.TOPIC, "t") if of_the_topic else (ResourceKind.BROKER, "")
+        fewer = ConfigChange(kind, name, lambda config: {**config, "min.insync.replicas": "1"})
+        [outcome] = controller._call(controller._services().controller.alter_configs([fewer]))
+        assert outcome.error is None
+        produce(cluster.bootstrap, b"only the leader has it")
+        cluster[first].crash()
+        cluster[second].start()
+        cluster.wait_until(lambda: cluster.state("t", 0).isr == ())
+        assert cluster.state("t", 0).leader == -1
+        cluster[first].start()
+        cluster.wait_in_sync("t")
+        assert cluster.replica(second, "t", 0).log.log_end_offset == 1
