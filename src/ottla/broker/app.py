@@ -384,7 +384,7 @@ class Broker:
             self._clock,
             node_id=self.node_id,
             about=self._about(services.logs),
-            on_registered=services.replication.registered,
+            on_registered=self._on_registered,
         )
         stack.push_async_callback(lifecycle.stop)
         await lifecycle.start()
@@ -450,6 +450,10 @@ class Broker:
         return self._rng.randrange(1, 2**31)
 
     # ------------------------------------------------------------------ what changes
+
+    def _on_registered(self, epoch: int) -> None:
+        self.services.replication.registered(epoch)
+        self.services.groups.host.look()
 
     def _on_image(self, change: ImageChange) -> None:
         services = self.services
