@@ -94,6 +94,7 @@ class Broker:
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        boot: str | None = None,
         handlers: Iterable[Callable[..., Any]] = HANDLERS,
     ) -> None:
         # handed in
@@ -103,6 +104,7 @@ class Broker:
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
+        self._boot = boot_id() if boot is None else boot
         self._descriptors = divide_descriptors(file_limit(), MAX_OPEN_FILES)
         # known after start
         self.node_id = config.node_id
@@ -389,7 +391,7 @@ class Broker:
             self._clock,
             node_id=self.node_id,
             about=self._about(services.logs),
-            on_registered=services.replication.registered,
+            on_registered=self._on_registered,
         )
         stack.push_async_callback(lifecycle.stop)
         await lifecycle.start()
@@ -411,7 +413,7 @@ class Broker:
             rack=self._static.broker_rack,
             host=socket.gethostname(),
             directories=logs.directory_ids,
-            boot_id=boot_id(),
+            boot_id=self._boot,
             incarnation=self._new_member_id(),
             clean=logs.were_clean,
         )
@@ -455,6 +457,10 @@ class Broker:
         return self._rng.randrange(1, 2**31)
 
     # ------------------------------------------------------------------ what changes
+
+    def _on_registered(self, epoch: int) -> None:
+        self.services.replication.registered(epoch)
+        self.services.groups.host.look()
 
     def _on_image(self, change: ImageChange) -> None:
         services = self.services

@@ -266,10 +266,23 @@ class Registry:
             raise
 
     async def set_broker_config(
-        self, broker: str, config: Mapping[str, str], *, fence: Check | None = None
+        self,
+        broker: str,
+        config: Mapping[str, str],
+        *,
+        fence: Check | None = None,
+        forget_eligible: Iterable[str] = (),
     ) -> None:
-        """Replace the dynamic settings of a broker (an id in decimal), or of all (empty)."""
-        await self._replace_config(layout.broker_config_key(broker), config, fence)
+        """Replace the dynamic settings of a broker (an id in decimal), or of all (empty).
+
+        In the same commit the partitions of the topics in `forget_eligible` lose their eligible
+        replicas.
+        """
+        names = tuple(forget_eligible)
+        # Most of them before: one commit may not have room for all.
+        await self.change_partitions(self._forgetting_eligible(names), fence=fence)
+        key = layout.broker_config_key(broker)
+        await self._replace_config(key, config, fence, also=lambda: self._without_eligible(names))
 
     async def set_group_config(
         self, group: str, config: Mapping[str, str], *, fence: Check | None = None
@@ -278,15 +291,19 @@ class Registry:
         await self._replace_config(layout.group_config_key(group), config, fence)
 
     async def _replace_config(
-        self, key: str, config: Mapping[str, str], fence: Check | None
+        self,
+        key: str,
+        config: Mapping[str, str],
+        fence: Check | None,
+        also: Callable[[], list[Op]] = list,
     ) -> None:
         value = layout.encode_config(config)
 
         def ops() -> list[Op]:
             entry = self._entries.get(key)
             if config:
-                return [Create(key, value) if entry is None else Set(key, value, entry.version)]
-            return [] if entry is None else [Delete(key, entry.version)]
+                return [self.put(key, value), *also()]
+            return also() if entry is None else [Delete(key, entry.version), *also()]
 
         await self.change(ops, fence)
 
@@ -380,16 +397,46 @@ class Registry:
         await self.change(ops, fence)
 
     async def set_topic_config(
-        self, topic_id: TopicId, config: Mapping[str, str], *, fence: Check | None = None
+        self,
+        topic_id: TopicId,
+        config: Mapping[str, str],
+        *,
+        fence: Check | None = None,
+        forget_eligible: bool = False,
     ) -> None:
-        """Replace the settings of a topic. UNKNOWN_TOPIC_ID when it is gone."""
+        """Replace the settings of a topic. UNKNOWN_TOPIC_ID when it is gone.
+
+        With `forget_eligible` its partitions lose their eligible replicas in the same commit.
+        """
 
         def ops() -> list[Op]:
             topic = self._topic(topic_id)
             key = layout.topic_key(topic.name)
-            return [self.put(key, layout.encode_topic(topic_id, config))]
+            changed = self.put(key, layout.encode_topic(topic_id, config))
+            return [changed, *self._without_eligible((topic.name,) if forget_eligible else ())]
 
         await self.change(ops, fence)
+
+    def _forgetting_eligible(self, names: Iterable[str]) -> list[PartitionChange]:
+        return [
+            PartitionChange(topic.id, index, before, after)
+            for name in names
+            if (topic := self.image.topics.get(name)) is not None
+            for index, before in enumerate(topic.partitions)
+            if (after := before.forget_eligible()) is not before
+        ]
+
+    def _without_eligible(self, names: Iterable[str]) -> list[Op]:
+        """The states of these topics' partitions with nobody eligible but those in sync."""
+        by_key: dict[str, list[PartitionChange]] = {}
+        for change in self._forgetting_eligible(names):
+            key = layout.partitions_key(change.topic_id, change.partition // layout.CHUNK)
+            by_key.setdefault(key, []).append(change)
+        return [
+            self.put(key, layout.encode_partitions(states))
+            for key, changes in by_key.items()
+            if (states := self._with_changes(changes, {})) is not None
+        ]
 
     async def change_partitions(
         self,

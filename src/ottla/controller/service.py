@@ -44,6 +44,10 @@ from ottla.replication.isr import Rules
 
 logger = logging.getLogger(__name__)
 
+MIN_INSYNC = "min.insync.replicas"
+"""Who is eligible to lead was judged by it. Where fewer replicas suffice from now on, a leader goes
+on alone that others counted on to stand still: so with it the eligible are forgotten (KIP-966)."""
+
 
 class ResourceKind(Enum):
     """What can have dynamic settings."""
@@ -267,7 +271,12 @@ class Controller:
             config = change.edit(image.broker_configs.get(change.name, {}))
             _check_broker(change.name, image)
             if not validate_only:
-                await self._registry.set_broker_config(change.name, config, fence=fence)
+                await self._registry.set_broker_config(
+                    change.name,
+                    config,
+                    fence=fence,
+                    forget_eligible=_with_another_minimum(image, change.name, config),
+                )
             return
         if change.kind is ResourceKind.GROUP:
             config = change.edit(image.group_configs.get(change.name, {}))
@@ -281,7 +290,19 @@ class Controller:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{change.name}' does not exist."
             )
         if not validate_only:
-            await self._registry.set_topic_config(topic.id, config, fence=fence)
+            await self._registry.set_topic_config(
+                topic.id,
+                config,
+                fence=fence,
+                forget_eligible=config.get(MIN_INSYNC) != topic.config.get(MIN_INSYNC),
+            )
+
+
+def _with_another_minimum(image: ClusterImage, broker: str, config: Mapping[str, str]) -> list[str]:
+    """The topics for which these settings of the brokers mean another min.insync.replicas."""
+    if config.get(MIN_INSYNC) == image.broker_configs.get(broker, {}).get(MIN_INSYNC):
+        return []
+    return [topic.name for topic in image.topics.values() if MIN_INSYNC not in topic.config]
 
 
 def _check_broker(name: str, image: ClusterImage) -> None:

@@ -122,12 +122,21 @@ class Host:
 
     # ------------------------------------------------------------------ leadership
 
-    def apply(self, change: ImageChange) -> None:  # noqa: C901 - one branch for each: gone, new, replaced, offline
-        """Follow the cluster: load partitions that this broker leads now, unload the others."""
+    def apply(self, change: ImageChange) -> None:
+        """Follow the cluster; after the partitions have."""
         self.image = change.new
-        if self._closed or self.topic not in change.topics:
+        if self.topic in change.topics or self._node_id in change.brokers:
+            self.look()
+
+    def look(self) -> None:  # noqa: C901 - one branch for each: gone, new, replaced, offline
+        """Load partitions that this broker leads now, unload the others.
+
+        A broker leads only while it is registered and admitted: so there is something to look at
+        when that has changed, too, although no partition has.
+        """
+        if self._closed:
             return
-        topic = change.new.topics.get(self.topic)
+        topic = self.image.topics.get(self.topic)
         mine: dict[int, int] = {}
         if topic is not None:
             for index, state in enumerate(topic.partitions):
@@ -140,7 +149,8 @@ class Host:
             try:
                 partition = self.partitions.by_name(self.topic, index)
             except KafkaError as error:
-                logger.error("%s-%d cannot be coordinated: %s", self.topic, index, error)
+                if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER:  # the broker is not admitted
+                    logger.error("%s-%d cannot be coordinated: %s", self.topic, index, error)
                 self.unload(index)
                 continue
             slot = self._slots.get(index)

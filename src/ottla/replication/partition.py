@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
 from typing import Protocol
 
 from ottla.errors import ErrorCode, KafkaError
@@ -53,8 +54,11 @@ class ClusterView(Protocol):
         """Whether a broker is live under this epoch, so that it can be in sync."""
         ...
 
-    def propose_isr(self, partition: Partition, isr: tuple[int, ...]) -> None:
-        """Ask the store for another in-sync set; it answers with a new state."""
+    def propose_isr(
+        self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()
+    ) -> None:
+        """Ask the store for another in-sync set, without eligibility for those who have `lost`
+        records; it answers with a new state."""
         ...
 
 
@@ -138,6 +142,7 @@ class Partition:
             if state.partition_epoch > followers.state.partition_epoch:
                 followers.confirmed(state, cluster.now_ms())
                 self._advance()
+            self._review_eligible()
             return
         self.in_sync = InSyncReplicas(
             cluster.node_id,
@@ -147,6 +152,7 @@ class Partition:
             cluster.now_ms(),
         )
         self._advance()
+        self._review_eligible()
 
     def follow(self, state: PartitionState) -> None:
         """Be a follower under `state`: whoever waits here for a leader is told."""
@@ -250,6 +256,8 @@ class Partition:
                 cluster.propose_isr(self, in_sync.with_((broker,)))
         elif offset < self.high_watermark:
             self.shrink_isr()
+        if in_sync.state.elr:
+            self._review_eligible()
         if moved:
             self._advance()
 
@@ -262,7 +270,18 @@ class Partition:
             self.high_watermark, self.log.log_end_offset, cluster.now_ms(), cluster.max_lag_ms
         )
         if removed:
-            cluster.propose_isr(self, in_sync.without(removed))
+            lost = in_sync.lacking(self.high_watermark)
+            cluster.propose_isr(self, in_sync.without(removed), lost)
+
+    def _review_eligible(self) -> None:
+        """Ask for fewer eligible replicas: none where enough are in sync, by a minimum that may
+        have become smaller, and nobody who lacks what it once had."""
+        in_sync, cluster = self.in_sync, self._cluster
+        if in_sync is None or cluster is None or not in_sync.state.elr:
+            return
+        lost = in_sync.lacking(self.high_watermark)
+        if in_sync.enough or lost:
+            cluster.propose_isr(self, in_sync.without(lost), lost)
 
     def _advance(self) -> None:
         """Move the high watermark as far as the in-sync replicas are; tell those who wait."""
