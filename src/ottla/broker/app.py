@@ -254,7 +254,7 @@ class Broker:
         if store is None and self._static.zookeeper_connect is not None:
             from ottla.broker.zookeeper_store import open_zookeeper
 
-            store = await open_zookeeper(self._static, _cluster_id_of(logs))
+            store = await open_zookeeper(self._static, self._fs, logs, _cluster_id_of(logs))
             stack.push_async_callback(store.close)
         if store is None:
             own = OwnStore(self._fs, logs)

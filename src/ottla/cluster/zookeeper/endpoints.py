@@ -13,7 +13,6 @@ from ottla.cluster.zookeeper.connection import Broken, Connection, Denied, NoNod
 from ottla.cluster.zookeeper.nodes import decode_data
 from ottla.model.broker import Broker
 
-REGISTRATIONS = layout.broker_key(0).rpartition("/")[0]
 SESSION_SECONDS = 10.0
 
 
@@ -58,12 +57,12 @@ async def live_brokers(
 
 async def _read(connection: Connection) -> list[Broker]:
     try:
-        names = await connection.children(REGISTRATIONS)
+        names = await connection.children(layout.REGISTRATIONS)
     except NoNode:
         return []
     found = []
     for name in sorted(names, key=lambda name: (len(name), name)):
-        key = f"{REGISTRATIONS}/{name}"
+        key = f"{layout.REGISTRATIONS}/{name}"
         try:
             data, _ = await connection.get(key)
         except NoNode:
