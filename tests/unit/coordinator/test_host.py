@@ -508,7 +508,7 @@ async def test_a_new_epoch_of_the_same_leader_loads_anew(bench: Bench) -> None:
     bench.run(write(b"a", b"ours"))
     bench.slate().content[b"c"] = b"in memory only"
     meanwhile = build_batch([(1, b"b", b"theirs", ())], base_offset=1, leader_epoch=4)
-    bench.partitions[0].log.append_replicated(memoryview(bytearray(meanwhile)))
+    bench.partitions[0].log.append_replicated(memoryview(bytearray(meanwhile)), leader_epoch=4)
     bench.lead(1, 1, epoch=5)
     assert refused(lambda: bench.run(write(b"c"))) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await bench.host.wait_loaded()
