@@ -94,3 +94,14 @@ def test_who_was_eligible_is_not_when_fewer_suffice_from_now_on(of_the_topic: bo
         cluster[first].start()
         cluster.wait_in_sync("t")
         assert cluster.replica(second, "t", 0).log.log_end_offset == 1
+
+
+# ---------------------------------------------------------------------- followers
+
+
+def test_a_leader_without_room_for_fetch_sessions_is_followed() -> None:
+    settings = {"max.incremental.fetch.session.cache.slots": 0}
+    with Cluster(3, settings, topics=[NewTopic("t", 6, 3)]) as cluster:
+        cluster.wait_in_sync("t")
+        for partition in (*range(6), *range(6)):
+            produce(cluster.bootstrap, b"x", partition=partition)

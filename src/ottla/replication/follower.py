@@ -66,6 +66,11 @@ class Unreachable(Exception):
 class LeaderEndpoint(Protocol):
     """The leader, as a follower needs it."""
 
+    @property
+    def remembers(self) -> bool:
+        """Whether the leader knows what it was asked last: else the next fetch has to name it."""
+        ...
+
     async def fetch(
         self, wanted: Collection[Wanted], forgotten: Collection[Partition]
     ) -> list[Fetched]:
@@ -165,6 +170,9 @@ class Fetcher:
     async def _round(self) -> None:  # noqa: C901 - one request, from what is wanted to what is done
         loop = asyncio.get_running_loop()
         now = loop.time()
+        if not self._endpoint.remembers:
+            self._asked.clear()
+            self._forgotten.clear()
         wanted = []
         for tp, partition in self._partitions.items():
             if self._resting and self._resting.get(tp, 0.0) > now:
