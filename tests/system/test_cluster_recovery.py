@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from ottla.controller.service import ConfigChange, ResourceKind
 from ottla.testing import Broker, Cluster, NewTopic
@@ -105,3 +106,29 @@ def test_a_leader_without_room_for_fetch_sessions_is_followed() -> None:
         cluster.wait_in_sync("t")
         for partition in (*range(6), *range(6)):
             produce(cluster.bootstrap, b"x", partition=partition)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_follower_catches_up_with_a_log_that_starts_behind_its_end(together: bool) -> None:
+    with Cluster(3, topics=[NewTopic("t", 1, 3)]) as cluster:
+        cluster.wait_in_sync("t")
+        leader, behind, _ = cluster.state("t", 0).replicas
+        cluster[behind].crash()
+        values = [str(number).encode() for number in range(10)]
+        for batch in [values] if together else [[value] for value in values]:
+            produce(cluster.bootstrap, *batch)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        [done] = admin.delete_records([TopicPartition("t", 0, 5)]).values()
+        assert done.result(10).low_watermark == 5
+        cluster[behind].start()
+        cluster.wait_in_sync("t")
+        replica = cluster.replica(behind, "t", 0)
+        cluster.wait_until(lambda: replica.high_watermark == 10)
+        assert replica.log.log_start_offset == 5
+        cluster[leader].crash()
+        cluster.wait_until(lambda: cluster.state("t", 0).leader == behind)
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", **QUIET})
+        consumer.assign([TopicPartition("t", 0, 5)])
+        found = [message.value() for message in consumer.consume(5, 20)]
+        consumer.close()
+        assert found == values[5:]

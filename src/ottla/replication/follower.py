@@ -190,6 +190,7 @@ class Fetcher:
         forgotten, self._forgotten = self._forgotten, {}
         answers = await self._endpoint.fetch(wanted, forgotten.values())
         cuts: dict[Partition, Cut] = {}
+        begun_before: list[Fetched] = []
         for answer in answers:
             if not self._is_current(answer.partition):
                 continue
@@ -202,17 +203,26 @@ class Fetcher:
             else:
                 if cut is not None:
                     cuts[answer.partition] = cut
+                    if len(answer.records):
+                        begun_before.append(answer)
         await self._make(cuts)
+        for answer in begun_before:
+            self._take_from(answer, cuts[answer.partition].offset)
 
     def _is_current(self, partition: Partition) -> bool:
         """Whether the partition is still followed here, as it was when the leader was asked."""
         asked = self._asked.get(partition.id)
         return (
             asked is not None
-            and self._partitions.get(partition.id) is partition
+            and self._is_followed(partition, asked)
+            and asked.offset == partition.log.log_end_offset
+        )
+
+    def _is_followed(self, partition: Partition, asked: Wanted) -> bool:
+        return (
+            self._partitions.get(partition.id) is partition
             and not partition.leading
             and asked.leader_epoch == partition.leader_epoch
-            and asked.offset == partition.log.log_end_offset
         )
 
     async def _make(self, cuts: dict[Partition, Cut]) -> None:
@@ -252,10 +262,23 @@ class Fetcher:
                 log = partition.log
                 if log.log_start_offset != log.log_end_offset:
                     raise
-                # The leader's first offset lies inside of a batch, which was sent whole.
+                # The leader's first offset lies inside of a batch, which was sent whole. The log
+                # begins with that batch, then, and takes this answer (`_take_from`): the leader
+                # would not give it to who asks for its first record.
                 return Cut(partition.id, error.first_offset, fully=True)
             self._resting.pop(partition.id, None)
         return None
+
+    def _take_from(self, answer: Fetched, offset: int) -> None:
+        """Append to a log that was made to begin where the answer does."""
+        partition, asked = answer.partition, self._asked.get(answer.partition.id)
+        log = partition.log
+        if asked is None or not self._is_followed(partition, asked) or log.log_end_offset != offset:
+            return
+        try:
+            partition.append_replicated(answer.records, answer.high_watermark, answer.log_start)
+        except KafkaError as error:
+            self._rest(partition, f"{error.code.name}: {error.message or error.code.text}")
 
     async def _meet(self, partition: Partition) -> Cut | None:
         """The leader's log does not reach to the end of this one, or starts behind it."""
