@@ -8,6 +8,9 @@ Each request names the epoch of the last record of a log. Where the leader has a
 says up to where that epoch reached in its own, and the follower drops what is beyond (KIP-595);
 then it asks again, until both agree.
 
+A truncation that has begun is carried through, whoever leads meanwhile; another leader is asked
+when it is over.
+
 A leader that does not answer is tried again after a pause. What the image says meanwhile comes
 before: a partition whose leader has moved leaves this fetcher.
 """
@@ -175,6 +178,8 @@ class Fetcher:
             self._forgotten.clear()
         wanted = []
         for tp, partition in self._partitions.items():
+            if partition.truncating:  # for the leader before this one
+                self._resting[tp] = now + FIRST_PAUSE
             if self._resting and self._resting.get(tp, 0.0) > now:
                 if self._asked.pop(tp, None) is not None:
                     self._forgotten[tp] = partition
@@ -222,6 +227,7 @@ class Fetcher:
         return (
             self._partitions.get(partition.id) is partition
             and not partition.leading
+            and not partition.truncating
             and asked.leader_epoch == partition.leader_epoch
         )
 

@@ -62,10 +62,10 @@ class Partition:
     """One partition on one of the brokers that hold it: as its leader, or as a follower."""
 
     __slots__ = (
-        "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail", "_truncating",
-        "_waiting", "_waiting_here",
+        "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail", "_waiting",
+        "_waiting_here",
         "appended", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log", "readable",
-        "state", "topic_id", "written",
+        "state", "topic_id", "truncating", "written",
     )  # fmt: skip
 
     def __init__(
@@ -91,7 +91,7 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.leading = cluster is None
         self.in_sync: InSyncReplicas | None = None  # of a leader that has followers
-        self._truncating = False
+        self.truncating = False  # nothing is appended, and nobody leads, before that is done
         self._elected: tuple[PartitionState, Rules | None] | None = None  # while it is truncated
         # changes with every append
         self._flushing = False
@@ -118,7 +118,7 @@ class Partition:
         A new epoch begins at the log's end, so that followers, who ask for theirs, are told where
         to truncate to.
         """
-        if self._truncating:
+        if self.truncating:
             self._elected = (state, rules)
             return
         stays = self.leading and state.leader_epoch == self.leader_epoch
@@ -314,10 +314,10 @@ class Partition:
     def begin_truncation(self) -> None:
         """The log is about to be cut, which takes a while: nothing is appended meanwhile, and who
         is elected meanwhile leads when it is done."""
-        self._truncating = True
+        self.truncating = True
 
     def end_truncation(self) -> None:
-        self._truncating = False
+        self.truncating = False
         end = self.written = self.log.log_end_offset
         if self.high_watermark > end:
             self.high_watermark = self.log.high_watermark = end
