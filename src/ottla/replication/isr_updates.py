@@ -149,6 +149,7 @@ def _forget(partition: Partition, change: PartitionChange) -> None:
     in_sync = partition.in_sync
     if in_sync is not None and in_sync.in_flight and in_sync.state == change.before:
         in_sync.refused()
+        partition.recount()
 
 
 def _report(partition: Partition, change: PartitionChange) -> None:

@@ -137,7 +137,7 @@ class Partition:
                 followers.rules = rules
             if state.partition_epoch > followers.state.partition_epoch:
                 followers.confirmed(state, cluster.now_ms())
-                self._advance()
+            self._advance()
             return
         self.in_sync = InSyncReplicas(
             cluster.node_id,
@@ -263,6 +263,11 @@ class Partition:
         )
         if removed:
             cluster.propose_isr(self, in_sync.without(removed))
+
+    def recount(self) -> None:
+        """Somebody may not count any more who was about to join: see how far the others are."""
+        if self.in_sync is not None:
+            self._advance()
 
     def _advance(self) -> None:
         """Move the high watermark as far as the in-sync replicas are; tell those who wait."""
