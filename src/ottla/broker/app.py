@@ -30,6 +30,7 @@ from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.loaded_logs import log_progress, needing_new_epochs, set_aside_strays
 from ottla.broker.metering import measure
+from ottla.broker.offline_partitions import OfflinePartitions
 from ottla.broker.own_store import OwnStore
 from ottla.broker.running_config import (
     RunningConfig,
@@ -119,6 +120,7 @@ class Broker:
         self._store: MetadataStore
         self._lifecycle: Lifecycle
         self._detector: FailureDetector
+        self._offline: OfflinePartitions
         # while it runs
         self._running = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
@@ -166,6 +168,7 @@ class Broker:
         self._listeners.close()
         await self._lifecycle.abandon()
         await self._detector.stop()
+        await self._offline.stop()
         services = self.services
         await services.replication.stop()
         services.controller_link.close()
@@ -369,6 +372,15 @@ class Broker:
         services.groups.apply(everything)
         services.replication.start(services.replicas)
         stack.push_async_callback(services.replication.stop)
+        self._offline = offline = OfflinePartitions(
+            services.registry,
+            self.node_id,
+            offline=lambda: services.logs.offline_partitions,
+            rules_of=self._config.rules_of,
+            broker_epoch=lambda: services.replication.broker_epoch,
+            tasks=self._tasks,
+        )
+        stack.push_async_callback(offline.stop)
         stack.callback(services.controller_link.close)
         stack.push_async_callback(services.groups.close)
         services.registry.subscribe(self._on_image)
@@ -474,6 +486,7 @@ class Broker:
             services.replicas.apply(change)
         services.logs.cleaner.look_soon()
         services.groups.apply(change)
+        self._offline.look()
 
     def _folder_offline(self, folder: str, lost: tuple[TopicPartition, ...]) -> None:
         services = self._services
@@ -481,6 +494,7 @@ class Broker:
             return  # not yet served: the step that needs the folder says what is wrong with it
         services.replicas.take_offline(lost)
         services.groups.lose(lost)
+        self._offline.look()
         if not services.logs.folders:
             self._fail(
                 "no data folder is left: " + "; ".join(services.logs.offline_folders.values())

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 SHORTAGE_SECONDS = 0.5  # to wait for a free descriptor
 LONG_LOAD_SECONDS = 1.0
+TRUNCATION_PAUSE = 0.01
 
 
 class Partitions(Protocol):
@@ -230,6 +231,8 @@ class Slot:
     async def _load(self) -> None:
         started = self._host.clock.monotonic()
         try:
+            while self.partition.truncating:  # elected meanwhile: what goes now never counted
+                await asyncio.sleep(TRUNCATION_PAUSE)
             count = await replay_log(
                 self.partition.log,
                 self.shard,

@@ -8,6 +8,9 @@ Each request names the epoch of the last record of a log. Where the leader has a
 says up to where that epoch reached in its own, and the follower drops what is beyond (KIP-595);
 then it asks again, until both agree.
 
+A truncation that has begun is carried through, whoever leads meanwhile; another leader is asked
+when it is over.
+
 A leader that does not answer is tried again after a pause. What the image says meanwhile comes
 before: a partition whose leader has moved leaves this fetcher.
 """
@@ -65,6 +68,11 @@ class Unreachable(Exception):
 
 class LeaderEndpoint(Protocol):
     """The leader, as a follower needs it."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the leader knows what it was asked last: else the next fetch has to name it."""
+        ...
 
     async def fetch(
         self, wanted: Collection[Wanted], forgotten: Collection[Partition]
@@ -162,9 +170,12 @@ class Fetcher:
         self._forgotten.clear()
         self._endpoint.reset()
 
-    async def _round(self) -> None:  # noqa: C901 - one request, from what is wanted to what is done
+    async def _round(self) -> None:  # noqa: C901, PLR0912 - one request, from what is wanted to what is done
         loop = asyncio.get_running_loop()
         now = loop.time()
+        if not self._endpoint.remembers:
+            self._asked.clear()
+            self._forgotten.clear()
         wanted = []
         for tp, partition in self._partitions.items():
             if partition.truncating:
@@ -186,6 +197,7 @@ class Fetcher:
         forgotten, self._forgotten = self._forgotten, {}
         answers = await self._endpoint.fetch(wanted, forgotten.values())
         cuts: dict[Partition, Cut] = {}
+        begun_before: list[Fetched] = []
         for answer in answers:
             if not self._is_current(answer.partition):
                 continue
@@ -198,18 +210,27 @@ class Fetcher:
             else:
                 if cut is not None:
                     cuts[answer.partition] = cut
+                    if len(answer.records):
+                        begun_before.append(answer)
         await self._make(cuts)
+        for answer in begun_before:
+            self._take_from(answer, cuts[answer.partition].offset)
 
     def _is_current(self, partition: Partition) -> bool:
         """Whether the partition is still followed here, as it was when the leader was asked."""
         asked = self._asked.get(partition.id)
         return (
             asked is not None
-            and self._partitions.get(partition.id) is partition
+            and self._is_followed(partition, asked)
+            and asked.offset == partition.log.log_end_offset
+        )
+
+    def _is_followed(self, partition: Partition, asked: Wanted) -> bool:
+        return (
+            self._partitions.get(partition.id) is partition
             and not partition.leading
             and not partition.truncating
             and asked.leader_epoch == partition.leader_epoch
-            and asked.offset == partition.log.log_end_offset
         )
 
     async def _make(self, cuts: dict[Partition, Cut]) -> None:
@@ -249,10 +270,23 @@ class Fetcher:
                 log = partition.log
                 if log.log_start_offset != log.log_end_offset:
                     raise
-                # The leader's first offset lies inside of a batch, which was sent whole.
+                # The leader's first offset lies inside of a batch, which was sent whole. The log
+                # begins with that batch, then, and takes this answer (`_take_from`): the leader
+                # would not give it to who asks for its first record.
                 return Cut(partition.id, error.first_offset, fully=True)
             self._resting.pop(partition.id, None)
         return None
+
+    def _take_from(self, answer: Fetched, offset: int) -> None:
+        """Append to a log that was made to begin where the answer does."""
+        partition, asked = answer.partition, self._asked.get(answer.partition.id)
+        log = partition.log
+        if asked is None or not self._is_followed(partition, asked) or log.log_end_offset != offset:
+            return
+        try:
+            partition.append_replicated(answer.records, answer.high_watermark, answer.log_start)
+        except KafkaError as error:
+            self._rest(partition, f"{error.code.name}: {error.message or error.code.text}")
 
     async def _meet(self, partition: Partition) -> Cut | None:
         """The leader's log does not reach to the end of this one, or starts behind it."""

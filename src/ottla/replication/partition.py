@@ -95,7 +95,7 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.leading = cluster is None
         self.in_sync: InSyncReplicas | None = None  # of a leader that has followers
-        self.truncating = False
+        self.truncating = False  # nothing is appended, and nobody leads, before that is done
         self._elected: tuple[PartitionState, Rules | None] | None = None  # while it is truncated
         # changes with every append
         self._flushing = False
@@ -143,7 +143,7 @@ class Partition:
                 followers.rules = rules
             if state.partition_epoch > followers.state.partition_epoch:
                 followers.confirmed(state, cluster.now_ms())
-                self._advance()
+            self._advance()
             self._review_eligible()
             return
         self.in_sync = InSyncReplicas(
@@ -287,6 +287,11 @@ class Partition:
         lost = in_sync.lacking(self.high_watermark)
         if in_sync.enough or lost:
             cluster.propose_isr(self, in_sync.without(lost), lost)
+
+    def recount(self) -> None:
+        """Somebody may not count any more who was about to join: see how far the others are."""
+        if self.in_sync is not None:
+            self._advance()
 
     def _advance(self) -> None:
         """Move the high watermark as far as the in-sync replicas are; tell those who wait."""

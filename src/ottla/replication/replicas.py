@@ -165,6 +165,10 @@ class Replicas:
                 self._remove(before)
             if after is not None:
                 self._update(after, 0 if before is None else len(before.partitions))
+        if change.brokers and self._cluster is not None:
+            # Whoever was waited for, because it had caught up, may have died.
+            for partition in self.led():
+                partition.recount()
         self._following = True
 
     def take_note_of_admission(self) -> None:

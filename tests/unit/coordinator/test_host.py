@@ -515,6 +515,26 @@ async def test_a_new_epoch_of_the_same_leader_loads_anew(bench: Bench) -> None:
     assert bench.slate().content == {b"a": b"ours", b"b": b"theirs"}
 
 
+async def test_a_log_is_loaded_when_its_truncation_is_over(bench: Bench) -> None:
+    """Who is elected while it still truncates, as a follower, leads when that is done."""
+    await bench.ready()
+    bench.run(write(b"a", b"stays"))
+    bench.run(write(b"b", b"goes"))
+    partition = bench.partitions[0]
+    bench.lead(2, 1, epoch=1)
+    partition.follow(PartitionState(2, 1, 1, (2,), (2,)))
+    partition.begin_truncation()
+    bench.lead(1, 1, epoch=2)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bench.slate().content == {}
+    partition.log.truncate_to(1)
+    partition.end_truncation()
+    await bench.host.wait_loaded()
+    assert bench.slate().content == {b"a": b"stays"}
+    assert bench.run(write(b"c")) == "done"
+
+
 async def test_whoever_waits_when_the_epoch_changes_asks_again(slow: Bench) -> None:
     await slow.ready()
     parked = Parked()

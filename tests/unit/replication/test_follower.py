@@ -79,6 +79,8 @@ class Request:
 class ScriptedLeader:
     """Holds every request until the test answers it."""
 
+    remembers = True
+
     def __init__(self) -> None:
         self.requests: asyncio.Queue[Request] = asyncio.Queue()
         self.ends: dict[int, int] = {}  # of its log: EARLIEST, LATEST
