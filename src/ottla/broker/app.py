@@ -7,9 +7,10 @@ another node) is found before anything is served, and becomes `StartFailed` with
 A start goes through named steps, each of which is given what earlier ones have made. What a step
 has begun is ended in the opposite order, both when the broker stops and when a later step fails.
 
-The metadata store is the broker's own, in its data folders, unless one is handed in: a handle of a
-store that several brokers of this process share (`cluster.handle`), or a client of one that is
-elsewhere. Either way the broker closes it when it stops.
+The metadata store is in ZooKeeper where the settings name one, else the broker's own, in its data
+folders, unless one is handed in: a handle of a store that several brokers of this process share
+(`cluster.handle`), or a client of one that is elsewhere. Either way the broker closes it when it
+stops.
 """
 
 from __future__ import annotations
@@ -248,6 +249,11 @@ class Broker:
         """The cluster's metadata, read; the folders are those of this node and cluster."""
         own = None
         store = self._given_store
+        if store is None and self._static.zookeeper_connect is not None:
+            from ottla.broker.zookeeper_store import open_zookeeper
+
+            store = await open_zookeeper(self._static, _cluster_id_of(logs))
+            stack.push_async_callback(store.close)
         if store is None:
             own = OwnStore(self._fs, logs)
             store = await own.open()
@@ -310,6 +316,7 @@ class Broker:
             rng=self._rng,
             rules_of=config.rules_of,
             ask_log_ends=LogEnds(peers).ask,
+            session_seconds=self._static.zookeeper_session_timeout_ms / 1000,
         )
         link = ControllerLink(controller, registry, peers)
         logs.positions = groups = self._build_groups(workers, replicas, config)

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 EXIT_FAILED = 1
 _LAST_PORT = 65_535
 _COLOURS = (36, 33, 35, 32, 34, 31)  # cyan, yellow, magenta, green, blue, red
+_ONLY_IN_A_FILE = ("zookeeper.digest.password", "zookeeper.ssl.keystore.password")
 
 
 @click.group(cls=Noun)
@@ -180,6 +181,11 @@ def flag_settings(
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:
             raise click.UsageError(f"--set {text!r}: expected KEY=VALUE")
+        if name in _ONLY_IN_A_FILE:
+            raise click.UsageError(
+                f"--set {name}: everybody on this machine can read a command line; put it into a "
+                "file, and name that with --config"
+            )
         yield Given(name, value, f"--set {name}")
 
 
@@ -216,6 +222,11 @@ def run_processes(loaded: Loaded, told: Told, count: int, started: float) -> int
     """Several brokers under a supervisor; returns the exit code."""
     from ottla.cli.processes import make_plan, run
 
+    if loaded.config.zookeeper_connect is not None:
+        raise click.UsageError(
+            "--processes keeps the metadata of its brokers itself: leave out zookeeper.connect, or "
+            "start each broker that is to share that ZooKeeper by itself, without --processes"
+        )
     plan = make_plan(loaded, told, count)
     say_what_was_read(loaded)
     say_how_records_are_walked()

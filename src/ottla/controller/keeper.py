@@ -38,10 +38,15 @@ class ClusterKeeper:
     """The controller's standing work."""
 
     def __init__(
-        self, registry: Registry, rules_of: Callable[[Topic], Rules], ask: AskLogEnds
+        self,
+        registry: Registry,
+        rules_of: Callable[[Topic], Rules],
+        ask: AskLogEnds,
+        session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
         self._ask = ask
+        self._session_seconds = session_seconds
         self._members = Membership(registry)
         self._rules_of = rules_of
         # Until then brokers that are missing may come back: see above. By the loop's clock.
@@ -54,7 +59,7 @@ class ClusterKeeper:
 
     def session_began(self) -> None:
         """This broker's session is new: for as long as one lasts, others may not be back yet."""
-        self.patient_until = asyncio.get_running_loop().time() + SESSION_SECONDS
+        self.patient_until = asyncio.get_running_loop().time() + self._session_seconds
 
     async def keep(self, term: Term, busy: asyncio.Lock) -> None:
         """Carry out what is to be done, until the term is lost or the store closed."""

@@ -119,3 +119,10 @@ def test_any_other_number_of_processes_is_refused(ottla: Run, text: str) -> None
     result = ottla("server", "start", "--processes", text)
     assert result.exit_code == 2
     assert f"{text!r} is neither a number from 1 to 256 nor auto" in result.stderr
+
+
+def test_a_zookeeper_is_not_for_processes_that_share_metadata_of_their_own(ottla: Run) -> None:
+    flags = ("--processes", "2", "--set", "zookeeper.connect=127.0.0.1:2181")
+    result = ottla("server", "start", *flags)
+    assert result.exit_code == 2
+    assert "--processes keeps the metadata of its brokers itself" in result.stderr
