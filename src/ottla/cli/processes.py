@@ -153,7 +153,8 @@ async def _run(plan: Plan, banner: Callable[[float], str], quiet: bool, started:
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, on_signal)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            loop.add_signal_handler(number, on_signal)
     stopping = asyncio.ensure_future(stop.wait())
     starting = asyncio.ensure_future(supervisor.start())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -36,7 +36,10 @@ def hold(path: str) -> int:
 
 
 def holder(path: str) -> int | None:
-    """The process that holds the file; None when nobody does. Never this process itself."""
+    """The process that holds the file; None when nobody does.
+
+    Not to be asked by the holder itself: to close any descriptor of the file ends its lock.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
