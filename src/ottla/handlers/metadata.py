@@ -328,7 +328,7 @@ def _described(
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
                 eligible_leader_replicas=list(state.elr),
-                last_known_elr=[],
+                last_known_elr=list(state.last_known_elr),
                 offline_replicas=offline,
             )
         )

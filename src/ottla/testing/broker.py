@@ -374,7 +374,8 @@ class Broker:
                 topic.name,
                 DEFAULT if topic.partitions is None else topic.partitions,
                 DEFAULT if topic.replication is None else topic.replication,
-                config=dict(topic.config),
+                list(enumerate(topic.assignment or ())),
+                dict(topic.config),
             )
             for topic in wanted
         ]
