@@ -30,6 +30,7 @@ from ottla.protocol.messages.offsets import (
     ListOffsetsTopic,
 )
 from ottla.protocol.messages.topics import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -97,7 +98,10 @@ class ControllerLink:
                     name=topic.name,
                     num_partitions=topic.partitions,
                     replication_factor=topic.replication_factor,
-                    assignments=[],
+                    assignments=[
+                        CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                        for index, brokers in topic.assignments
+                    ],
                     configs=[
                         CreatableTopicConfig(name=name, value=value)
                         for name, value in topic.config.items()

@@ -14,10 +14,13 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
            A follower (a replica id) reads up to the log's end, and tells by the offset what it has;
            a consumer of version 11 or later may also read from a follower (KIP-392).
+           The leader epoch that a client knows is judged before anything else, by followers too.
+           From version 16 on NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH come with the leader,
+           and its address.
 Odd        The last batch may be cut off by the limit, as in Kafka; every client copes.
            An offset beyond the high watermark but not beyond the log's end is no error.
 Not done   Tiered offsets.
-See        KIP-74, KIP-98, KIP-227, KIP-320, KIP-392, KIP-516, KIP-595, KIP-1166
+See        KIP-74, KIP-98, KIP-227, KIP-320, KIP-392, KIP-516, KIP-595, KIP-951, KIP-1166
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.leaders import LeaderHints
 from ottla.dispatch.table import handles
 from ottla.dispatch.turns import TURN, InTurns
 from ottla.errors import ErrorCode, KafkaError
@@ -43,6 +47,8 @@ from ottla.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from ottla.replication.fetch_sessions import (
@@ -59,8 +65,12 @@ from ottla.runtime.waiters import Deferred, Signal, Waiter
 
 BY_ID = 13
 KNOWS_RACKS = 11
+KNOWS_LEADERS = 16
 READ_COMMITTED = 1
 WARM_UPS = 3
+
+# The client has to go to another broker, or to this one under another epoch.
+LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 # So many partitions are looked at in turns with other requests.
 MANY = 1000
@@ -100,6 +110,19 @@ class Reader(NamedTuple):
             return replicas.replica_by_name(name, index)  # type: ignore[arg-type]
         return replicas.replica_by_id(name, index)  # type: ignore[arg-type]
 
+    def refusal(self, error: KafkaError, key: Key, epoch: int, services: Services) -> ErrorCode:
+        """What to answer: a follower too can tell that the client knows another leader's epoch."""
+        if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and epoch != NO_LEADER_EPOCH:
+            name, index = key
+            try:
+                if isinstance(name, str):
+                    services.replicas.replica_by_name(name, index).check_epoch(epoch)
+                else:
+                    services.replicas.replica_by_id(name, index).check_epoch(epoch)
+            except KafkaError as judged:
+                return judged.code
+        return error.code
+
     def upper(self, partition: Partition) -> int:
         """Up to where it may read."""
         if self.follows:
@@ -120,6 +143,8 @@ class Plan:
     reader: Reader
     min_bytes: int
     max_bytes: int
+    listener: str | None = None  # of a client that wants to be told who leads elsewhere
+    hints: LeaderHints | None = None  # what it is told
     session: Session | None = None
     incremental: bool = False
 
@@ -250,6 +275,8 @@ def _plan(
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,
     )
+    if request.api_version >= KNOWS_LEADERS:
+        plan.listener = request.listener
     now = services.clock.monotonic()
     sessions = services.fetch_sessions
     if body.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -356,15 +383,22 @@ def _read_some(
             continue
         except KafkaError as error:
             reading.at_once = True
+            code = reader.refusal(error, key, wanted.leader_epoch, services)
             part = PartitionData(
                 partition_index=key[1],
-                error_code=error.code,
+                error_code=code,
                 high_watermark=-1,
                 last_stable_offset=-1,
                 log_start_offset=-1,
                 aborted_transactions=None,
                 records=b"",
             )
+            if code in LED_ELSEWHERE and plan.listener is not None:
+                if plan.hints is None:
+                    plan.hints = LeaderHints(
+                        services, plan.listener, LeaderIdAndEpoch, NodeEndpoint
+                    )
+                part.current_leader = plan.hints.find(*key)
         else:
             if part.diverging_epoch is not None:
                 reading.at_once = True
@@ -468,7 +502,10 @@ def _respond_some(
 
 def _response(plan: Plan, by_topic: dict[str | bytes, FetchableTopicResponse]) -> FetchResponse:
     session_id = plan.session.id if plan.session is not None else NO_SESSION
-    return FetchResponse(session_id=session_id, responses=list(by_topic.values()))
+    response = FetchResponse(session_id=session_id, responses=list(by_topic.values()))
+    if plan.hints is not None:
+        response.node_endpoints = plan.hints.endpoints
+    return response
 
 
 # ---------------------------------------------------------------------- many partitions

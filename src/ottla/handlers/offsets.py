@@ -12,6 +12,8 @@ Behaviour  ListOffsets takes a timestamp, or one of the named positions: -1 the 
            answers so, whoever leads. A new leader answers consumers with OFFSET_NOT_AVAILABLE
            (below version 5 LEADER_NOT_AVAILABLE) until its high watermark has reached the first
            offset of its epoch: it may still be behind what the leader before it has shown.
+           The leader epoch that a client knows is judged before anything else, by followers too:
+           FENCED_LEADER_EPOCH for an older one, UNKNOWN_LEADER_EPOCH for a newer one.
 Odd        A named position that is newer than the request's version, or unknown, fails that
            partition with UNSUPPORTED_VERSION. A partition listed twice in ListOffsets fails with
            INVALID_REQUEST, among a thousand entries; in longer lists it is answered twice. A
@@ -116,8 +118,7 @@ def list_offsets(  # noqa: C901 - one refusal for each rule, then the lookups th
                     request.api_version < SINCE.get(part.timestamp, NEVER)
                 ):
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-                partition = _partition(services, topic.name, part.partition_index, body.replica_id)
-                partition.check_epoch(part.current_leader_epoch)
+                partition = _partition(services, topic.name, part, body.replica_id)
                 if body.replica_id == CONSUMER and not partition.knows_high_watermark:
                     raise KafkaError(
                         ErrorCode.OFFSET_NOT_AVAILABLE
@@ -160,10 +161,15 @@ def list_offsets(  # noqa: C901 - one refusal for each rule, then the lookups th
     return result
 
 
-def _partition(services: Services, topic: str, index: int, replica_id: int) -> Partition:
-    if replica_id == ANY_REPLICA:
-        return services.replicas.replica_by_name(topic, index)
-    return services.replicas.by_name(topic, index)
+def _partition(
+    services: Services, topic: str, part: ListOffsetsPartition, replica_id: int
+) -> Partition:
+    index, epoch = part.partition_index, part.current_leader_epoch
+    if replica_id != ANY_REPLICA:
+        return services.replicas.led_in(epoch, topic, index)
+    partition = services.replicas.replica_by_name(topic, index)
+    partition.check_epoch(epoch)
+    return partition
 
 
 def _moment(part: ListOffsetsPartition) -> int | None:
@@ -181,8 +187,7 @@ async def _look_up(pending: Pending, committed: bool, owner: object, services: S
     """Search one partition. When it was truncated, deleted or made anew meanwhile, once more."""
     topic, part, answer = pending.topic, pending.part, pending.answer
     for _ in range(LOOKS):
-        partition = services.replicas.by_name(topic, part.partition_index)
-        partition.check_epoch(part.current_leader_epoch)
+        partition = services.replicas.led_in(part.current_leader_epoch, topic, part.partition_index)
         look_up = partition.log.look_up_time(_moment(part))
         found: TimestampOffset | None = None
         failure: Exception | None = None
@@ -286,8 +291,9 @@ def offset_for_leader_epoch(
         for part in topic.partitions:
             result = EpochEndOffset(partition=part.partition)
             try:
-                partition = services.replicas.by_name(topic.topic, part.partition)
-                partition.check_epoch(part.current_leader_epoch)
+                partition = services.replicas.led_in(
+                    part.current_leader_epoch, topic.topic, part.partition
+                )
                 epoch, end = partition.epoch_end_offset(part.leader_epoch)
                 result.leader_epoch = epoch
                 result.end_offset = end

@@ -1,0 +1,295 @@
+"""What clients see of a cluster: who leads, who is there, and where to go instead."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ottla.cli.kafka_compat import topics as kafka_topics
+from ottla.testing import Cluster, NewTopic
+
+NONE, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 5, 6
+REPLICA_NOT_AVAILABLE = 9
+COORDINATOR_NOT_AVAILABLE = 15
+FENCED_EPOCH, UNKNOWN_EPOCH = 74, 75
+
+# Led by 1, 2 and 3, so that a test knows whom it kills.
+EVERYWHERE = NewTopic("t", assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+ALONE = NewTopic("alone", assignment=[[1], [2], [3]])
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3, topics=[EVERYWHERE, ALONE]) as cluster:
+        yield cluster
+
+
+def by_index(partitions: Any) -> list[Any]:
+    return sorted(partitions, key=lambda part: part.partition_index)
+
+
+def describe(connection: Any, topic: str) -> list[Any]:
+    answer = connection.ask(
+        "describe_topic_partitions", 0, topics=[{"name": topic}], response_partition_limit=2000
+    )
+    return by_index(answer.topics[0].partitions)
+
+
+def metadata(connection: Any, topic: str, version: int = 13) -> tuple[Any, list[Any]]:
+    answer = connection.ask("metadata", version, topics=[{"name": topic}])
+    return answer, by_index(answer.topics[0].partitions)
+
+
+# -- who is there
+
+
+def test_every_broker_tells_the_same(cluster: Cluster, wire: Callable[..., Any]) -> None:
+    controller = cluster.controller
+    assert controller is not None
+    for broker in cluster:
+        answer, parts = metadata(wire(broker.bootstrap), "t")
+        nodes = {(node.node_id, f"{node.host}:{node.port}") for node in answer.brokers}
+        assert nodes == {(number, cluster[number].bootstrap) for number in (1, 2, 3)}
+        assert cluster[answer.controller_id] is controller
+        assert [part.leader_id for part in parts] == [1, 2, 3]
+        assert not any(part.offline_replicas or part.error_code for part in parts)
+        described = wire(broker.bootstrap).ask("describe_cluster", 2, endpoint_type=1)
+        assert cluster[described.controller_id] is controller
+        assert {node.broker_id for node in described.brokers} == {1, 2, 3}
+
+
+def test_a_dead_broker_is_shown_as_offline(cluster: Cluster, wire: Callable[..., Any]) -> None:
+    cluster[3].crash()
+    cluster.wait_until(lambda: cluster.state("t", 2).leader not in (3, -1))
+    cluster.wait_until(lambda: cluster.state("alone", 2).leader == -1)
+    for broker in cluster.running:
+        asked = wire(broker.bootstrap)
+        cluster.wait_until(lambda asked=asked: 3 not in node_ids(asked))
+        _, parts = metadata(asked, "t")
+        assert [list(part.offline_replicas) for part in parts] == [[3], [3], [3]]
+        assert [part.error_code for part in parts] == [NONE] * 3
+        assert all(3 not in part.isr_nodes for part in parts)
+        _, lonely = metadata(asked, "alone")
+        assert [(part.error_code, part.leader_id) for part in lonely] == [
+            (NONE, 1), (NONE, 2), (LEADER_NOT_AVAILABLE, -1),
+        ]  # fmt: skip
+        assert list(lonely[2].offline_replicas) == [3]
+        # DescribeTopicPartitions has no error for it, as in Kafka.
+        last = describe(asked, "alone")[2]
+        assert (last.error_code, last.leader_id, list(last.offline_replicas)) == (NONE, -1, [3])
+        assert (list(last.eligible_leader_replicas), list(last.last_known_elr)) == ([3], [])
+        # The oldest version leaves out who is not there, and says that it does.
+        _, old = metadata(asked, "t", 0)
+        assert all(part.error_code == REPLICA_NOT_AVAILABLE for part in old)
+        assert all(sorted(part.replica_nodes) == [1, 2] for part in old)
+
+
+def node_ids(connection: Any) -> set[int]:
+    return {node.node_id for node in metadata(connection, "t")[0].brokers}
+
+
+def test_eligible_replicas_are_shown(cluster: Cluster, wire: Callable[..., Any]) -> None:
+    cluster[2].crash()
+    cluster.wait_until(lambda: 2 not in cluster.state("t", 0).isr)
+    cluster[3].crash()
+    cluster.wait_until(lambda: cluster.state("t", 0).isr == (1,))
+    parts = describe(wire(cluster[1].bootstrap), "t")
+    # 2 left an in-sync set of three, which was more than min.insync.replicas; 3 one of two.
+    assert [list(part.eligible_leader_replicas) for part in parts] == [[3]] * 3
+    assert [list(part.isr_nodes) for part in parts] == [[1]] * 3
+
+
+def test_a_replica_that_lost_its_disk_was_last_known_to_be_eligible(
+    cluster: Cluster, wire: Callable[..., Any]
+) -> None:
+    cluster.create(NewTopic("pair", assignment=[[2, 3]]))
+    for number in (3, 2):
+        cluster[number].crash()
+        cluster.wait_until(lambda number=number: number not in cluster.state("pair", 0).isr)
+    (part,) = describe(wire(cluster[1].bootstrap), "pair")
+    assert (part.leader_id, sorted(part.eligible_leader_replicas)) == (-1, [2, 3])
+    shutil.rmtree(cluster[3].data_dir)
+    cluster[3].start()
+    (part,) = describe(wire(cluster[3].bootstrap), "pair")
+    assert (part.leader_id, list(part.offline_replicas)) == (-1, [2])
+    assert (list(part.eligible_leader_replicas), list(part.last_known_elr)) == ([2], [3])
+
+
+def report(cluster: Cluster, capsys: pytest.CaptureFixture[str], which: str) -> list[str]:
+    arguments = ["--bootstrap-server", cluster[1].bootstrap, "--describe", which]
+    assert kafka_topics.main([*arguments, "--exclude-internal"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    return [f"{line.split()[1]}-{line.split()[3]}" for line in lines]
+
+
+def test_kafka_topics_reports_what_is_wrong(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = ("under-replicated", "unavailable", "under-min-isr", "at-min-isr")
+
+    def found() -> dict[str, list[str]]:
+        return {name: report(cluster, capsys, f"--{name}-partitions") for name in reports}
+
+    lonely = ["alone-0", "alone-1", "alone-2"]
+    # As Kafka's tool, it compares with min.insync.replicas as it is set, here 2.
+    assert found() == {
+        "under-replicated": [], "unavailable": [], "under-min-isr": lonely, "at-min-isr": [],
+    }  # fmt: skip
+    cluster[3].crash()
+    cluster.wait_until(lambda: all(len(cluster.state("t", each).isr) == 2 for each in range(3)))
+    cluster.wait_until(lambda: cluster.state("alone", 2).leader == -1)
+    all_of_it = ["t-0", "t-1", "t-2"]
+    assert found() == {
+        "under-replicated": ["alone-2", *all_of_it],
+        "unavailable": ["alone-2"],
+        "under-min-isr": lonely,
+        "at-min-isr": all_of_it,
+    }
+    cluster[2].crash()
+    cluster.wait_until(lambda: all(cluster.state("t", each).isr == (1,) for each in range(3)))
+    assert found()["under-min-isr"] == [*lonely, *all_of_it]
+
+
+def find_coordinator(connection: Any, group: str) -> Any:
+    answer = connection.ask("find_coordinator", 6, key_type=0, coordinator_keys=[group])
+    return answer.coordinators[0]
+
+
+def test_the_coordinator_is_who_leads_the_groups_partition(wire: Callable[..., Any]) -> None:
+    config = {"offsets.topic.num.partitions": 1, "offsets.topic.replication.factor": 1}
+    with Cluster(3, config) as cluster:
+        found = {
+            find_coordinator(wire(broker.bootstrap), "g").node_id for broker in cluster.running
+        }
+        assert found == {cluster.state("__consumer_offsets", 0).leader}
+        coordinator = found.pop()
+        other = cluster[coordinator % 3 + 1]
+        asked = wire(other.bootstrap)
+        place = find_coordinator(asked, "g")
+        assert f"{place.host}:{place.port}" == cluster[coordinator].bootstrap
+        cluster[coordinator].crash()
+        cluster.wait_until(lambda: cluster.state("__consumer_offsets", 0).leader == -1)
+        cluster.wait_until(
+            lambda: find_coordinator(asked, "g").error_code == COORDINATOR_NOT_AVAILABLE
+        )
+        assert find_coordinator(asked, "g").node_id == -1
+
+
+# -- where to go instead (KIP-951, KIP-320)
+
+
+def endpoints(answer: Any) -> dict[int, str]:
+    return {node.node_id: f"{node.host}:{node.port}" for node in answer.node_endpoints}
+
+
+def produce(
+    connection: Any, partition: int, records: bytes, version: int = 12, acks: int = -1
+) -> tuple[Any, Any]:
+    parts = [{"index": partition, "records": records}]
+    answer = connection.ask(
+        "produce", version, acks=acks, timeout=5000,
+        topic_data=[{"name": "t", "partition_data": parts}],
+    )  # fmt: skip
+    return answer, answer.responses[0].partition_responses[0]
+
+
+def fetch(
+    connection: Any, partition: int, version: int = 17, *, epoch: int = -1, offset: int = 0,
+    **fields: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    wanted = {
+        "partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20,
+        "current_leader_epoch": epoch, "last_fetched_epoch": -1, "log_start_offset": -1,
+    }  # fmt: skip
+    named = metadata(connection, "t")[0].topics[0]
+    answer = connection.ask(
+        "fetch", version, max_wait=0, min_bytes=0, max_bytes=1 << 20, session_epoch=-1,
+        topics=[{"topic": "t", "topic_id": named.topic_id, "partitions": [wanted]}], **fields,
+    )  # fmt: skip
+    return answer, answer.responses[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", [9, 10, 12])
+def test_produce_to_a_follower_names_the_leader(
+    version: int, cluster: Cluster, wire: Callable[..., Any], batch: Callable[..., bytes]
+) -> None:
+    answer, part = produce(wire(cluster[2].bootstrap), 0, batch([b"a"]), version)
+    assert part.error_code == NOT_LEADER
+    if version < 10:
+        return
+    epoch = cluster.state("t", 0).leader_epoch
+    assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (1, epoch)
+    assert endpoints(answer) == {1: cluster[1].bootstrap}
+
+
+def test_produce_of_many_partitions_names_every_leader(
+    wire: Callable[..., Any], batch: Callable[..., bytes]
+) -> None:
+    topic = NewTopic("t", assignment=[[1 + index % 3] for index in range(300)])
+    with Cluster(3, topics=[topic]) as cluster:
+        parts = [{"index": index, "records": batch([b"a"])} for index in range(300)]
+        answer = wire(cluster[2].bootstrap).ask(
+            "produce", 12, acks=1, timeout=5000,
+            topic_data=[{"name": "t", "partition_data": parts}],
+        )  # fmt: skip
+        assert endpoints(answer) == {each: cluster[each].bootstrap for each in (1, 3)}
+        answers = [each for topic in answer.responses for each in topic.partition_responses]
+        assert [each.error_code for each in answers] == [NOT_LEADER, NONE, NOT_LEADER] * 100
+
+
+@pytest.mark.parametrize("version", [10, 15, 16, 17])
+def test_fetch_with_an_old_epoch_names_the_leader(
+    version: int, cluster: Cluster, wire: Callable[..., Any]
+) -> None:
+    cluster[1].crash()
+    cluster.wait_until(lambda: cluster.state("t", 0).leader not in (1, -1))
+    leader = cluster.leader("t", 0)
+    state = cluster.state("t", 0)
+    follower = next(each for each in cluster.running if each is not leader)
+    for broker in (leader, follower):
+        asked = wire(broker.bootstrap)
+        cluster.wait_until(lambda asked=asked: metadata(asked, "t")[1][0].leader_id == state.leader)
+        answer, part = fetch(asked, 0, version, epoch=state.leader_epoch - 1)
+        assert part.error_code == FENCED_EPOCH
+        assert fetch(asked, 0, version, epoch=state.leader_epoch + 1)[1].error_code == UNKNOWN_EPOCH
+        if version >= 16:
+            named = part.current_leader
+            assert (named.leader_id, named.leader_epoch) == (state.leader, state.leader_epoch)
+            assert endpoints(answer) == {state.leader: leader.bootstrap}
+    asked = wire(follower.bootstrap)
+    expected = NOT_LEADER if version < 11 else NONE  # from then on a follower may be read from
+    assert fetch(asked, 0, version, epoch=state.leader_epoch)[1].error_code == expected
+
+
+def test_positions_are_judged_by_the_epoch_too(cluster: Cluster, wire: Callable[..., Any]) -> None:
+    def list_offsets(connection: Any, epoch: int) -> int:
+        part = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": epoch}
+        answer = connection.ask(
+            "list_offsets", 9, replica_id=-1, topics=[{"name": "t", "partitions": [part]}]
+        )
+        return int(answer.topics[0].partitions[0].error_code)
+
+    def epoch_end(connection: Any, epoch: int) -> int:
+        part = {"partition": 0, "current_leader_epoch": epoch, "leader_epoch": 0}
+        answer = connection.ask(
+            "offset_for_leader_epoch", 4, replica_id=-1,
+            topics=[{"topic": "t", "partitions": [part]}],
+        )  # fmt: skip
+        return int(answer.topics[0].partitions[0].error_code)
+
+    cluster[1].crash()
+    cluster.wait_until(lambda: cluster.state("t", 0).leader not in (1, -1))
+    leader = cluster.leader("t", 0)
+    epoch = cluster.state("t", 0).leader_epoch
+    for broker in cluster.running:
+        asked = wire(broker.bootstrap)
+        for ask in (list_offsets, epoch_end):
+            cluster.wait_until(lambda ask=ask, asked=asked: ask(asked, epoch - 1) == FENCED_EPOCH)
+            assert ask(asked, epoch + 1) == UNKNOWN_EPOCH
+            expected = NONE if broker is leader else NOT_LEADER
+            cluster.wait_until(
+                lambda ask=ask, asked=asked, expected=expected: ask(asked, epoch) == expected
+            )
