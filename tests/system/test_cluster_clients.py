@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+import ottla
+from ottla.cli.kafka_compat import run as run_tool
 from ottla.cli.kafka_compat import topics as kafka_topics
 from ottla.testing import Cluster, NewTopic
 
 NONE, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 5, 6
 REPLICA_NOT_AVAILABLE = 9
 COORDINATOR_NOT_AVAILABLE = 15
+UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST = 3, 42
 FENCED_EPOCH, UNKNOWN_EPOCH = 74, 75
+PREFERRED_NOT_AVAILABLE, ELIGIBLE_NOT_AVAILABLE, NOT_NEEDED = 80, 83, 84
 
 # Led by 1, 2 and 3, so that a test knows whom it kills.
 EVERYWHERE = NewTopic("t", assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
@@ -293,3 +300,155 @@ def test_positions_are_judged_by_the_epoch_too(cluster: Cluster, wire: Callable[
             cluster.wait_until(
                 lambda ask=ask, asked=asked, expected=expected: ask(asked, epoch) == expected
             )
+
+
+# -- elections on request
+
+
+def elect(
+    connection: Any, wanted: dict[str, list[int]] | None, *, unclean: bool = False, version: int = 2
+) -> dict[tuple[str, int], int]:
+    """Error codes by partition."""
+    answer = connection.ask(
+        "elect_leaders", version, election_type=int(unclean), timeout=10_000,
+        topic_partitions=None if wanted is None else [
+            {"topic": topic, "partitions": partitions} for topic, partitions in wanted.items()
+        ],
+    )  # fmt: skip
+    assert version == 0 or answer.error_code == NONE
+    return {
+        (topic.topic, part.partition_id): part.error_code
+        for topic in answer.replica_election_results
+        for part in topic.partition_result
+    }
+
+
+@pytest.fixture
+def unbalanced(cluster: Cluster) -> Cluster:
+    """Partition 0 is not led by its preferred replica 1, which is there and in sync."""
+    cluster[1].crash()
+    cluster.wait_until(lambda: cluster.state("t", 0).leader == 2)
+    cluster[1].start()
+    cluster.wait_in_sync("t")
+    return cluster
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_preferred_leader_is_elected_on_request(
+    version: int, unbalanced: Cluster, wire: Callable[..., Any]
+) -> None:
+    cluster = unbalanced
+    # Whoever is asked: it is handed on to the controller.
+    follower = next(each for each in cluster if each is not cluster.controller)
+    asked = wire(follower.bootstrap)
+    wanted = {"t": [0, 1, 7], "nobody": [0]}
+    assert elect(asked, wanted, version=version) == {
+        ("t", 0): NONE,
+        ("t", 1): NOT_NEEDED,
+        ("t", 7): UNKNOWN_TOPIC_OR_PARTITION,
+        ("nobody", 0): UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert metadata(asked, "t")[1][0].leader_id == 1
+    assert elect(asked, {"t": [0]}, version=version) == {("t", 0): NOT_NEEDED}
+
+
+def test_all_partitions_are_asked_for_with_null(
+    unbalanced: Cluster, wire: Callable[..., Any]
+) -> None:
+    asked = wire(unbalanced[3].bootstrap)
+    # Those that need no election are left out.
+    assert elect(asked, None) == {("t", 0): NONE}
+    assert elect(asked, None) == {}
+
+
+def test_a_preferred_replica_that_is_not_there_cannot_lead(
+    cluster: Cluster, wire: Callable[..., Any]
+) -> None:
+    cluster[1].crash()
+    cluster.wait_until(lambda: cluster.state("t", 0).leader == 2)
+    asked = wire(cluster[2].bootstrap)
+    assert elect(asked, {"t": [0]}) == {("t", 0): PREFERRED_NOT_AVAILABLE}
+    assert elect(asked, {"t": [0]}, unclean=True) == {("t", 0): NOT_NEEDED}
+    answer = asked.ask("elect_leaders", 2, election_type=7, timeout=1000, topic_partitions=None)
+    assert answer.error_code == INVALID_REQUEST
+
+
+def test_an_unclean_election_takes_who_is_there(cluster: Cluster, wire: Callable[..., Any]) -> None:
+    pair = NewTopic("pair", assignment=[[2, 3]], config={"min.insync.replicas": "1"})
+    cluster.create(pair)
+    cluster[3].crash()
+    cluster.wait_until(lambda: cluster.state("pair", 0).isr == (2,))
+    # One record that 3 does not have.
+    cluster[2].produce("pair", b"lost", partition=0)
+    cluster[2].crash()
+    cluster.wait_until(lambda: cluster.state("pair", 0).leader == -1)
+    asked = wire(cluster[1].bootstrap)
+    assert elect(asked, {"pair": [0]}, unclean=True) == {("pair", 0): ELIGIBLE_NOT_AVAILABLE}
+    cluster[3].start()
+    assert cluster.state("pair", 0).leader == -1
+    assert elect(asked, {"pair": [0]}) == {("pair", 0): PREFERRED_NOT_AVAILABLE}
+    assert elect(asked, {"pair": [0]}, unclean=True) == {("pair", 0): NONE}
+    cluster[2].start()
+    cluster.wait_in_sync("pair")
+    assert [cluster.replica(each, "pair", 0).log.log_end_offset for each in (2, 3)] == [0, 0]
+
+
+def test_clients_elect_leaders(
+    unbalanced: Cluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    cluster = unbalanced
+    servers = cluster.bootstrap
+
+    def unbalance() -> None:
+        cluster[1].restart()
+        cluster.wait_until(lambda: cluster.state("t", 0).leader not in (1, -1))
+        cluster.wait_in_sync("t")
+
+    with ottla.Admin(servers) as admin:
+        assert admin.elect_leaders([("t", 0), ("t", 1)]) == (ottla.TopicPartition("t", 0),)
+        assert admin.elect_leaders() == ()
+        with pytest.raises(ottla.KafkaError, match="No such partition as t-9"):
+            admin.elect_leaders([("t", 9)])
+    unbalance()
+    client = AdminClient({"bootstrap.servers": servers})
+    outcome = client.elect_leaders(ElectionType.PREFERRED, [TopicPartition("t", 0)]).result()
+    assert list(outcome.values()) == [None]
+    unbalance()
+    arguments = ["--bootstrap-server", servers, "--election-type", "preferred"]
+    one = [*arguments, "--topic", "t", "--partition", "0"]
+    assert run_tool("kafka-leader-election", one) == 0
+    expected = "Successfully completed leader election (PREFERRED) for partitions t-0\n"
+    assert capsys.readouterr().out == expected
+    file = tmp_path / "partitions.json"
+    file.write_text(
+        '{"partitions": [{"topic": "t", "partition": 0}, {"topic": "x", "partition": 1}]}'
+    )
+    assert run_tool("kafka-leader-election", [*arguments, "--path-to-json-file", str(file)]) == 1
+    shown = capsys.readouterr()
+    assert "Valid replica already elected for partitions t-0\n" in shown.out
+    assert (
+        "Error completing leader election (PREFERRED) for partition: x-1: "
+        "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: No such topic as x"
+    ) in shown.out
+    assert "1 replica(s) could not be elected" in shown.err
+    assert run_tool("kafka-leader-election", [*arguments, "--all-topic-partitions"]) == 0
+
+
+def test_leaders_come_back_by_themselves() -> None:
+    config = {"leader.imbalance.check.interval.seconds": 1}
+    with Cluster(3, config, topics=[EVERYWHERE]) as cluster:
+        cluster[1].crash()
+        cluster.wait_until(lambda: cluster.state("t", 0).leader == 2)
+        cluster[1].start()
+        cluster.wait_until(lambda: cluster.state("t", 0).leader == 1)
+
+
+def test_leaders_stay_where_they_are_if_that_is_wanted() -> None:
+    config = {
+        "leader.imbalance.check.interval.seconds": 1,
+        "auto.leader.rebalance.enable": False,
+    }
+    with Cluster(3, config, topics=[EVERYWHERE]) as cluster:
+        controller = cluster.controller
+        assert controller is not None
+        assert controller._services().controller._cluster._balance_at == float("inf")

@@ -66,6 +66,13 @@ class RunningConfig:
         config = self.of_topic(topic)
         return Rules(config.min_insync_replicas, config.unclean_leader_election_enable)
 
+    def balance_seconds(self) -> float | None:
+        """How often a controller gives leadership back to preferred replicas; None for never."""
+        config = self._current
+        if not config.auto_leader_rebalance_enable:
+            return None
+        return float(config.leader_imbalance_check_interval_seconds)
+
     def topic_defaults(self) -> TopicDefaults:
         """What a new topic gets where nobody says anything else."""
         config = self._current

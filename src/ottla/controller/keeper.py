@@ -7,6 +7,10 @@ state. The store may be out of reach for a while: then it is tried again, with a
 A broker that is not there is dead, with one exception: when this broker's own session began less
 than a session's time ago, the store itself may have been away, and with it every session. Then the
 others are waited for.
+
+From time to time partitions are given back to their preferred replicas, so that brokers which were
+away share the load again (`auto.leader.rebalance.enable`); as in Kafka 4 any imbalance counts, and
+a thousand partitions at a time are moved.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.controller.election import LogEnd
-from ottla.controller.machine import Plan, plan, plan_recovery
+from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
 from ottla.replication.isr import Rules
@@ -32,13 +36,18 @@ AskLogEnds = Callable[[TopicPartition, Collection[int]], Coroutine[Any, Any, dic
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 SESSION_SECONDS = 6.0
+MOST_MOVED = 1000
 
 
 class ClusterKeeper:
     """The controller's standing work."""
 
     def __init__(
-        self, registry: Registry, rules_of: Callable[[Topic], Rules], ask: AskLogEnds
+        self,
+        registry: Registry,
+        rules_of: Callable[[Topic], Rules],
+        ask: AskLogEnds,
+        balance_seconds: Callable[[], float | None],
     ) -> None:
         self._registry = registry
         self._ask = ask
@@ -46,6 +55,9 @@ class ClusterKeeper:
         self._rules_of = rules_of
         # Until then brokers that are missing may come back: see above. By the loop's clock.
         self.patient_until = float("-inf")
+        # How often leaderships are balanced, or None; and when it is done next.
+        self._balance_seconds = balance_seconds
+        self._balance_at = float("inf")
         self._asking = False  # some replica has not said yet what it has
         # What has changed since the last plan.
         self._changed = asyncio.Event()
@@ -61,6 +73,7 @@ class ClusterKeeper:
         unsubscribe = self._registry.subscribe(self._on_image)
         self._everything = True
         self._changed.set()
+        self._plan_balance()
         lost = asyncio.ensure_future(_happened(term))
         try:
             while not term.lost.happened:
@@ -94,6 +107,8 @@ class ClusterKeeper:
                 async with busy:
                     await self._registry.load()
                     await self._reconcile(term.fence)
+                    if asyncio.get_running_loop().time() >= self._balance_at:
+                        await self._balance(term.fence)
                 break
             except (Fenced, StoreClosed):
                 raise
@@ -105,13 +120,34 @@ class ClusterKeeper:
                     return None
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-        waiting = self.patient_until - asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        waiting = self.patient_until - now
         if self._asking:
             waiting = LONGEST_PAUSE
+        balance = max(0.0, self._balance_at - now)
         if waiting > 0:
             self._everything = True
-            return waiting
-        return None
+            return min(waiting, balance)
+        return None if balance == float("inf") else balance
+
+    def _plan_balance(self) -> None:
+        seconds = self._balance_seconds()
+        if seconds is None:
+            seconds = float("inf")
+        self._balance_at = asyncio.get_running_loop().time() + seconds
+
+    async def _balance(self, fence: Check) -> None:
+        """Give partitions back to their preferred replicas."""
+        changes = plan_preferred(self._registry.image)
+        if len(changes) <= MOST_MOVED:
+            self._plan_balance()
+        changes = changes[:MOST_MOVED]
+        if changes:
+            refused = await self._registry.change_partitions(changes, fence=fence)
+            logger.info(
+                "%d partitions are led by their preferred replicas again",
+                len(changes) - len(refused),
+            )
 
     async def _reconcile(self, fence: Check) -> None:
         while True:

@@ -182,3 +182,5 @@ def _codes(response: Any) -> Iterator[int]:
     for field in ("topics", "responses", "results", "replica_election_results"):
         for part in getattr(response, field, ()):
             yield getattr(part, "error_code", 0)
+            for inner in getattr(part, "partition_result", ()):
+                yield inner.error_code

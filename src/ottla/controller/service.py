@@ -22,6 +22,7 @@ from enum import Enum
 from ottla.cluster.registry import Fenced, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.config.setting import ConfigError
+from ottla.controller.elections import plan_elections
 from ottla.controller.keeper import AskLogEnds, ClusterKeeper
 from ottla.controller.placement import Random
 from ottla.controller.topics import (
@@ -38,6 +39,7 @@ from ottla.controller.topics import (
     plan_growth,
 )
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import Topic
 from ottla.replication.isr import Rules
@@ -88,9 +90,11 @@ class Controller:
         rng: Random,
         rules_of: Callable[[Topic], Rules],
         ask_log_ends: AskLogEnds,
+        balance_seconds: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._registry = registry
-        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends)
+        self._rules_of = rules_of
+        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, balance_seconds)
         self._broker_id = broker_id
         self._defaults = defaults
         self._check_topic_config = check_topic_config
@@ -238,6 +242,30 @@ class Controller:
                     count = outcome.first + len(outcome.partitions)
                     logger.info("topic %s now has %d partitions", outcome.name, count)
                 outcomes.append(outcome)
+        return outcomes
+
+    async def elect_leaders(
+        self, wanted: Sequence[TopicPartition] | None, *, unclean: bool
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Elect leaders in these partitions, or in all; what is wrong with each, or None.
+
+        The leaders are in the image when this returns.
+        """
+        async with self._as_controller() as fence:
+            outcomes: dict[TopicPartition, KafkaError | None] = {}
+            left = wanted
+            while left is None or left:
+                plan = plan_elections(self._registry.image, left, self._rules_of, unclean=unclean)
+                outcomes |= plan.refused
+                outcomes |= dict.fromkeys(plan.changes)
+                changes = list(plan.changes.values())
+                refused = set(await self._registry.change_partitions(changes, fence=fence))
+                # Leaders change in-sync sets at any time: who lost a race is planned once more.
+                left = [tp for tp, change in plan.changes.items() if change in refused]
+        elected = [partition for partition, error in outcomes.items() if error is None]
+        if elected:
+            kind = "unclean" if unclean else "preferred"
+            logger.info("%s election: %d partitions have new leaders", kind, len(elected))
         return outcomes
 
     # --- settings ---------------------------------------------------------------------------------
