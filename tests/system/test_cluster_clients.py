@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka import Consumer, ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import ottla
@@ -16,6 +16,7 @@ from ottla.cli.kafka_compat import run as run_tool
 from ottla.cli.kafka_compat import topics as kafka_topics
 from ottla.testing import Cluster, NewTopic
 
+INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT = 38, 39
 NONE, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 5, 6
 REPLICA_NOT_AVAILABLE = 9
 COORDINATOR_NOT_AVAILABLE = 15
@@ -452,3 +453,81 @@ def test_leaders_stay_where_they_are_if_that_is_wanted() -> None:
         controller = cluster.controller
         assert controller is not None
         assert controller._services().controller._cluster._balance_at == float("inf")
+
+
+# -- internal topics
+
+
+def group_member(cluster: Cluster) -> Consumer:
+    return Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "log_level": 0,
+         "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    )  # fmt: skip
+
+
+def test_one_broker_grows_to_three_and_its_groups_outlive_it() -> None:
+    config = {"offsets.topic.replication.factor": 3, "min.insync.replicas": 2}
+    with Cluster(1, config, topics=[NewTopic("t", 1, 1)]) as cluster:
+        first = group_member(cluster)
+        first.commit(offsets=[TopicPartition("t", 0, 41)], asynchronous=False)
+        first.close()
+        for expected in (2, 3):
+            cluster.add()
+            cluster.wait_until(
+                lambda expected=expected: all(
+                    len(state.replicas) == expected
+                    for state in cluster.running[0]
+                    ._services()
+                    .image.topics["__consumer_offsets"]
+                    .partitions
+                )
+            )
+        cluster.wait_in_sync("__consumer_offsets")
+        states = cluster[1]._services().image.topics["__consumer_offsets"].partitions
+        assert {state.leader for state in states} == {1}
+        # Each broker is preferred for its share; leadership follows when it is balanced.
+        shares = [sum(state.replicas[0] == each for state in states) for each in (1, 2, 3)]
+        assert max(shares) - min(shares) <= 1
+        cluster.create(NewTopic("later", assignment=[[2, 3]]))
+        cluster[1].crash()
+        second = group_member(cluster)
+        (committed,) = second.committed([TopicPartition("t", 0)], timeout=30)
+        assert committed.offset == 41
+        cluster[2].produce("later", b"a", partition=0)
+        second.subscribe(["later"])
+        message = second.poll(30)
+        assert message is not None
+        assert message.value() == b"a"
+        second.commit(asynchronous=False)
+        (committed,) = second.committed([TopicPartition("later", 0)], timeout=30)
+        assert committed.offset == 1
+        second.close()
+
+
+def test_what_cannot_be_placed_is_refused(cluster: Cluster, wire: Callable[..., Any]) -> None:
+    follower = next(each for each in cluster if each is not cluster.controller)
+    asked = wire(follower.bootstrap)
+
+    def create(factor: int = -1, replicas: list[int] | None = None) -> tuple[int, str]:
+        assignments = [] if replicas is None else [{"partition_index": 0, "broker_ids": replicas}]
+        count = 1 if replicas is None else -1
+        wanted = {"name": "x", "num_partitions": count, "replication_factor": factor}
+        answer = asked.ask(
+            "create_topics", 7, topics=[{**wanted, "assignments": assignments}], timeout=10_000
+        )
+        return answer.topics[0].error_code, answer.topics[0].error_message
+
+    assert create(4) == (
+        INVALID_REPLICATION_FACTOR,
+        "Unable to replicate the partition 4 time(s): The target replication factor of 4 cannot "
+        "be reached because only 3 broker(s) are registered.",
+    )
+    assert create(replicas=[1, 2, 1]) == (
+        INVALID_REPLICA_ASSIGNMENT,
+        "The manual partition assignment includes the broker 1 more than once.",
+    )
+    assert create(replicas=[1, 9]) == (
+        INVALID_REPLICA_ASSIGNMENT,
+        "The manual partition assignment includes broker 9, but no such broker is registered.",
+    )
+    assert all("x" not in each.topics() for each in cluster)

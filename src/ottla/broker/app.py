@@ -310,7 +310,7 @@ class Broker:
             rng=self._rng,
             rules_of=config.rules_of,
             ask_log_ends=LogEnds(peers).ask,
-            balance_seconds=config.balance_seconds,
+            upkeep=config.upkeep,
         )
         link = ControllerLink(controller, registry, peers)
         logs.positions = groups = self._build_groups(workers, replicas, config)

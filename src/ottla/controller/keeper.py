@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.controller.election import LogEnd
+from ottla.controller.internal_replicas import plan_more_replicas
 from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
@@ -39,6 +41,15 @@ SESSION_SECONDS = 6.0
 MOST_MOVED = 1000
 
 
+class Upkeep(NamedTuple):
+    """What the settings say about the controller's standing work."""
+
+    # How often leaderships are balanced; None for never.
+    balance_seconds: float | None = None
+    # How many replicas the brokers' own topics are to have, by name.
+    factors: Mapping[str, int] = MappingProxyType({})
+
+
 class ClusterKeeper:
     """The controller's standing work."""
 
@@ -47,7 +58,7 @@ class ClusterKeeper:
         registry: Registry,
         rules_of: Callable[[Topic], Rules],
         ask: AskLogEnds,
-        balance_seconds: Callable[[], float | None],
+        upkeep: Callable[[], Upkeep],
     ) -> None:
         self._registry = registry
         self._ask = ask
@@ -55,8 +66,8 @@ class ClusterKeeper:
         self._rules_of = rules_of
         # Until then brokers that are missing may come back: see above. By the loop's clock.
         self.patient_until = float("-inf")
-        # How often leaderships are balanced, or None; and when it is done next.
-        self._balance_seconds = balance_seconds
+        self._upkeep = upkeep
+        # When leaderships are balanced next.
         self._balance_at = float("inf")
         self._asking = False  # some replica has not said yet what it has
         # What has changed since the last plan.
@@ -131,7 +142,7 @@ class ClusterKeeper:
         return None if balance == float("inf") else balance
 
     def _plan_balance(self) -> None:
-        seconds = self._balance_seconds()
+        seconds = self._upkeep().balance_seconds
         if seconds is None:
             seconds = float("inf")
         self._balance_at = asyncio.get_running_loop().time() + seconds
@@ -165,9 +176,22 @@ class ClusterKeeper:
             for partition, replicas in todo.to_ask.items():
                 await self._recover(partition, replicas, fence)
             if not todo:
+                if await self._grow_internal_topics(fence):
+                    continue
                 return
             self._everything = True  # until all of it is done
             await self._carry_out(todo, fence)
+
+    async def _grow_internal_topics(self, fence: Check) -> bool:
+        """Give the brokers' own topics the replicas that there are brokers for."""
+        changes = plan_more_replicas(self._registry.image, self._upkeep().factors)
+        if not changes:
+            return False
+        refused = await self._registry.change_partitions(changes, fence=fence)
+        logger.info(
+            "%d partitions of internal topics get more replicas", len(changes) - len(refused)
+        )
+        return True
 
     async def _carry_out(self, todo: Plan, fence: Check) -> None:
         for departure in todo.departures:

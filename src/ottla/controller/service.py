@@ -23,7 +23,7 @@ from ottla.cluster.registry import Fenced, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.config.setting import ConfigError
 from ottla.controller.elections import plan_elections
-from ottla.controller.keeper import AskLogEnds, ClusterKeeper
+from ottla.controller.keeper import AskLogEnds, ClusterKeeper, Upkeep
 from ottla.controller.placement import Random
 from ottla.controller.topics import (
     ConfigCheck,
@@ -90,11 +90,11 @@ class Controller:
         rng: Random,
         rules_of: Callable[[Topic], Rules],
         ask_log_ends: AskLogEnds,
-        balance_seconds: Callable[[], float | None] = lambda: None,
+        upkeep: Callable[[], Upkeep] = Upkeep,
     ) -> None:
         self._registry = registry
         self._rules_of = rules_of
-        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, balance_seconds)
+        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, upkeep)
         self._broker_id = broker_id
         self._defaults = defaults
         self._check_topic_config = check_topic_config
