@@ -20,7 +20,8 @@ INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT = 38, 39
 NONE, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 5, 6
 REPLICA_NOT_AVAILABLE = 9
 COORDINATOR_NOT_AVAILABLE = 15
-UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST = 3, 42
+UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST, INVALID_CONFIG = 3, 42, 40
+REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS = 7, 19
 FENCED_EPOCH, UNKNOWN_EPOCH = 74, 75
 PREFERRED_NOT_AVAILABLE, ELIGIBLE_NOT_AVAILABLE, NOT_NEEDED = 80, 83, 84
 
@@ -531,3 +532,86 @@ def test_what_cannot_be_placed_is_refused(cluster: Cluster, wire: Callable[..., 
         "The manual partition assignment includes broker 9, but no such broker is registered.",
     )
     assert all("x" not in each.topics() for each in cluster)
+
+
+# -- min.insync.replicas, and deleting records everywhere
+
+TOPIC, BROKER = 2, 4
+SET, DELETE = 0, 1
+
+
+def alter(
+    connection: Any, kind: int, name: str, value: str | None, setting: str = "min.insync.replicas"
+) -> tuple[int, str | None]:
+    config = {
+        "name": setting, "config_operation": DELETE if value is None else SET, "value": value,
+    }  # fmt: skip
+    resource = {"resource_type": kind, "resource_name": name, "configs": [config]}
+    answer = connection.ask("incremental_alter_configs", 1, resources=[resource])
+    return answer.responses[0].error_code, answer.responses[0].error_message
+
+
+def test_the_cluster_has_one_min_insync(cluster: Cluster, wire: Callable[..., Any]) -> None:
+    follower = next(each for each in cluster if each is not cluster.controller)
+    asked = wire(follower.bootstrap)
+    # As soon as there are two brokers, the cluster has a value of its own.
+    cluster.wait_until(
+        lambda: follower._services().image.broker_configs[""] == {"min.insync.replicas": "2"}
+    )
+    assert alter(asked, BROKER, "1", "1") == (
+        INVALID_CONFIG,
+        "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+    )
+    assert alter(asked, BROKER, "", None) == (
+        INVALID_CONFIG,
+        "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
+    )
+    assert alter(asked, BROKER, "", "1") == (NONE, None)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TOPIC, "t"), (BROKER, "")])
+def test_another_min_insync_clears_the_eligible_replicas(
+    kind: int, name: str, cluster: Cluster, wire: Callable[..., Any], batch: Callable[..., bytes]
+) -> None:
+    asked = wire(cluster[1].bootstrap)
+    assert produce(asked, 0, batch([b"a"]))[1].error_code == NONE
+    for number in (2, 3):
+        cluster[number].crash()
+        cluster.wait_until(lambda number=number: number not in cluster.state("t", 0).isr)
+    assert cluster.state("t", 0).elr == (3,)
+    assert produce(asked, 0, batch([b"b"]))[1].error_code == NOT_ENOUGH_REPLICAS
+    assert alter(asked, kind, name, "1") == (NONE, None)
+    # Records are acknowledged without 3 from now on, so it must not lead by right any more.
+    for part in describe(asked, "t"):
+        assert (list(part.eligible_leader_replicas), list(part.last_known_elr)) == ([], [])
+    cluster.wait_until(lambda: produce(asked, 0, batch([b"c"]))[1].error_code == NONE)
+    # alone-1 and alone-2 have no leader: whom they wait for is remembered.
+    assert [list(part.eligible_leader_replicas) for part in describe(asked, "alone")] == [
+        [], [2], [3],
+    ]  # fmt: skip
+
+
+def delete_records(connection: Any, offset: int, timeout: int = 30_000) -> Any:
+    part = {"partition_index": 0, "offset": offset}
+    answer = connection.ask(
+        "delete_records", 2, topics=[{"name": "t", "partitions": [part]}], timeout=timeout
+    )
+    return answer.topics[0].partitions[0]
+
+
+def test_records_are_deleted_when_all_live_replicas_have_deleted_them(
+    cluster: Cluster, wire: Callable[..., Any], batch: Callable[..., bytes]
+) -> None:
+    asked = wire(cluster[1].bootstrap)
+    assert produce(asked, 0, batch([b"a", b"b", b"c", b"d"]))[1].error_code == NONE
+    result = delete_records(asked, 2)
+    assert (result.error_code, result.low_watermark) == (NONE, 2)
+    starts = [cluster.replica(each, "t", 0).log.log_start_offset for each in (1, 2, 3)]
+    assert starts == [2, 2, 2]
+    with cluster.paused(2):
+        result = delete_records(asked, 3, timeout=200)
+        assert (result.error_code, result.low_watermark) == (REQUEST_TIMED_OUT, 2)
+    cluster[2].crash()
+    # Who is dead is not waited for.
+    result = delete_records(asked, 4)
+    assert (result.error_code, result.low_watermark) == (NONE, 4)

@@ -75,6 +75,7 @@ class RunningConfig:
             balance_seconds=float(config.leader_imbalance_check_interval_seconds)
             if config.auto_leader_rebalance_enable
             else None,
+            min_insync=config.min_insync_replicas,
             factors={OFFSETS_TOPIC: config.offsets_topic_replication_factor},
         )
 

@@ -46,7 +46,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker, BrokerState
 from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.image import ClusterImage
-from ottla.model.topic import PartitionChange, PartitionState, Topic
+from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
 
 logger = logging.getLogger(__name__)
 
@@ -260,10 +260,24 @@ class Registry:
             raise
 
     async def set_broker_config(
-        self, broker: str, config: Mapping[str, str], *, fence: Check | None = None
+        self,
+        broker: str,
+        config: Mapping[str, str],
+        *,
+        fence: Check | None = None,
+        nobody_eligible: bool = False,
     ) -> None:
-        """Replace the dynamic settings of a broker (an id in decimal), or of all (empty)."""
-        await self._replace_config(layout.broker_config_key(broker), config, fence)
+        """Replace the dynamic settings of a broker (an id in decimal), or of all (empty).
+
+        With `nobody_eligible` the eligible replicas of all topics are forgotten by then.
+        """
+        if nobody_eligible:
+            # First, and in commits of their own, as there may be many. Those that have become
+            # eligible since then are forgotten together with the change.
+            for topic_id in list(self._chunks):
+                await self.change(partial(self._nobody_eligible, [topic_id]), fence)
+        topics = partial(self._nobody_eligible, self._chunks) if nobody_eligible else tuple
+        await self._replace_config(layout.broker_config_key(broker), config, fence, topics)
 
     async def set_group_config(
         self, group: str, config: Mapping[str, str], *, fence: Check | None = None
@@ -272,15 +286,20 @@ class Registry:
         await self._replace_config(layout.group_config_key(group), config, fence)
 
     async def _replace_config(
-        self, key: str, config: Mapping[str, str], fence: Check | None
+        self,
+        key: str,
+        config: Mapping[str, str],
+        fence: Check | None,
+        more: Callable[[], Iterable[Op]] = tuple,
     ) -> None:
         value = layout.encode_config(config)
 
         def ops() -> list[Op]:
             entry = self._entries.get(key)
             if config:
-                return [Create(key, value) if entry is None else Set(key, value, entry.version)]
-            return [] if entry is None else [Delete(key, entry.version)]
+                change = Create(key, value) if entry is None else Set(key, value, entry.version)
+                return [change, *more()]
+            return [*more()] if entry is None else [Delete(key, entry.version), *more()]
 
         await self.change(ops, fence)
 
@@ -374,16 +393,45 @@ class Registry:
         await self.change(ops, fence)
 
     async def set_topic_config(
-        self, topic_id: TopicId, config: Mapping[str, str], *, fence: Check | None = None
+        self,
+        topic_id: TopicId,
+        config: Mapping[str, str],
+        *,
+        fence: Check | None = None,
+        nobody_eligible: bool = False,
     ) -> None:
-        """Replace the settings of a topic. UNKNOWN_TOPIC_ID when it is gone."""
+        """Replace the settings of a topic. UNKNOWN_TOPIC_ID when it is gone.
+
+        With `nobody_eligible` its eligible replicas are forgotten in the same commit.
+        """
 
         def ops() -> list[Op]:
             topic = self._topic(topic_id)
             key = layout.topic_key(topic.name)
-            return [self.put(key, layout.encode_topic(topic_id, config))]
+            cleared = self._nobody_eligible([topic_id]) if nobody_eligible else []
+            return [self.put(key, layout.encode_topic(topic_id, config)), *cleared]
 
         await self.change(ops, fence)
+
+    def _nobody_eligible(self, topic_ids: Iterable[TopicId]) -> list[Op]:
+        """Forget the eligible replicas of partitions that are led: under another
+        min.insync.replicas the high watermark may move without them. That of a partition without
+        a leader does not move, so there they stay."""
+        ops: list[Op] = []
+        for topic_id in topic_ids:
+            for number, states in self._chunks.get(topic_id, {}).items():
+                cleared = [
+                    replace(
+                        state, partition_epoch=state.partition_epoch + 1, elr=(), last_known_elr=()
+                    )
+                    if state.leader != NO_LEADER and (state.elr or state.last_known_elr)
+                    else state
+                    for state in states
+                ]
+                if cleared != list(states):
+                    key = layout.partitions_key(topic_id, number)
+                    ops.append(self.put(key, layout.encode_partitions(cleared)))
+        return ops
 
     async def change_partitions(
         self,

@@ -39,6 +39,7 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 SESSION_SECONDS = 6.0
 MOST_MOVED = 1000
+MIN_INSYNC = "min.insync.replicas"
 
 
 class Upkeep(NamedTuple):
@@ -46,6 +47,8 @@ class Upkeep(NamedTuple):
 
     # How often leaderships are balanced; None for never.
     balance_seconds: float | None = None
+    # What `min.insync.replicas` is until somebody changes it for the cluster.
+    min_insync: int = 1
     # How many replicas the brokers' own topics are to have, by name.
     factors: Mapping[str, int] = MappingProxyType({})
 
@@ -176,11 +179,23 @@ class ClusterKeeper:
             for partition, replicas in todo.to_ask.items():
                 await self._recover(partition, replicas, fence)
             if not todo:
-                if await self._grow_internal_topics(fence):
+                if await self._settle_min_insync(fence) or await self._grow_internal_topics(fence):
                     continue
                 return
             self._everything = True  # until all of it is done
             await self._carry_out(todo, fence)
+
+    async def _settle_min_insync(self, fence: Check) -> bool:
+        """From the second broker on, the cluster has one `min.insync.replicas` of its own: brokers
+        whose files say different things would not agree on who is eligible."""
+        image = self._registry.image
+        config = image.broker_configs.get("", {})
+        if len(image.broker_states) < 2 or MIN_INSYNC in config:
+            return False
+        value = str(self._upkeep().min_insync)
+        await self._registry.set_broker_config("", {**config, MIN_INSYNC: value}, fence=fence)
+        logger.info("%s of the cluster is %s", MIN_INSYNC, value)
+        return True
 
     async def _grow_internal_topics(self, fence: Check) -> bool:
         """Give the brokers' own topics the replicas that there are brokers for."""

@@ -23,7 +23,7 @@ from ottla.cluster.registry import Fenced, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.config.setting import ConfigError
 from ottla.controller.elections import plan_elections
-from ottla.controller.keeper import AskLogEnds, ClusterKeeper, Upkeep
+from ottla.controller.keeper import MIN_INSYNC, AskLogEnds, ClusterKeeper, Upkeep
 from ottla.controller.placement import Random
 from ottla.controller.topics import (
     ConfigCheck,
@@ -291,10 +291,16 @@ class Controller:
         # As in Kafka the settings are judged first, and only then whether there is such a thing.
         image = self._registry.image
         if change.kind is ResourceKind.BROKER:
-            config = change.edit(image.broker_configs.get(change.name, {}))
+            before = image.broker_configs.get(change.name, {})
+            config = change.edit(before)
             _check_broker(change.name, image)
+            changed = config.get(MIN_INSYNC) != before.get(MIN_INSYNC)
+            if changed:
+                _check_min_insync(change.name, config, image)
             if not validate_only:
-                await self._registry.set_broker_config(change.name, config, fence=fence)
+                await self._registry.set_broker_config(
+                    change.name, config, fence=fence, nobody_eligible=changed
+                )
             return
         if change.kind is ResourceKind.GROUP:
             config = change.edit(image.group_configs.get(change.name, {}))
@@ -308,7 +314,25 @@ class Controller:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{change.name}' does not exist."
             )
         if not validate_only:
-            await self._registry.set_topic_config(topic.id, config, fence=fence)
+            changed = config.get(MIN_INSYNC) != topic.config.get(MIN_INSYNC)
+            await self._registry.set_topic_config(
+                topic.id, config, fence=fence, nobody_eligible=changed
+            )
+
+
+def _check_min_insync(broker: str, config: Mapping[str, str], image: ClusterImage) -> None:
+    """All brokers have to agree on it, or a leader and the controller would know different
+    replicas as eligible (KIP-966): one value for the cluster, once it has two brokers."""
+    if broker and MIN_INSYNC in config:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Broker-level {MIN_INSYNC} cannot be altered while ELR is enabled.",
+        )
+    if not broker and MIN_INSYNC not in config and len(image.broker_states) > 1:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Cluster-level {MIN_INSYNC} cannot be removed while ELR is enabled.",
+        )
 
 
 def _check_broker(name: str, image: ClusterImage) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Container
 from typing import Protocol
 
 from ottla.errors import ErrorCode, KafkaError
@@ -434,6 +435,11 @@ class Partition:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         self.log.advance_start(offset)
         return self.log.log_start_offset
+
+    def low_watermark(self, live: Container[int]) -> int:
+        """The lowest log start of the replicas on live brokers, as far as it is known."""
+        own = self.log.log_start_offset
+        return own if self.in_sync is None else self.in_sync.lowest_start(own, live)
 
     def retire(self) -> None:
         """The partition is deleted or led elsewhere: nobody waits here any longer."""
