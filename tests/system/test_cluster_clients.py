@@ -16,6 +16,7 @@ from ottla.cli.kafka_compat import run as run_tool
 from ottla.cli.kafka_compat import topics as kafka_topics
 from ottla.testing import Cluster, NewTopic
 
+OFFSET_OUT_OF_RANGE = 1
 INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT = 38, 39
 NONE, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 5, 6
 REPLICA_NOT_AVAILABLE = 9
@@ -615,3 +616,53 @@ def test_records_are_deleted_when_all_live_replicas_have_deleted_them(
     # Who is dead is not waited for.
     result = delete_records(asked, 4)
     assert (result.error_code, result.low_watermark) == (NONE, 4)
+
+
+# -- reading near by (KIP-392)
+
+RACK_AWARE = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+
+
+def test_a_consumer_reads_from_its_own_rack(
+    wire: Callable[..., Any], batch: Callable[..., bytes]
+) -> None:
+    with Cluster(3, RACK_AWARE, topics=[EVERYWHERE], racks=["a", "b", "c"]) as cluster:
+        asked = wire(cluster[1].bootstrap)
+        assert produce(asked, 0, batch([b"0", b"1", b"2"]))[1].error_code == NONE
+        cluster.wait_until(
+            lambda: all(cluster.replica(each, "t", 0).high_watermark == 3 for each in (2, 3))
+        )
+        for rack, replica in (("a", -1), ("b", 2), ("c", 3), ("d", -1), ("", -1)):
+            _, part = fetch(asked, 0, rack_id=rack)
+            assert part.preferred_read_replica == replica
+            assert bool(part.records) == (replica == -1)
+            assert part.high_watermark == 3
+        # A follower serves what it knows to be safe, and knows no offset beyond its log.
+        near = wire(cluster[3].bootstrap)
+        assert fetch(near, 0, rack_id="c")[1].records
+        assert fetch(near, 0, rack_id="c", offset=3)[1].error_code == NONE
+        assert fetch(near, 0, rack_id="c", offset=4)[1].error_code == OFFSET_OUT_OF_RANGE
+        # A version that knows no racks reads from the leader alone.
+        assert fetch(near, 0, 10)[1].error_code == NOT_LEADER
+
+        # librdkafka goes where it is sent: all records come from 3, none from 2.
+        asked_of = {
+            number: cluster[number].faults.delay(0, "Fetch", client_id="near", times=None)
+            for number in (1, 2, 3)
+        }
+        consumer = Consumer(
+            {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "client.rack": "c",
+             "client.id": "near", "auto.offset.reset": "earliest", "log_level": 0}
+        )  # fmt: skip
+        consumer.assign([TopicPartition("t", 0, 0)])
+        values = []
+        while len(values) < 3:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is None:
+                values.append(message.value())
+        consumer.close()
+        assert values == [b"0", b"1", b"2"]
+        assert asked_of[1].hits >= 1
+        assert asked_of[3].hits >= 1
+        assert asked_of[2].hits == 0

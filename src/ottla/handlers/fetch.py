@@ -13,7 +13,9 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
            first partition with data is sent whole even when it is larger than both.
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
            A follower (a replica id) reads up to the log's end, and tells by the offset what it has;
-           a consumer of version 11 or later may also read from a follower (KIP-392).
+           a consumer of version 11 or later may also read from a follower, up to the high
+           watermark that one knows (KIP-392). With the RackAwareReplicaSelector the leader sends
+           consumers that name their rack to an in-sync replica there.
            The leader epoch that a client knows is judged before anything else, by followers too.
            From version 16 on NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH come with the leader,
            and its address.
@@ -60,6 +62,7 @@ from ottla.replication.fetch_sessions import (
     Wanted,
 )
 from ottla.replication.partition import Partition
+from ottla.replication.read_replica import RACK_AWARE, nearest_replica
 from ottla.runtime.files import ColdRead
 from ottla.runtime.waiters import Deferred, Signal, Waiter
 
@@ -89,6 +92,9 @@ class Reader(NamedTuple):
     epoch: int
     committed: bool
     any_replica: bool
+    # Of a consumer that would rather read from a replica near to it, where that is wanted.
+    rack: str = ""
+    listener: str = ""
 
     @property
     def follows(self) -> bool:
@@ -271,7 +277,7 @@ def _plan(
     plan = Plan(
         items=OrderedDict(),
         by_id=by_id,
-        reader=_reader(request),
+        reader=_reader(request, services),
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,
     )
@@ -327,7 +333,7 @@ def _forgotten(body: FetchRequest, by_id: bool) -> Iterator[Key]:
             yield name, index
 
 
-def _reader(request: Request[FetchRequest]) -> Reader:
+def _reader(request: Request[FetchRequest], services: Services) -> Reader:
     body = request.body
     broker, epoch = body.replica_id, -1
     if body.replica_state is not None:
@@ -337,6 +343,8 @@ def _reader(request: Request[FetchRequest]) -> Reader:
         epoch,
         committed=body.isolation_level == READ_COMMITTED and broker < 0,
         any_replica=broker < 0 and request.api_version >= KNOWS_RACKS,
+        rack=body.rack_id if services.config.replica_selector_class == RACK_AWARE else "",
+        listener=request.listener,
     )
 
 
@@ -373,7 +381,8 @@ def _read_some(
     for key, wanted in items:
         try:
             partition = reader.find(key, services)
-            part = _read_partition(
+            nearer = _nearer(partition, wanted, reader, services) if reader.rack else None
+            part = nearer or _read_partition(
                 key[1], partition, wanted, reader, left, min_one, cached_only, first
             )
         except ColdRead:
@@ -400,7 +409,7 @@ def _read_some(
                     )
                 part.current_leader = plan.hints.find(*key)
         else:
-            if part.diverging_epoch is not None:
+            if part.diverging_epoch is not None or nearer is not None:
                 reading.at_once = True
             size = _size(part)
             if size:
@@ -408,6 +417,29 @@ def _read_some(
                 left = max(0, left - size)
                 reading.size += size
         reading.parts.append((key, part))
+
+
+def _nearer(
+    partition: Partition, wanted: Wanted, reader: Reader, services: Services
+) -> PartitionData | None:
+    """The answer that sends a consumer to a replica in its rack, if there is one."""
+    if partition.in_sync is None or reader.follows:
+        return None
+    partition.check_epoch(wanted.leader_epoch)
+    replica = nearest_replica(
+        partition.in_sync, wanted.offset, reader.rack, services.image.brokers, reader.listener
+    )
+    if replica is None:
+        return None
+    return PartitionData(
+        partition_index=partition.id.partition,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset(),
+        log_start_offset=partition.log_start_offset,
+        aborted_transactions=None,
+        preferred_read_replica=replica,
+        records=b"",
+    )
 
 
 def _size(part: PartitionData) -> int:
@@ -487,7 +519,8 @@ def _respond_some(
             )
             if size and wanted is not None:
                 session.served(key)
-            if plan.incremental and not news and part.diverging_epoch is None:
+            told_anyway = part.diverging_epoch is not None or part.preferred_read_replica >= 0
+            if plan.incremental and not news and not told_anyway:
                 continue
         name = key[0]
         topic = by_topic.get(name)

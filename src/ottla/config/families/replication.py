@@ -96,8 +96,9 @@ class ReplicationSettings(Settings):
     )
     replica_selector_class: str | None = string(
         default=None,
-        effect="later",
-        doc="Which replica a consumer should read from; empty means the leader.",
+        doc="Which replica a consumer should read from: "
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector sends it to one in its own rack "
+        "(client.rack); empty, or any other class, means the leader.",
     )
     replica_socket_receive_buffer_bytes: int = integer(
         default=65_536,
