@@ -666,3 +666,24 @@ def test_a_consumer_reads_from_its_own_rack(
         assert asked_of[1].hits >= 1
         assert asked_of[3].hits >= 1
         assert asked_of[2].hits == 0
+
+
+# -- features
+
+
+def test_all_brokers_have_the_features_of_the_cluster(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for broker in cluster:
+        arguments = ["--bootstrap-server", broker.bootstrap, "describe"]
+        assert run_tool("kafka-features", arguments) == 0
+        lines = [line.split("\tEpoch")[0] for line in capsys.readouterr().out.splitlines()]
+        assert lines == [
+            f"Feature: {name}\tSupportedMinVersion: {lowest}\tSupportedMaxVersion: {highest}"
+            f"\tFinalizedVersionLevel: {highest}"
+            for name, lowest, highest in (
+                ("eligible.leader.replicas.version", "0", "1"),
+                ("group.version", "0", "1"),
+                ("metadata.version", "3.3-IV3", "4.2-IV1"),
+            )
+        ]

@@ -27,6 +27,7 @@ from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.controller.election import LogEnd
 from ottla.controller.internal_replicas import plan_more_replicas
 from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
+from ottla.model.features import missing
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
 from ottla.replication.isr import Rules
@@ -120,6 +121,7 @@ class ClusterKeeper:
             try:
                 async with busy:
                     await self._registry.load()
+                    await self._finalize_features(term.fence)
                     await self._reconcile(term.fence)
                     if asyncio.get_running_loop().time() >= self._balance_at:
                         await self._balance(term.fence)
@@ -162,6 +164,13 @@ class ClusterKeeper:
                 "%d partitions are led by their preferred replicas again",
                 len(changes) - len(refused),
             )
+
+    async def _finalize_features(self, fence: Check) -> None:
+        """Agree on the levels of features that the cluster has none of."""
+        levels = self._registry.features
+        new = missing(levels)
+        if new:
+            await self._registry.set_features({**levels, **new}, fence=fence)
 
     async def _reconcile(self, fence: Check) -> None:
         while True:
