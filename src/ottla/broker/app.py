@@ -322,6 +322,7 @@ class Broker:
             rules_of=config.rules_of,
             ask_log_ends=LogEnds(peers).ask,
             session_seconds=self._static.zookeeper_session_timeout_ms / 1000,
+            upkeep=config.upkeep,
         )
         link = ControllerLink(controller, registry, peers)
         logs.positions = groups = self._build_groups(workers, replicas, config)

@@ -16,7 +16,7 @@ Where no descriptor was free for that, the producers who wait are told, and it i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from functools import partial
 from typing import Protocol
 
@@ -462,6 +462,11 @@ class Partition:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         self.log.advance_start(offset)
         return self.log.log_start_offset
+
+    def low_watermark(self, live: Container[int]) -> int:
+        """The lowest log start of the replicas on live brokers, as far as it is known."""
+        own = self.log.log_start_offset
+        return own if self.in_sync is None else self.in_sync.lowest_start(own, live)
 
     def retire(self) -> None:
         """The partition is deleted or led elsewhere: nobody waits here any longer."""

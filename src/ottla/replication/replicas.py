@@ -106,6 +106,27 @@ class Replicas:
             topic = None if name is None else self._image.topics.get(name)
             return self._make_or_raise(topic, index, True)
 
+    def leads(self, topic: str, index: int) -> bool:
+        """Whether this broker leads the partition now."""
+        return index in self._by_name.get(topic, ())
+
+    def led_in(self, epoch: int, topic: str, index: int) -> Partition:
+        """The partition, for who takes `epoch` for that of its leader (-1: for who does not say).
+
+        As in Kafka the epoch is judged first, by a follower too: FENCED_LEADER_EPOCH tells the
+        client to look for the leader anew, UNKNOWN_LEADER_EPOCH to wait for this broker.
+        """
+        try:
+            partition = self.by_name(topic, index)
+        except KafkaError as error:
+            if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                held = self._held.get(TopicPartition(topic, index))
+                if held is not None:
+                    held.check_epoch(epoch)
+            raise
+        partition.check_epoch(epoch)
+        return partition
+
     def replica_by_name(self, topic: str, index: int) -> Partition:
         """The partition, led or followed by this broker. Raises KafkaError."""
         return self._replica(self._image.topics.get(topic), index, False)

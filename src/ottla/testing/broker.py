@@ -374,8 +374,8 @@ class Broker:
                 topic.name,
                 DEFAULT if topic.partitions is None else topic.partitions,
                 DEFAULT if topic.replication is None else topic.replication,
-                list(enumerate(topic.assignment or ())),
-                dict(topic.config),
+                assignments=tuple(enumerate(topic.assignment or ())),
+                config=dict(topic.config),
             )
             for topic in wanted
         ]
