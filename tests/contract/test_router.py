@@ -192,6 +192,23 @@ def test_a_broker_that_comes_back_elsewhere_is_found(scripted: Any, ask_of: Any)
         assert ask()
 
 
+def test_a_broker_that_another_answered_for_is_asked_where_it_is(
+    scripted: Any, ask_of: Any
+) -> None:
+    right = scripted.brokers[1].port
+    scripted.brokers[1].port = scripted.brokers[2].port  # where it was before it restarted
+    looks = iter(range(1000))
+
+    def known_at_the_third_look(_number: int) -> bool:
+        if next(looks) == 2:
+            scripted.brokers[1].port = right
+        return False
+
+    scripted.hooks["METADATA"] = known_at_the_third_look
+    with ask_of(scripted.brokers[3].address) as ask:
+        assert ask()
+
+
 def test_a_restart_of_the_only_broker_is_survived(
     start_broker: Callable[..., BrokerProcess],
 ) -> None:

@@ -160,16 +160,16 @@ class Router:
         return tuple(nodes[number] for number in sorted(nodes))
 
     def node(self, number: int) -> Wire:
-        """A broker by its number."""
+        """A broker by its number, where the brokers last said that it is."""
+        place = self.topology.node(number)
         with self._lock:
             known = self._wires.get(number)
-            if known is not None and known.usable:
+            if known is not None and known.usable and _is_at(known, place):
                 return known
             closings = self._closings
-        place = self.topology.nodes.get(number)
         if place is None:
             self.metadata(())
-            place = self.topology.nodes.get(number)
+            place = self.topology.node(number)
         if place is None:
             raise NoSuchBroker(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {number}")
         try:
@@ -183,8 +183,10 @@ class Router:
             if self._closings == closings:
                 known = self._wires.get(number)
                 if known is not None and known.usable:
-                    wire.close()  # another thread was faster
-                    return known
+                    if _is_at(known, place):
+                        wire.close()  # another thread was faster
+                        return known
+                    known.close()  # whoever answers there is another broker by now
                 self._wires[number] = wire
                 self._reached.add(str(place))
                 return wire
@@ -465,6 +467,11 @@ class Router:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _is_at(wire: Wire, place: Node | None) -> bool:
+    """Whether a connection is to where a broker is; to where it was while nobody knows."""
+    return place is None or (wire.host, wire.port) == (place.host, place.port)
 
 
 def _closed(place: str) -> KafkaError:
