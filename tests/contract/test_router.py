@@ -21,7 +21,7 @@ from ottla.client.router import NoBrokerAnswers, Router
 from ottla.client.topic_offsets import TopicOffsets
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.pipelines.cluster import Cluster
+from ottla.pipelines.cluster import Cluster, Unreachable
 from ottla.pipelines.sink.columns import columns_of
 from ottla.pipelines.sink.encoder import Encoder, Format
 from ottla.pipelines.sink.options import WriteOptions
@@ -31,6 +31,7 @@ from ottla.pipelines.source.loss import LossPolicy
 from ottla.pipelines.source.ranges import Range
 from ottla.pipelines.source.task import FetchSettings
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.offsets import ListOffsetsResponse
 from ottla.testing.process import BrokerProcess
 
 ORDERS = TopicPartition("orders", 0)
@@ -286,6 +287,28 @@ def test_a_partition_without_a_leader_is_an_answer_unless_one_waits(scripted: An
         assert getattr(error, "code", None) is ErrorCode.LEADER_NOT_AVAILABLE
         scripted.hooks["METADATA"] = lambda _: bool(scripted.move(0, 2))
         assert topics.find({ORDERS: -1}, wait_for_leader=True).keys() == {ORDERS}
+
+
+@pytest.mark.parametrize("refusal", ["UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_SERVER_ERROR"])
+def test_to_a_query_a_partition_that_its_leader_cannot_serve_yet_is_not_gone(
+    scripted: Any, refusal: str
+) -> None:
+    scripted.refusal = ErrorCode[refusal]
+    scripted.lagging = {number: {0: (3, 0), 1: (2, 0)} for number in scripted.brokers}
+    with (
+        Cluster(scripted.bootstrap, timeout=BRIEF) as cluster,
+        pytest.raises(Unreachable, match="orders-0"),
+    ):
+        cluster.ends([ORDERS])
+
+
+def test_to_a_query_a_partition_that_is_left_out_of_an_answer_is_not_gone(scripted: Any) -> None:
+    scripted._list_offsets = lambda _number, _request: ListOffsetsResponse(topics=[])
+    with (
+        Cluster(scripted.bootstrap, timeout=BRIEF) as cluster,
+        pytest.raises(Unreachable, match=r"orders-0 .*left out of the answer"),
+    ):
+        cluster.ends([ORDERS])
 
 
 def test_one_that_was_led_a_moment_ago_is_waited_for(scripted: Any, router: Router) -> None:

@@ -353,6 +353,8 @@ class Router:
             if time.monotonic() + pause > deadline:
                 for error in unreached.values():
                     raise error
+                if wait_for_leader:
+                    again = {tp: _still_there(error) for tp, error in again.items()}
                 return found | again
             time.sleep(pause)
             rounds += 1
@@ -376,11 +378,14 @@ class Router:
                     raise
                 unreached |= dict.fromkeys(own, error)
                 continue
+            left_out = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "left out of the answer")
+            refused |= dict.fromkeys(own, left_out)
             for tp, code, value in answers(answer):
                 if code:
                     refused[tp] = KafkaError(error_code(code))
                 else:
                     values[tp] = value
+                    refused.pop(tp, None)
         return values, refused, unreached
 
     def ask_leader(
@@ -393,7 +398,7 @@ class Router:
     ) -> T:
         """The same about one partition; raises what went wrong."""
         found = self.ask_leaders([tp], lambda _: request, answers, wait_for_node=wait_for_node)
-        answer = found.get(tp, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "left out of the answer"))
+        answer = found[tp]
         if isinstance(answer, KafkaError):
             raise answer
         return answer
@@ -472,6 +477,11 @@ class Router:
 def _is_at(wire: Wire, place: Node | None) -> bool:
     """Whether a connection is to where a broker is; to where it was while nobody knows."""
     return place is None or (wire.host, wire.port) == (place.host, place.port)
+
+
+def _still_there(error: KafkaError) -> KafkaError:
+    """A partition that is in the metadata, and that its leader does not know, is not gone."""
+    return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE) if error.code in ABSENT else error
 
 
 def _closed(place: str) -> KafkaError:
