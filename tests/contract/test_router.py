@@ -22,6 +22,7 @@ from ottla.client.topic_offsets import TopicOffsets
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.pipelines.cluster import Cluster, Unreachable
+from ottla.pipelines.errors import DataLossError
 from ottla.pipelines.sink.columns import columns_of
 from ottla.pipelines.sink.encoder import Encoder, Format
 from ottla.pipelines.sink.options import WriteOptions
@@ -309,6 +310,41 @@ def test_to_a_query_a_partition_that_is_left_out_of_an_answer_is_not_gone(script
         pytest.raises(Unreachable, match=r"orders-0 .*left out of the answer"),
     ):
         cluster.ends([ORDERS])
+
+
+def test_a_topic_that_is_deleted_while_a_task_looks_what_it_lost_is_a_loss(scripted: Any) -> None:
+    list_offsets, fetch = scripted._list_offsets, scripted._fetch
+    fetches = iter(range(1000))
+
+    def begins_at_5(number: int, request: Any) -> Any:
+        answer = list_offsets(number, request)
+        for each in answer.topics[0].partitions:
+            each.offset = each.offset or 5
+        return answer
+
+    def out_of_range_and_then_deleted(number: int, request: Any) -> Any:
+        if next(fetches) > 0:
+            scripted.leaders.clear()
+            scripted.TOPIC = "another"
+            return fetch(number, request)
+        answer = fetch(number, request)
+        [part] = answer.responses[0].partitions
+        part.error_code, part.records = int(ErrorCode.OFFSET_OUT_OF_RANGE), None
+        return answer
+
+    scripted._list_offsets, scripted._fetch = begins_at_5, out_of_range_and_then_deleted
+    part = Range("orders", bytes(range(16)), 0, 0, END)
+
+    def read(on_loss: str) -> list[Any]:
+        settings = FetchSettings(
+            LossPolicy.parse(on_loss), scripted.bootstrap, max_wait=0.0, retry_backoff=0.01
+        )
+        with closing(LeaderSource(part, settings)) as source:
+            return list(Reader(part, settings, source).pieces())
+
+    assert read("false") == []
+    with pytest.raises(DataLossError, match="the topic was deleted"):
+        read("true")
 
 
 def test_one_that_was_led_a_moment_ago_is_waited_for(scripted: Any, router: Router) -> None:
