@@ -481,6 +481,30 @@ def test_groups_of_a_broker_that_leaves_are_left_out(scripted: Any) -> None:
         assert [each.name for each in groups.list_groups()] == ["group-1", "group-3"]
 
 
+def test_groups_that_moved_to_a_broker_asked_before_are_found_there(scripted: Any) -> None:
+    real = scripted._list_groups
+
+    def also_of_the_dead(number: int, request: Any) -> Any:
+        answer = real(number, request)
+        if number == 1 and 2 not in scripted.listed:
+            answer.groups += real(2, request).groups
+        return answer
+
+    scripted._list_groups = also_of_the_dead
+    with Groups(scripted.bootstrap, timeout=TIMEOUT) as groups:
+        assert len(groups.list_groups()) == 3
+        scripted.brokers[2].stop()
+        looks = iter(range(1000))
+
+        def after_five_looks(_number: int) -> bool:
+            if next(looks) == 5:
+                scripted.listed.discard(2)
+            return False
+
+        scripted.hooks["METADATA"] = after_five_looks
+        assert {each.name for each in groups.list_groups()} == {"group-1", "group-2", "group-3"}
+
+
 def test_a_broker_that_was_lost_and_is_back_is_one_of_all_again(scripted: Any) -> None:
     with Router(scripted.brokers[1].address, timeout=TIMEOUT) as router:
         assert len(router.nodes()) == 3

@@ -404,7 +404,11 @@ class Router:
         return answer
 
     def ask_each_node(self, call: Callable[[Node], T]) -> list[T]:
-        """What becomes of a call for every broker; one that leaves the cluster is left out."""
+        """What becomes of a call for every broker.
+
+        One that leaves the cluster meanwhile is left out, and all others are asked anew: what was
+        its business may have come to one that was asked before.
+        """
 
         def unless_gone(node: Node) -> list[T]:
             try:
@@ -412,9 +416,15 @@ class Router:
             except NoSuchBroker:
                 return []
 
-        return [
-            answer for node in self.nodes() for answer in self.retried(partial(unless_gone, node))
-        ]
+        while True:
+            answers = []
+            for node in self.nodes():
+                answer = self.retried(partial(unless_gone, node))
+                if not answer:
+                    break
+                answers += answer
+            else:
+                return answers
 
     def retried(self, call: Callable[[], T], *, repeatable: bool = True) -> T:
         """Call again while the failure is one that passes, until the deadline."""
