@@ -114,6 +114,24 @@ def test_a_start_that_cannot_raise_the_leader_epochs_leaves_that_to_the_next(dis
     assert asyncio.run(start()) == 1
 
 
+def test_a_start_that_loses_its_last_folder_fails(disk):
+    """Setting a stray log aside fails after all logs were loaded, and before anything is served."""
+
+    async def start() -> None:
+        broker = Broker(load(None, SETTINGS | {"log.dirs": "/data,/more"}).config, fs=disk)
+        await asyncio.wait_for(broker.start(), LIMIT)
+        await broker.stop()
+
+    asyncio.run(start())
+    disk.makedirs("/data/stray-0")
+    disk.makedirs("/more/stray-1")
+    disk.fail("*/stray-?", error=errno.EIO, operations={"rename"})
+    with pytest.raises(StartFailed, match="no data folder can be used: setting stray-0 aside"):
+        asyncio.run(start())
+    disk.heal()
+    asyncio.run(start())
+
+
 @pytest.mark.parametrize(
     ("owner", "method", "said"),
     [
