@@ -88,6 +88,7 @@ class Host:
         self.work_turn = asyncio.Semaphore(1)
         self.turn = Turn()
         self._slots: dict[int, Slot] = {}
+        self._looking_again: asyncio.TimerHandle | None = None
         self._closed = False
 
     def now(self) -> Now:
@@ -139,6 +140,10 @@ class Host:
         for index, epoch in mine.items():
             try:
                 partition = self.partitions.by_name(self.topic, index)
+            except OutOfDescriptors:
+                self.unload(index)
+                self._look_again()
+                continue
             except KafkaError as error:
                 logger.error("%s-%d cannot be coordinated: %s", self.topic, index, error)
                 self.unload(index)
@@ -152,6 +157,16 @@ class Host:
             elif slot.leader_epoch != epoch:
                 logger.info("%s: loaded anew for leader epoch %d", partition.id, epoch)
                 self._replace(slot, epoch)
+
+    def _look_again(self) -> None:
+        """A partition has no files yet, and no descriptor was free to make them."""
+        if self._looking_again is None:
+            loop = asyncio.get_running_loop()
+            self._looking_again = loop.call_later(SHORTAGE_SECONDS, self._apply_again)
+
+    def _apply_again(self) -> None:
+        self._looking_again = None
+        self.apply(ImageChange(self.image, self.image, frozenset({self.topic})))
 
     def unload(self, index: int) -> None:
         """The shard is no longer ours."""
@@ -177,6 +192,8 @@ class Host:
     async def close(self) -> None:
         """Unload everything, and load nothing any more."""
         self._closed = True
+        if self._looking_again is not None:
+            self._looking_again.cancel()
         tasks = [slot.loading for slot in self if slot.loading is not None]
         for slot in self:
             slot.writer.write()

@@ -91,6 +91,11 @@ class Replicas:
                 made = self._make(topic, tp, is_new=self._waiting.pop(tp))
                 if made is not None:
                     return made
+                if tp in self._waiting:
+                    raise OutOfDescriptors(
+                        ErrorCode.KAFKA_STORAGE_ERROR,
+                        f"no descriptor was free to make {tp}; it will be tried again",
+                    )
         raise self._absent(topic, index, by_id)
 
     def _absent(self, topic: Topic | None, index: int, by_id: bool) -> KafkaError:
