@@ -211,7 +211,11 @@ class Replicas:
                     "%s was offline; its data was kept in %s", tp, self._logs.set_aside(tp)
                 )
         for partition in partitions.values():
-            self._logs.delete(partition.id)
+            try:
+                self._logs.delete(partition.id)
+            except KafkaError as error:
+                # Its folder has failed, which was logged. The others' are deleted all the same.
+                self._logs.offline_partitions[partition.id] = error.message or str(error)
             partition.retire()
 
     def take_offline(self, lost: Iterable[TopicPartition]) -> None:
