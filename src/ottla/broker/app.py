@@ -206,6 +206,7 @@ class Broker:
         await self._load_logs(stack, logs, registry, config)
         # Who answers.
         services = self._services = self._build_services(workers, logs, registry, config)
+        logs.require_folder()  # from now on, losing the last one is told to `_folder_offline`
         self._follow_image(stack, services)
         dispatcher = Dispatcher(services.table, services)
         stack.push_async_callback(dispatcher.close)

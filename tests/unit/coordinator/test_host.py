@@ -264,6 +264,24 @@ async def test_a_shard_that_cannot_begin_is_not_kept_quiet(
     assert await bench.deaths.get() == f"loading {NAME}-0: a bug"
 
 
+async def test_retention_may_delete_what_was_to_be_loaded_next() -> None:
+    bench = Bench(TopicConfig(cleanup_policy=frozenset({"compact", "delete"})))
+    partition = bench.partitions[0]
+    for number in range(40):
+        batch = bytearray(build_batch([(1, b"%d" % number, b"v", ())]))
+        partition.append(memoryview(batch), 1)
+    bench.lead(1, 1)
+    while not bench.slate().content:
+        await asyncio.sleep(0)
+    partition.delete_records(39)
+    await bench.host.wait_loaded()
+    assert bench.slot().active
+    assert b"39" in bench.slate().content
+    assert len(bench.slate().content) < 40
+    await bench.host.close()
+    bench.workers.close()
+
+
 async def test_a_log_is_replayed_in_slices_and_all_of_it(bench: Bench) -> None:
     log = bench.partitions[0].log
     for number in range(50):
