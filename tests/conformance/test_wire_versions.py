@@ -352,3 +352,22 @@ def test_describe_topic_partitions(wire, topic):
     assert (found.name, found.topic_id, found.error_code) == (name, topic_id, 0)
     assert [p.partition_index for p in found.partitions] == [0, 1]
     assert answer.next_cursor is None
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_the_features_are_kafkas(wire, version):
+    answer = wire().ask(
+        "api_versions", version, client_software_name="x", client_software_version="1"
+    )
+    levels = {each.name: each.max_version_level for each in answer.finalized_features}
+    ours = ("metadata.version", "group.version", "eligible.leader.replicas.version")
+    assert [levels[name] for name in ours] == [29, 1, 1]
+    assert answer.finalized_features_epoch >= 0
+    supported = {
+        each.name: (each.min_version, each.max_version) for each in answer.supported_features
+    }
+    assert supported["metadata.version"] == (7, 29)
+    # Those that can be switched off are kept from clients that would stumble over a level of 0.
+    assert ("group.version" in supported) == (version >= 4)
+    if version >= 4:
+        assert [supported[name] for name in ours[1:]] == [(0, 1), (0, 1)]

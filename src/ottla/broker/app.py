@@ -30,6 +30,7 @@ from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.loaded_logs import log_progress, needing_new_epochs, set_aside_strays
 from ottla.broker.metering import measure
+from ottla.broker.offline_partitions import OfflinePartitions
 from ottla.broker.own_store import OwnStore
 from ottla.broker.running_config import (
     RunningConfig,
@@ -119,6 +120,7 @@ class Broker:
         self._store: MetadataStore
         self._lifecycle: Lifecycle
         self._detector: FailureDetector
+        self._offline: OfflinePartitions
         # while it runs
         self._running = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
@@ -166,6 +168,7 @@ class Broker:
         self._listeners.close()
         await self._lifecycle.abandon()
         await self._detector.stop()
+        await self._offline.stop()
         services = self.services
         await services.replication.stop()
         services.controller_link.close()
@@ -203,6 +206,7 @@ class Broker:
         await self._load_logs(stack, logs, registry, config)
         # Who answers.
         services = self._services = self._build_services(workers, logs, registry, config)
+        logs.require_folder()  # from now on, losing the last one is told to `_folder_offline`
         self._follow_image(stack, services)
         dispatcher = Dispatcher(services.table, services)
         stack.push_async_callback(dispatcher.close)
@@ -319,6 +323,7 @@ class Broker:
             rules_of=config.rules_of,
             ask_log_ends=LogEnds(peers).ask,
             session_seconds=self._static.zookeeper_session_timeout_ms / 1000,
+            upkeep=config.upkeep,
         )
         link = ControllerLink(controller, registry, peers)
         logs.positions = groups = self._build_groups(workers, replicas, config)
@@ -369,6 +374,15 @@ class Broker:
         services.groups.apply(everything)
         services.replication.start(services.replicas)
         stack.push_async_callback(services.replication.stop)
+        self._offline = offline = OfflinePartitions(
+            services.registry,
+            self.node_id,
+            offline=lambda: services.logs.offline_partitions,
+            rules_of=self._config.rules_of,
+            broker_epoch=lambda: services.replication.broker_epoch,
+            tasks=self._tasks,
+        )
+        stack.push_async_callback(offline.stop)
         stack.callback(services.controller_link.close)
         stack.push_async_callback(services.groups.close)
         services.registry.subscribe(self._on_image)
@@ -474,6 +488,7 @@ class Broker:
             services.replicas.apply(change)
         services.logs.cleaner.look_soon()
         services.groups.apply(change)
+        self._offline.look()
 
     def _folder_offline(self, folder: str, lost: tuple[TopicPartition, ...]) -> None:
         services = self._services
@@ -481,6 +496,7 @@ class Broker:
             return  # not yet served: the step that needs the folder says what is wrong with it
         services.replicas.take_offline(lost)
         services.groups.lose(lost)
+        self._offline.look()
         if not services.logs.folders:
             self._fail(
                 "no data folder is left: " + "; ".join(services.logs.offline_folders.values())

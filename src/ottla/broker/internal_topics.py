@@ -2,8 +2,10 @@
 
 Their settings are Kafka's. The replication factor is the configured one, or as many as there are
 brokers: Kafka waits until there are enough, so that with its default of 3 a single broker would
-never form a group. The smallest number of in-sync replicas is lowered along with it. A broker on
-its own says so only if somebody asked for more: with one broker there is nothing to be done.
+never form a group. When more brokers join, the controller adds replicas
+(`controller/internal_replicas.py`). The smallest number of in-sync replicas counts up to the number
+of replicas, so it need not be lowered. A broker on its own says so only if somebody asked for more:
+with one broker there is nothing to be done.
 """
 
 from __future__ import annotations
@@ -73,7 +75,6 @@ class InternalTopics:
     ) -> NewTopic:
         """As many replicas as wanted, or as there can be."""
         live = max(1, len(self._image().brokers))
-        settings = dict(settings)
         if live < factor:
             if live > 1 or self._config().is_given("offsets.topic.replication.factor"):
                 logger.warning(
@@ -85,6 +86,4 @@ class InternalTopics:
                     factor,
                 )
             factor = live
-        if self._config().min_insync_replicas > factor:
-            settings["min.insync.replicas"] = str(factor)
         return NewTopic(name, partitions, factor, config=settings)

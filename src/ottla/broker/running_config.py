@@ -17,7 +17,9 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.checks import parse_ip_limits
 from ottla.config.dynamic import validate_topic_overrides
 from ottla.config.topic import TopicConfig
+from ottla.controller.keeper import Upkeep
 from ottla.controller.topics import TopicDefaults
+from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.model.topic import Topic
 from ottla.net.listener import Limits
 from ottla.replication.isr import Rules
@@ -65,6 +67,17 @@ class RunningConfig:
         """What decides about the in-sync replicas and the leader of a topic's partitions."""
         config = self.of_topic(topic)
         return Rules(config.min_insync_replicas, config.unclean_leader_election_enable)
+
+    def upkeep(self) -> Upkeep:
+        """What a controller does by itself."""
+        config = self._current
+        return Upkeep(
+            balance_seconds=float(config.leader_imbalance_check_interval_seconds)
+            if config.auto_leader_rebalance_enable
+            else None,
+            min_insync=config.min_insync_replicas,
+            factors={OFFSETS_TOPIC: config.offsets_topic_replication_factor},
+        )
 
     def topic_defaults(self) -> TopicDefaults:
         """What a new topic gets where nobody says anything else."""

@@ -138,6 +138,30 @@ class GroupAdmin:
             numbers = brokers or tuple(node.id for node in direct.describe_cluster().nodes)
             return {number: direct.log_dirs(number) for number in numbers}
 
+    def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        unclean: bool = False,
+    ) -> tuple[TopicPartition, ...]:
+        """Give these partitions, or all, to the first of their replicas; returns those that have a
+        new leader. With `unclean` only partitions without a leader, to any replica that is there:
+        records that it lacks are lost. A partition that has such a leader already is no error.
+        """
+        chosen = None if partitions is None else [check_partition(tp) for tp in partitions]
+        with DirectAdmin(
+            self._bootstrap, timeout=self._timeout, client_id=self._client_id
+        ) as direct:
+            outcomes = direct.elect_leaders(chosen, unclean=unclean)
+        failed = {
+            str(tp): error
+            for tp, error in outcomes.items()
+            if error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED
+        }
+        if failed:
+            raise PartialFailureError(failed)
+        return tuple(tp for tp, error in outcomes.items() if error is None)
+
     # -- inside
 
     def _groups(self) -> Groups:

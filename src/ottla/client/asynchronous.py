@@ -487,6 +487,7 @@ class AsyncAdmin:
     list_offsets = _by_thread(Admin.list_offsets)
     describe_cluster = _by_thread(Admin.describe_cluster)
     describe_log_dirs = _by_thread(Admin.describe_log_dirs)
+    elect_leaders = _by_thread(Admin.elect_leaders)
     list_groups = _by_thread(Admin.list_groups)
     describe_group = _by_thread(Admin.describe_group)
     delete_groups = _by_thread(Admin.delete_groups)

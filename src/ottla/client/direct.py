@@ -40,6 +40,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.apis import VERSIONS, ApiKey
 from ottla.protocol.messages import configs as config_messages
+from ottla.protocol.messages import elections as election_messages
 from ottla.protocol.messages import metadata as metadata_messages
 from ottla.protocol.messages import offsets as offset_messages
 from ottla.protocol.messages import replicas as replica_messages
@@ -271,6 +272,41 @@ class DirectAdmin:
             timeout_ms=self._timeout_ms(),
         )
         return self._change(request, lambda answer: answer.responses)
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Have leaders elected, in these partitions or in all; what went wrong with each.
+
+        Of all partitions, those that need no election are left out.
+        """
+        wanted = None
+        if partitions is not None:
+            by_topic: dict[str, list[int]] = {}
+            for tp in partitions:
+                by_topic.setdefault(tp.topic, []).append(tp.partition)
+            wanted = [
+                election_messages.TopicPartitions(topic=topic, partitions=indexes)
+                for topic, indexes in by_topic.items()
+            ]
+        request = election_messages.ElectLeadersRequest(
+            election_type=int(unclean), topic_partitions=wanted, timeout_ms=self._timeout_ms()
+        )
+
+        def ask() -> dict[TopicPartition, KafkaError | None]:
+            answer = self.router.controller().ask(request)
+            check(answer.error_code)
+            return {
+                TopicPartition(topic.topic, result.partition_id): KafkaError(
+                    error_code(result.error_code), result.error_message
+                )
+                if result.error_code
+                else None
+                for topic in answer.replica_election_results
+                for result in topic.partition_result
+            }
+
+        return self.router.retried(ask, repeatable=True)
 
     # -- settings
 

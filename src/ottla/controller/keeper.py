@@ -7,6 +7,10 @@ state. The store may be out of reach for a while: then it is tried again, with a
 A broker that is not there is dead, with one exception: when this broker's own session began less
 than a session's time ago, the store itself may have been away, and with it every session. Then the
 others are waited for.
+
+From time to time partitions are given back to their preferred replicas, so that brokers which were
+away share the load again (`auto.leader.rebalance.enable`); as in Kafka 4 any imbalance counts, and
+a thousand partitions at a time are moved.
 """
 
 from __future__ import annotations
@@ -14,15 +18,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.controller.election import LogEnd
-from ottla.controller.machine import Plan, plan, plan_recovery
+from ottla.controller.internal_replicas import plan_more_replicas
+from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import BrokerState
+from ottla.model.features import missing
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
 from ottla.replication.isr import Rules
@@ -34,6 +41,21 @@ AskLogEnds = Callable[[TopicPartition, Collection[int]], Coroutine[Any, Any, dic
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 SESSION_SECONDS = 6.0
+MOST_MOVED = 1000
+MIN_INSYNC = "min.insync.replicas"
+"""Who is eligible to lead was judged by it. Where fewer replicas suffice from now on, a leader goes
+on alone that others counted on to stand still: so with it the eligible are forgotten (KIP-966)."""
+
+
+class Upkeep(NamedTuple):
+    """What the settings say about the controller's standing work."""
+
+    # How often leaderships are balanced; None for never.
+    balance_seconds: float | None = None
+    # What `min.insync.replicas` is until somebody changes it for the cluster.
+    min_insync: int = 1
+    # How many replicas the brokers' own topics are to have, by name.
+    factors: Mapping[str, int] = MappingProxyType({})
 
 
 class ClusterKeeper:
@@ -44,6 +66,7 @@ class ClusterKeeper:
         registry: Registry,
         rules_of: Callable[[Topic], Rules],
         ask: AskLogEnds,
+        upkeep: Callable[[], Upkeep],
         session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
@@ -53,6 +76,9 @@ class ClusterKeeper:
         self._rules_of = rules_of
         # Until then brokers that are missing may come back: see above. By the loop's clock.
         self.patient_until = float("-inf")
+        self._upkeep = upkeep
+        # When leaderships are balanced next.
+        self._balance_at = float("inf")
         self._asking = False  # some replica has not said yet what it has
         # What has changed since the last plan.
         self._changed = asyncio.Event()
@@ -68,6 +94,7 @@ class ClusterKeeper:
         unsubscribe = self._registry.subscribe(self._on_image)
         self._everything = True
         self._changed.set()
+        self._plan_balance()
         lost = asyncio.ensure_future(_happened(term))
         try:
             while not term.lost.happened:
@@ -100,7 +127,10 @@ class ClusterKeeper:
             try:
                 async with busy:
                     await self._registry.load()
+                    await self._finalize_features(term.fence)
                     await self._reconcile(term.fence)
+                    if asyncio.get_running_loop().time() >= self._balance_at:
+                        await self._balance(term.fence)
                 break
             except (Fenced, StoreClosed):
                 raise
@@ -112,13 +142,41 @@ class ClusterKeeper:
                     return None
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-        waiting = self.patient_until - asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        waiting = self.patient_until - now
         if self._asking:
             waiting = LONGEST_PAUSE
+        balance = max(0.0, self._balance_at - now)
         if waiting > 0:
             self._everything = True
-            return waiting
-        return None
+            return min(waiting, balance)
+        return None if balance == float("inf") else balance
+
+    def _plan_balance(self) -> None:
+        seconds = self._upkeep().balance_seconds
+        if seconds is None:
+            seconds = float("inf")
+        self._balance_at = asyncio.get_running_loop().time() + seconds
+
+    async def _balance(self, fence: Check) -> None:
+        """Give partitions back to their preferred replicas."""
+        changes = plan_preferred(self._registry.image)
+        if len(changes) <= MOST_MOVED:
+            self._plan_balance()
+        changes = changes[:MOST_MOVED]
+        if changes:
+            refused = await self._registry.change_partitions(changes, fence=fence)
+            logger.info(
+                "%d partitions are led by their preferred replicas again",
+                len(changes) - len(refused),
+            )
+
+    async def _finalize_features(self, fence: Check) -> None:
+        """Agree on the levels of features that the cluster has none of."""
+        levels = self._registry.features
+        new = missing(levels)
+        if new:
+            await self._registry.set_features({**levels, **new}, fence=fence)
 
     async def _reconcile(self, fence: Check) -> None:
         while True:
@@ -136,9 +194,34 @@ class ClusterKeeper:
             for partition, replicas in todo.to_ask.items():
                 await self._recover(partition, replicas, fence)
             if not todo:
+                if await self._settle_min_insync(fence) or await self._grow_internal_topics(fence):
+                    continue
                 return
             self._everything = True  # until all of it is done
             await self._carry_out(todo, fence)
+
+    async def _settle_min_insync(self, fence: Check) -> bool:
+        """From the second broker on, the cluster has one `min.insync.replicas` of its own: brokers
+        whose files say different things would not agree on who is eligible."""
+        image = self._registry.image
+        config = image.broker_configs.get("", {})
+        if len(image.broker_states) < 2 or MIN_INSYNC in config:
+            return False
+        value = str(self._upkeep().min_insync)
+        await self._registry.set_broker_config("", {**config, MIN_INSYNC: value}, fence=fence)
+        logger.info("%s of the cluster is %s", MIN_INSYNC, value)
+        return True
+
+    async def _grow_internal_topics(self, fence: Check) -> bool:
+        """Give the brokers' own topics the replicas that there are brokers for."""
+        changes = plan_more_replicas(self._registry.image, self._upkeep().factors)
+        if not changes:
+            return False
+        refused = await self._registry.change_partitions(changes, fence=fence)
+        logger.info(
+            "%d partitions of internal topics get more replicas", len(changes) - len(refused)
+        )
+        return True
 
     async def _carry_out(self, todo: Plan, fence: Check) -> None:
         for departure in todo.departures:

@@ -30,6 +30,7 @@ from ottla.protocol.messages.offsets import (
     ListOffsetsTopic,
 )
 from ottla.protocol.messages.topics import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -97,7 +98,10 @@ class ControllerLink:
                     name=topic.name,
                     num_partitions=topic.partitions,
                     replication_factor=topic.replication_factor,
-                    assignments=[],
+                    assignments=[
+                        CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                        for index, brokers in topic.assignments
+                    ],
                     configs=[
                         CreatableTopicConfig(name=name, value=value)
                         for name, value in topic.config.items()
@@ -178,3 +182,5 @@ def _codes(response: Any) -> Iterator[int]:
     for field in ("topics", "responses", "results", "replica_election_results"):
         for part in getattr(response, field, ()):
             yield getattr(part, "error_code", 0)
+            for inner in getattr(part, "partition_result", ()):
+                yield inner.error_code

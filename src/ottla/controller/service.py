@@ -22,7 +22,8 @@ from enum import Enum
 from ottla.cluster.registry import Fenced, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.config.setting import ConfigError
-from ottla.controller.keeper import SESSION_SECONDS, AskLogEnds, ClusterKeeper
+from ottla.controller.elections import plan_elections
+from ottla.controller.keeper import MIN_INSYNC, SESSION_SECONDS, AskLogEnds, ClusterKeeper, Upkeep
 from ottla.controller.placement import Random
 from ottla.controller.topics import (
     ConfigCheck,
@@ -38,15 +39,12 @@ from ottla.controller.topics import (
     plan_growth,
 )
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import Topic
 from ottla.replication.isr import Rules
 
 logger = logging.getLogger(__name__)
-
-MIN_INSYNC = "min.insync.replicas"
-"""Who is eligible to lead was judged by it. Where fewer replicas suffice from now on, a leader goes
-on alone that others counted on to stand still: so with it the eligible are forgotten (KIP-966)."""
 
 
 class ResourceKind(Enum):
@@ -82,7 +80,7 @@ class ConfigOutcome:
 class Controller:
     """One broker's candidacy for the role, and the role when it holds it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what of a broker the controller needs, each by its name
         self,
         registry: Registry,
         broker_id: int,
@@ -92,10 +90,12 @@ class Controller:
         rng: Random,
         rules_of: Callable[[Topic], Rules],
         ask_log_ends: AskLogEnds,
+        upkeep: Callable[[], Upkeep] = Upkeep,
         session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
-        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, session_seconds)
+        self._rules_of = rules_of
+        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, upkeep, session_seconds)
         self._broker_id = broker_id
         self._defaults = defaults
         self._check_topic_config = check_topic_config
@@ -245,6 +245,30 @@ class Controller:
                 outcomes.append(outcome)
         return outcomes
 
+    async def elect_leaders(
+        self, wanted: Sequence[TopicPartition] | None, *, unclean: bool
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Elect leaders in these partitions, or in all; what is wrong with each, or None.
+
+        The leaders are in the image when this returns.
+        """
+        async with self._as_controller() as fence:
+            outcomes: dict[TopicPartition, KafkaError | None] = {}
+            left = wanted
+            while left is None or left:
+                plan = plan_elections(self._registry.image, left, self._rules_of, unclean=unclean)
+                outcomes |= plan.refused
+                outcomes |= dict.fromkeys(plan.changes)
+                changes = list(plan.changes.values())
+                refused = set(await self._registry.change_partitions(changes, fence=fence))
+                # Leaders change in-sync sets at any time: who lost a race is planned once more.
+                left = [tp for tp, change in plan.changes.items() if change in refused]
+        elected = [partition for partition, error in outcomes.items() if error is None]
+        if elected:
+            kind = "unclean" if unclean else "preferred"
+            logger.info("%s election: %d partitions have new leaders", kind, len(elected))
+        return outcomes
+
     # --- settings ---------------------------------------------------------------------------------
 
     async def alter_configs(
@@ -268,8 +292,12 @@ class Controller:
         # As in Kafka the settings are judged first, and only then whether there is such a thing.
         image = self._registry.image
         if change.kind is ResourceKind.BROKER:
-            config = change.edit(image.broker_configs.get(change.name, {}))
+            before = image.broker_configs.get(change.name, {})
+            config = change.edit(before)
             _check_broker(change.name, image)
+            changed = config.get(MIN_INSYNC) != before.get(MIN_INSYNC)
+            if changed:
+                _check_min_insync(change.name, config, image)
             if not validate_only:
                 await self._registry.set_broker_config(
                     change.name,
@@ -303,6 +331,21 @@ def _with_another_minimum(image: ClusterImage, broker: str, config: Mapping[str,
     if config.get(MIN_INSYNC) == image.broker_configs.get(broker, {}).get(MIN_INSYNC):
         return []
     return [topic.name for topic in image.topics.values() if MIN_INSYNC not in topic.config]
+
+
+def _check_min_insync(broker: str, config: Mapping[str, str], image: ClusterImage) -> None:
+    """All brokers have to agree on it, or a leader and the controller would know different
+    replicas as eligible (KIP-966): one value for the cluster, once it has two brokers."""
+    if broker and MIN_INSYNC in config:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Broker-level {MIN_INSYNC} cannot be altered while ELR is enabled.",
+        )
+    if not broker and MIN_INSYNC not in config and len(image.broker_states) > 1:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Cluster-level {MIN_INSYNC} cannot be removed while ELR is enabled.",
+        )
 
 
 def _check_broker(name: str, image: ClusterImage) -> None:

@@ -76,6 +76,9 @@ class ListOf:
     def join(self, whole: Any, response: Any) -> None:
         if getattr(response, "error_code", 0):  # of the request as a whole
             whole.error_code = response.error_code
+        for endpoint in getattr(response, "node_endpoints", ()):
+            if all(endpoint.node_id != each.node_id for each in whole.node_endpoints):
+                whole.node_endpoints.append(endpoint)
         join(getattr(whole, self.answered), getattr(response, self.answered), self.answered_within)
 
     def count(self, response: Any) -> int:

@@ -4,11 +4,15 @@ Versions   0-4. A version outside the range is answered in the form of version 0
            UNSUPPORTED_VERSION and the real range, so that any client can fall back.
 Behaviour  Answered from the table of handlers, so nothing is advertised that is not served. APIs
            of our own (keys from 10000 on) are served and not advertised.
+           From version 3 on with the features: the levels that this broker supports, and those
+           that the cluster has finalized.
 Odd        The response header is always the old one, whatever the version: a client that has not
            yet learned what we speak must be able to read it.
            A client software name or version with other characters than letters, digits, `-` and
            `.` fails with INVALID_REQUEST, from version 3 on.
-Not done   No feature is finalized: `transaction.version` and `group.version` come with their parts.
+           Features that can be switched off (minimum level 0) are named as supported from
+           version 4 on: older Java clients fail on them.
+Not done   `transaction.version` comes with transactions. Levels cannot be changed.
 See        KIP-35, KIP-511, KIP-584
 """
 
@@ -19,15 +23,19 @@ import re
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.features import SUPPORTED
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
 )
 
 VERSIONS = range(5)
 NAMES_CLIENT = 3
+KNOWS_LEVEL_0 = 4
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -58,5 +66,15 @@ def api_versions(request: Request[ApiVersionsRequest], services: Services) -> Ap
             )
             for handler in services.table
             if not handler.key.is_own
-        ]
+        ],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=levels[0], max_version=levels[-1])
+            for name, levels in SUPPORTED.items()
+            if levels[0] > 0 or request.api_version >= KNOWS_LEVEL_0
+        ],
+        finalized_features_epoch=services.image.revision,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in services.registry.features.items()
+        ],
     )

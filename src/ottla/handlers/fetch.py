@@ -13,11 +13,16 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
            first partition with data is sent whole even when it is larger than both.
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
            A follower (a replica id) reads up to the log's end, and tells by the offset what it has;
-           a consumer of version 11 or later may also read from a follower (KIP-392).
+           a consumer of version 11 or later may also read from a follower, up to the high
+           watermark that one knows (KIP-392). With the RackAwareReplicaSelector the leader sends
+           consumers that name their rack to an in-sync replica there.
+           The leader epoch that a client knows is judged before anything else, by followers too.
+           From version 16 on NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH come with the leader,
+           and its address.
 Odd        The last batch may be cut off by the limit, as in Kafka; every client copes.
            An offset beyond the high watermark but not beyond the log's end is no error.
 Not done   Tiered offsets.
-See        KIP-74, KIP-98, KIP-227, KIP-320, KIP-392, KIP-516, KIP-595, KIP-1166
+See        KIP-74, KIP-98, KIP-227, KIP-320, KIP-392, KIP-516, KIP-595, KIP-951, KIP-1166
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.leaders import LeaderHints
 from ottla.dispatch.table import handles
 from ottla.dispatch.turns import TURN, InTurns
 from ottla.errors import ErrorCode, KafkaError
@@ -43,6 +49,8 @@ from ottla.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from ottla.replication.fetch_sessions import (
@@ -54,13 +62,18 @@ from ottla.replication.fetch_sessions import (
     Wanted,
 )
 from ottla.replication.partition import Partition
+from ottla.replication.read_replica import RACK_AWARE, nearest_replica
 from ottla.runtime.files import ColdRead
 from ottla.runtime.waiters import Deferred, Signal, Waiter
 
 BY_ID = 13
 KNOWS_RACKS = 11
+KNOWS_LEADERS = 16
 READ_COMMITTED = 1
 WARM_UPS = 3
+
+# The client has to go to another broker, or to this one under another epoch.
+LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 # So many partitions are looked at in turns with other requests.
 MANY = 1000
@@ -79,6 +92,9 @@ class Reader(NamedTuple):
     epoch: int
     committed: bool
     any_replica: bool
+    # Of a consumer that would rather read from a replica near to it, where that is wanted.
+    rack: str = ""
+    listener: str = ""
 
     @property
     def follows(self) -> bool:
@@ -100,6 +116,19 @@ class Reader(NamedTuple):
             return replicas.replica_by_name(name, index)  # type: ignore[arg-type]
         return replicas.replica_by_id(name, index)  # type: ignore[arg-type]
 
+    def refusal(self, error: KafkaError, key: Key, epoch: int, services: Services) -> ErrorCode:
+        """What to answer: a follower too can tell that the client knows another leader's epoch."""
+        if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and epoch != NO_LEADER_EPOCH:
+            name, index = key
+            try:
+                if isinstance(name, str):
+                    services.replicas.replica_by_name(name, index).check_epoch(epoch)
+                else:
+                    services.replicas.replica_by_id(name, index).check_epoch(epoch)
+            except KafkaError as judged:
+                return judged.code
+        return error.code
+
     def upper(self, partition: Partition) -> int:
         """Up to where it may read."""
         if self.follows:
@@ -120,6 +149,8 @@ class Plan:
     reader: Reader
     min_bytes: int
     max_bytes: int
+    listener: str | None = None  # of a client that wants to be told who leads elsewhere
+    hints: LeaderHints | None = None  # what it is told
     session: Session | None = None
     incremental: bool = False
 
@@ -246,10 +277,12 @@ def _plan(
     plan = Plan(
         items=OrderedDict(),
         by_id=by_id,
-        reader=_reader(request),
+        reader=_reader(request, services),
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,
     )
+    if request.api_version >= KNOWS_LEADERS:
+        plan.listener = request.listener
     now = services.clock.monotonic()
     sessions = services.fetch_sessions
     if body.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -300,7 +333,7 @@ def _forgotten(body: FetchRequest, by_id: bool) -> Iterator[Key]:
             yield name, index
 
 
-def _reader(request: Request[FetchRequest]) -> Reader:
+def _reader(request: Request[FetchRequest], services: Services) -> Reader:
     body = request.body
     broker, epoch = body.replica_id, -1
     if body.replica_state is not None:
@@ -310,6 +343,8 @@ def _reader(request: Request[FetchRequest]) -> Reader:
         epoch,
         committed=body.isolation_level == READ_COMMITTED and broker < 0,
         any_replica=broker < 0 and request.api_version >= KNOWS_RACKS,
+        rack=body.rack_id if services.config.replica_selector_class == RACK_AWARE else "",
+        listener=request.listener,
     )
 
 
@@ -346,7 +381,8 @@ def _read_some(
     for key, wanted in items:
         try:
             partition = reader.find(key, services)
-            part = _read_partition(
+            nearer = _nearer(partition, wanted, reader, services) if reader.rack else None
+            part = nearer or _read_partition(
                 key[1], partition, wanted, reader, left, min_one, cached_only, first
             )
         except ColdRead:
@@ -356,17 +392,24 @@ def _read_some(
             continue
         except KafkaError as error:
             reading.at_once = True
+            code = reader.refusal(error, key, wanted.leader_epoch, services)
             part = PartitionData(
                 partition_index=key[1],
-                error_code=error.code,
+                error_code=code,
                 high_watermark=-1,
                 last_stable_offset=-1,
                 log_start_offset=-1,
                 aborted_transactions=None,
                 records=b"",
             )
+            if code in LED_ELSEWHERE and plan.listener is not None:
+                if plan.hints is None:
+                    plan.hints = LeaderHints(
+                        services, plan.listener, LeaderIdAndEpoch, NodeEndpoint
+                    )
+                part.current_leader = plan.hints.find(*key)
         else:
-            if part.diverging_epoch is not None:
+            if part.diverging_epoch is not None or nearer is not None:
                 reading.at_once = True
             size = _size(part)
             if size:
@@ -374,6 +417,29 @@ def _read_some(
                 left = max(0, left - size)
                 reading.size += size
         reading.parts.append((key, part))
+
+
+def _nearer(
+    partition: Partition, wanted: Wanted, reader: Reader, services: Services
+) -> PartitionData | None:
+    """The answer that sends a consumer to a replica in its rack, if there is one."""
+    if partition.in_sync is None or reader.follows:
+        return None
+    partition.check_epoch(wanted.leader_epoch)
+    replica = nearest_replica(
+        partition.in_sync, wanted.offset, reader.rack, services.image.brokers, reader.listener
+    )
+    if replica is None:
+        return None
+    return PartitionData(
+        partition_index=partition.id.partition,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset(),
+        log_start_offset=partition.log_start_offset,
+        aborted_transactions=None,
+        preferred_read_replica=replica,
+        records=b"",
+    )
 
 
 def _size(part: PartitionData) -> int:
@@ -453,7 +519,8 @@ def _respond_some(
             )
             if size and wanted is not None:
                 session.served(key)
-            if plan.incremental and not news and part.diverging_epoch is None:
+            told_anyway = part.diverging_epoch is not None or part.preferred_read_replica >= 0
+            if plan.incremental and not news and not told_anyway:
                 continue
         name = key[0]
         topic = by_topic.get(name)
@@ -468,7 +535,10 @@ def _respond_some(
 
 def _response(plan: Plan, by_topic: dict[str | bytes, FetchableTopicResponse]) -> FetchResponse:
     session_id = plan.session.id if plan.session is not None else NO_SESSION
-    return FetchResponse(session_id=session_id, responses=list(by_topic.values()))
+    response = FetchResponse(session_id=session_id, responses=list(by_topic.values()))
+    if plan.hints is not None:
+        response.node_endpoints = plan.hints.endpoints
+    return response
 
 
 # ---------------------------------------------------------------------- many partitions

@@ -6,11 +6,17 @@ Behaviour  Every address is the one advertised for the listener the request came
            `auto.create.topics.enable` both allow it. Kafka answers such a look-up with an error
            and creates the topic meanwhile; we create it and answer with its leader, which spares
            the client a retry.
-           A partition whose disk has failed is shown without a leader, its replica as offline.
+           Brokers are those that are live and have that listener; replicas on others are offline.
+           A partition without such a leader, or whose disk has failed here, is shown without one:
+           with LEADER_NOT_AVAILABLE in Metadata, without an error in DescribeTopicPartitions.
            A topic that is asked for twice is answered once, as in Kafka.
-Odd        Version 0 asks for all topics with an empty list, later ones with null.
+Odd        Version 0 asks for all topics with an empty list, later ones with null. It leaves out
+           replicas that are not live and says REPLICA_NOT_AVAILABLE; later ones list them all.
+           A live leader without the client's listener is LISTENER_NOT_FOUND from version 6 on.
            Versions 10 and 11 have topic ids in their schema but must not use them. Where an id
            is given it decides, whatever the name: Java sends an empty one beside it.
+           DescribeCluster can name fenced brokers too: those that are registered and were not
+           admitted yet. Of one that has gone no address is kept, while Kafka keeps it.
            DescribeCluster asked for controllers answers MISMATCHED_ENDPOINT_TYPE, as a broker's
            listener does in Kafka.
 See        KIP-4, KIP-430, KIP-516, KIP-700, KIP-919, KIP-966
@@ -50,6 +56,7 @@ from ottla.protocol.messages.metadata import (
 )
 
 IDS_USABLE = 12
+KNOWS_LISTENERS = 6
 ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
 
@@ -88,8 +95,9 @@ def metadata(
     if wanted is not None and request.api_version < IDS_USABLE:
         _refuse_ids(wanted, request.api_version)
     if not wanted and (wanted is None or request.api_version == 0):
-        topics = services.image.topics
-        return _response(request, services, [_topic(topics[name], services) for name in topics])
+        sight = Sight(request, services)
+        answers = [sight.topic(topic) for topic in services.image.topics.values()]
+        return _response(request, services, answers)
     if wanted:
         wanted = list({(topic.name, topic.topic_id): topic for topic in wanted}.values())
     missing = {
@@ -101,7 +109,7 @@ def metadata(
     }
     if missing and body.allow_auto_topic_creation and services.config.auto_create_topics_enable:
         return _create_and_answer(request, services, wanted or [], missing)
-    return _response(request, services, _answers(wanted or [], services, {}))
+    return _response(request, services, _answers(wanted or [], Sight(request, services), {}))
 
 
 async def _create_and_answer(
@@ -122,7 +130,7 @@ async def _create_and_answer(
     for outcome in await creating(new_topics) if new_topics else ():
         if outcome.error is not None:
             failures[outcome.name] = outcome.error.code
-    return _response(request, services, _answers(wanted, services, failures))
+    return _response(request, services, _answers(wanted, Sight(request, services), failures))
 
 
 def _refuse_ids(wanted: Iterable[MetadataRequestTopic], version: int) -> None:
@@ -134,9 +142,9 @@ def _refuse_ids(wanted: Iterable[MetadataRequestTopic], version: int) -> None:
 
 
 def _answers(
-    wanted: Iterable[MetadataRequestTopic], services: Services, failures: dict[str, ErrorCode]
+    wanted: Iterable[MetadataRequestTopic], sight: Sight, failures: dict[str, ErrorCode]
 ) -> list[MetadataResponseTopic]:
-    image = services.image
+    image = sight.image
     answers: list[MetadataResponseTopic] = []
     for topic in wanted:
         name = topic.name
@@ -155,7 +163,7 @@ def _answers(
             name = known
         found = image.topics.get(name)
         if found is not None:
-            answers.append(_topic(found, services))
+            answers.append(sight.topic(found))
             continue
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic_name_problem(name) is not None:
@@ -166,37 +174,62 @@ def _answers(
     return answers
 
 
-def _topic(topic: Topic, services: Services) -> MetadataResponseTopic:
-    partitions = []
-    for index, state in enumerate(topic.partitions):
-        error, leader, offline = _standing(topic.name, index, state, services)
-        partitions.append(
-            MetadataResponsePartition(
-                error_code=error,
-                partition_index=index,
-                leader_id=leader,
-                leader_epoch=state.leader_epoch,
-                replica_nodes=list(state.replicas),
-                isr_nodes=list(state.isr),
-                offline_replicas=offline,
+class Sight:
+    """The cluster as one client sees it: through its listener, in its version."""
+
+    __slots__ = ("_live_only", "_reachable", "_services", "_tells_listeners", "image")
+
+    def __init__(self, request: Request[Any], services: Services) -> None:
+        self._services = services
+        self.image = image = services.image
+        listener = request.listener
+        self._reachable = {
+            broker.id for broker in image.brokers.values() if listener in broker.endpoints
+        }
+        self._live_only = request.api_version == 0
+        self._tells_listeners = request.api_version >= KNOWS_LISTENERS
+
+    def topic(self, topic: Topic) -> MetadataResponseTopic:
+        partitions = []
+        for index, state in enumerate(topic.partitions):
+            leader, offline = self.standing(topic.name, index, state)
+            error = ErrorCode.NONE
+            replicas, isr = list(state.replicas), list(state.isr)
+            if leader < 0:
+                error = ErrorCode.LEADER_NOT_AVAILABLE
+                hidden = state.leader in self.image.brokers and state.leader not in self._reachable
+                if hidden and self._tells_listeners:
+                    error = ErrorCode.LISTENER_NOT_FOUND
+            if self._live_only:
+                replicas = [each for each in replicas if each in self._reachable]
+                isr = [each for each in isr if each in self._reachable]
+                if not error and len(replicas) + len(isr) < len(state.replicas) + len(state.isr):
+                    error = ErrorCode.REPLICA_NOT_AVAILABLE
+            partitions.append(
+                MetadataResponsePartition(
+                    error_code=error,
+                    partition_index=index,
+                    leader_id=leader,
+                    leader_epoch=state.leader_epoch,
+                    replica_nodes=replicas,
+                    isr_nodes=isr,
+                    offline_replicas=offline,
+                )
             )
+        return MetadataResponseTopic(
+            name=topic.name, topic_id=topic.id, is_internal=topic.internal, partitions=partitions
         )
-    return MetadataResponseTopic(
-        name=topic.name, topic_id=topic.id, is_internal=topic.internal, partitions=partitions
-    )
 
-
-def _standing(
-    topic: str, index: int, state: PartitionState, services: Services
-) -> tuple[ErrorCode, int, list[int]]:
-    """A partition's error, leader and offline replicas as a client should see them."""
-    alive = services.image.brokers
-    offline = [replica for replica in state.replicas if replica not in alive]
-    if services.node_id in state.replicas and services.replicas.offline(topic, index) is not None:
-        offline.append(services.node_id)
-    if state.leader < 0 or state.leader in offline:
-        return ErrorCode.LEADER_NOT_AVAILABLE, -1, offline
-    return ErrorCode.NONE, state.leader, offline
+    def standing(self, topic: str, index: int, state: PartitionState) -> tuple[int, list[int]]:
+        """A partition's leader, or -1, and its replicas that cannot be reached."""
+        reachable, services = self._reachable, self._services
+        offline = [replica for replica in state.replicas if replica not in reachable]
+        node_id = services.node_id
+        if node_id in state.replicas and services.replicas.offline(topic, index) is not None:
+            offline.append(node_id)
+        if state.leader not in reachable or state.leader in offline:
+            return -1, offline
+        return state.leader, offline
 
 
 def _response(
@@ -254,9 +287,15 @@ def describe_cluster(
         controller_id=image.controller_id,
         brokers=[
             DescribeClusterBroker(
-                broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                broker_id=broker.id,
+                host=endpoint.host,
+                port=endpoint.port,
+                rack=broker.rack,
+                is_fenced=broker.id not in image.brokers,
             )
-            for broker in image.brokers.values()
+            for broker in (
+                image.registrations if body.include_fenced_brokers else image.brokers
+            ).values()
             if (endpoint := broker.endpoints.get(request.listener)) is not None
         ],
         cluster_authorized_operations=(
@@ -281,6 +320,7 @@ def describe_topic_partitions(
         names = [name for name in names if name >= body.cursor.topic_name]
         if names and names[0] == body.cursor.topic_name:
             first = max(0, body.cursor.partition_index)
+    sight = Sight(request, services)
     limit = services.config.max_request_partition_size_limit
     left = max(1, min(body.response_partition_limit, limit))
     response = DescribeTopicPartitionsResponse(topics=[])
@@ -303,7 +343,7 @@ def describe_topic_partitions(
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         page = range(first, min(len(topic.partitions), first + left))
-        response.topics.append(_described(topic, page, services))
+        response.topics.append(_described(topic, page, sight))
         left -= len(page)
         if page.stop < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=page.stop)
@@ -312,23 +352,20 @@ def describe_topic_partitions(
     return response
 
 
-def _described(
-    topic: Topic, page: range, services: Services
-) -> DescribeTopicPartitionsResponseTopic:
+def _described(topic: Topic, page: range, sight: Sight) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for index in page:
         state = topic.partitions[index]
-        error, leader, offline = _standing(topic.name, index, state, services)
+        leader, offline = sight.standing(topic.name, index, state)
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
-                error_code=error,
                 partition_index=index,
                 leader_id=leader,
                 leader_epoch=state.leader_epoch,
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
                 eligible_leader_replicas=list(state.elr),
-                last_known_elr=[],
+                last_known_elr=list(state.last_known_elr),
                 offline_replicas=offline,
             )
         )

@@ -7,11 +7,15 @@ Behaviour  ListOffsets takes a timestamp, or one of the named positions: -1 the 
            -5 and -6 the ends of what is tiered or waiting for it (none: offset -1).
            By time, and -3, is looked up in threads, one partition after the other, the
            connections taking turns; as in Kafka the connection's next request waits meanwhile.
-           DeleteRecords moves the log start; -1 means everything that can be read.
+           DeleteRecords moves the log start; -1 means everything that can be read. It answers
+           the lowest start of all live replicas, once that is where it was asked for;
+           REQUEST_TIMED_OUT when that takes longer than its time-out.
            For a follower (a replica id) the end is the log's; with replica id -2 any replica
            answers so, whoever leads. A new leader answers consumers with OFFSET_NOT_AVAILABLE
            (below version 5 LEADER_NOT_AVAILABLE) until its high watermark has reached the first
            offset of its epoch: it may still be behind what the leader before it has shown.
+           The leader epoch that a client knows is judged before anything else, by followers too:
+           FENCED_LEADER_EPOCH for an older one, UNKNOWN_LEADER_EPOCH for a newer one.
 Odd        A named position that is newer than the request's version, or unknown, fails that
            partition with UNSUPPORTED_VERSION. A partition listed twice in ListOffsets fails with
            INVALID_REQUEST, among a thousand entries; in longer lists it is answered twice. A
@@ -23,8 +27,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.pieces import ListOf
@@ -63,6 +69,9 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
+# What does not depend on the high watermark.
+KNOWN_ANYWAY = frozenset({EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD})
+
 # The first version that knows each named position.
 SINCE = {
     EARLIEST: 0,
@@ -79,6 +88,8 @@ KNOWS_EPOCHS = 4
 
 # How often a partition is looked at anew because records were taken away meanwhile.
 LOOKS = 5
+# How often it is looked whether followers have deleted records.
+LOOK_AGAIN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,14 @@ class Pending:
     topic: str
     part: ListOffsetsPartition
     answer: ListOffsetsPartitionResponse
+
+
+class Deletion(NamedTuple):
+    """A partition whose followers have not deleted what its leader has."""
+
+    partition: Partition
+    start: int
+    result: DeleteRecordsPartitionResult
 
 
 @handles(
@@ -116,9 +135,12 @@ def list_offsets(  # noqa: C901 - one refusal for each rule, then the lookups th
                     request.api_version < SINCE.get(part.timestamp, NEVER)
                 ):
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-                partition = _partition(services, topic.name, part.partition_index, body.replica_id)
-                partition.check_epoch(part.current_leader_epoch)
-                if body.replica_id == CONSUMER and not partition.knows_high_watermark:
+                partition = _partition(services, topic.name, part, body.replica_id)
+                if (
+                    body.replica_id == CONSUMER
+                    and part.timestamp not in KNOWN_ANYWAY
+                    and not partition.knows_high_watermark
+                ):
                     raise KafkaError(
                         ErrorCode.OFFSET_NOT_AVAILABLE
                         if request.api_version >= KNOWS_NOT_AVAILABLE
@@ -160,10 +182,15 @@ def list_offsets(  # noqa: C901 - one refusal for each rule, then the lookups th
     return result
 
 
-def _partition(services: Services, topic: str, index: int, replica_id: int) -> Partition:
-    if replica_id == ANY_REPLICA:
-        return services.replicas.replica_by_name(topic, index)
-    return services.replicas.by_name(topic, index)
+def _partition(
+    services: Services, topic: str, part: ListOffsetsPartition, replica_id: int
+) -> Partition:
+    index, epoch = part.partition_index, part.current_leader_epoch
+    if replica_id != ANY_REPLICA:
+        return services.replicas.led_in(epoch, topic, index)
+    partition = services.replicas.replica_by_name(topic, index)
+    partition.check_epoch(epoch)
+    return partition
 
 
 def _moment(part: ListOffsetsPartition) -> int | None:
@@ -181,8 +208,7 @@ async def _look_up(pending: Pending, committed: bool, owner: object, services: S
     """Search one partition. When it was truncated, deleted or made anew meanwhile, once more."""
     topic, part, answer = pending.topic, pending.part, pending.answer
     for _ in range(LOOKS):
-        partition = services.replicas.by_name(topic, part.partition_index)
-        partition.check_epoch(part.current_leader_epoch)
+        partition = services.replicas.led_in(part.current_leader_epoch, topic, part.partition_index)
         look_up = partition.log.look_up_time(_moment(part))
         found: TimestampOffset | None = None
         failure: Exception | None = None
@@ -252,8 +278,9 @@ def _name_position(
 )
 def delete_records(
     request: Request[DeleteRecordsRequest], services: Services
-) -> DeleteRecordsResponse:
+) -> DeleteRecordsResponse | Coroutine[Any, Any, DeleteRecordsResponse]:
     topics = []
+    waiting: list[Deletion] = []
     for topic in request.body.topics:
         results = []
         for part in topic.partitions:
@@ -264,12 +291,50 @@ def delete_records(
                 if topic.name in INTERNAL_TOPICS:
                     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
                 partition = services.replicas.by_name(topic.name, part.partition_index)
-                result.low_watermark = partition.delete_records(part.offset)
+                start = partition.delete_records(part.offset)
+                result.low_watermark = partition.low_watermark(services.image.brokers)
+                if result.low_watermark < start:
+                    waiting.append(Deletion(partition, start, result))
             except KafkaError as error:
                 result.error_code = error.code
             results.append(result)
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-    return DeleteRecordsResponse(topics=topics)
+    response = DeleteRecordsResponse(topics=topics)
+    if not waiting:
+        return response
+    return _deleted_everywhere(response, waiting, request.body.timeout_ms, services)
+
+
+async def _deleted_everywhere(
+    response: DeleteRecordsResponse, waiting: list[Deletion], timeout_ms: int, services: Services
+) -> DeleteRecordsResponse:
+    """Wait until the followers have deleted the records too.
+
+    They do so with their next fetch, half a second at the latest. It is looked at again and again,
+    since brokers that die meanwhile are not waited for.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_ms / 1000
+    while waiting:
+        left = []
+        for deletion in waiting:
+            partition, result = deletion.partition, deletion.result
+            low = partition.low_watermark(services.image.brokers)
+            if not partition.leading:
+                result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                result.low_watermark = -1
+            elif low < deletion.start:
+                left.append(deletion)
+            else:
+                result.low_watermark = low
+        waiting = left
+        if loop.time() >= deadline:
+            for deletion in waiting:
+                deletion.result.error_code = ErrorCode.REQUEST_TIMED_OUT
+            break
+        if waiting:
+            await asyncio.sleep(LOOK_AGAIN)
+    return response
 
 
 @handles(
@@ -286,8 +351,9 @@ def offset_for_leader_epoch(
         for part in topic.partitions:
             result = EpochEndOffset(partition=part.partition)
             try:
-                partition = services.replicas.by_name(topic.topic, part.partition)
-                partition.check_epoch(part.current_leader_epoch)
+                partition = services.replicas.led_in(
+                    part.current_leader_epoch, topic.topic, part.partition
+                )
                 epoch, end = partition.epoch_end_offset(part.leader_epoch)
                 result.leader_epoch = epoch
                 result.end_offset = end

@@ -9,6 +9,7 @@ Behaviour  One bad partition never fails its neighbours. acks=0 sends no respons
            every in-sync replica has the records. NOT_ENOUGH_REPLICAS below min.insync.replicas;
            REQUEST_TIMED_OUT when `timeout_ms` pass first, which tells nothing about the records.
            A duplicate of an idempotent batch is answered with the offset of the original.
+           From version 10 on NOT_LEADER_OR_FOLLOWER comes with the leader, and its address.
 Odd        acks outside -1, 0, 1 fail every partition with INVALID_REQUIRED_ACKS.
            A partition with null or empty records fails with INVALID_RECORD, as in Kafka.
            A message goes with the error only when single records are to blame (v8+).
@@ -28,6 +29,7 @@ from functools import partial
 from typing import Any
 
 from ottla.dispatch.context import Request, Services
+from ottla.dispatch.leaders import LeaderHints
 from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
@@ -36,6 +38,8 @@ from ottla.net.connection import Hangup
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -50,6 +54,7 @@ from ottla.storage.validate import RecordsRejected, TakesLong, in_a_thread, prep
 BY_ID = 13
 OLDEST_SERVED = 3
 KNOWS_ZSTD = 7
+KNOWS_LEADERS = 10
 ADMINISTRATOR = "__admin_client"
 
 ATTRIBUTES_BYTE = 22
@@ -144,13 +149,31 @@ def produce(  # noqa: C901, PLR0912 - runs for every batch, without a call too m
         )
     response = ProduceResponse(responses=responses)
     if slow:
-        return _append_slowly(response, slow, waiting, services, body)
+        return _append_slowly(response, slow, waiting, services, request)
     if body.acks == 0:
         _hang_up_if(failed)
         return None
     if waiting:
-        return _when_committed(response, waiting, body.timeout_ms)
+        return _when_committed(response, waiting, request, services, failed)
+    if failed is not None:
+        _name_leaders(response, request, services)
     return response
+
+
+def _name_leaders(
+    response: ProduceResponse, request: Request[ProduceRequest], services: Services
+) -> None:
+    """Say where the partitions are led that are not led here (KIP-951)."""
+    if request.api_version < KNOWS_LEADERS:
+        return
+    hints = LeaderHints(services, request.listener, LeaderIdAndEpoch, NodeEndpoint)
+    by_id = request.api_version >= BY_ID
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                name = topic.topic_id if by_id else topic.name
+                answer.current_leader = hints.find(name, answer.index)
+    response.node_endpoints = hints.endpoints
 
 
 def _refusal(body: ProduceRequest) -> KafkaError | None:
@@ -197,31 +220,44 @@ def _hang_up_if(failed: ErrorCode | None) -> None:
 
 
 def _when_committed(
-    response: ProduceResponse, waiting: Waiting, timeout_ms: int
+    response: ProduceResponse,
+    waiting: Waiting,
+    request: Request[ProduceRequest],
+    services: Services,
+    failed: ErrorCode | None,
 ) -> Deferred[ProduceResponse]:
     """Two-stage: the appends are done and in order, only the answer waits."""
     result: Deferred[ProduceResponse] = Deferred()
     unsettled = dict(enumerate(answer for answer, _ in waiting))
 
     def settled(number: int, done: Deferred[None]) -> None:
+        nonlocal failed
         answer = unsettled.pop(number, None)
         if answer is None:
             return
         try:
             done.result()
         except KafkaError as error:
+            failed = error.code
             _mark_failed(answer, error)
         if not unsettled:
             timer.cancel()
-            result.resolve(response)
+            respond()
 
     def give_up() -> None:
-        for answer in unsettled.values():
+        for number, answer in unsettled.items():
             _mark_failed(answer, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+            waiting[number][1].abandon()
         unsettled.clear()
+        respond()
+
+    def respond() -> None:
+        if failed is not None:
+            _name_leaders(response, request, services)
         result.resolve(response)
 
-    timer = asyncio.get_running_loop().call_later(max(0, timeout_ms) / 1000, give_up)
+    timeout = max(0, request.body.timeout_ms) / 1000
+    timer = asyncio.get_running_loop().call_later(timeout, give_up)
     for number, (_, commit) in enumerate(waiting):
         commit.on_done(partial(settled, number))
     return result
@@ -232,7 +268,7 @@ async def _append_slowly(
     slow: list[tuple[PartitionProduceResponse, Partition, bytes]],
     waiting: Waiting,
     services: Services,
-    body: ProduceRequest,
+    request: Request[ProduceRequest],
 ) -> ProduceResponse | None:
     """Batches that must be recompressed or read record by record: prepared off the loop.
 
@@ -240,7 +276,7 @@ async def _append_slowly(
     order; other connections go on.
     """
     failed: ErrorCode | None = None
-    acks = body.acks
+    acks = request.body.acks
     for answer, partition, records in slow:
         try:
             if acks == -1:
@@ -264,7 +300,11 @@ async def _append_slowly(
     if acks == 0:
         _hang_up_if(failed)
         return None
-    return await _when_committed(response, waiting, body.timeout_ms) if waiting else response
+    if waiting:
+        return await _when_committed(response, waiting, request, services, failed)
+    if failed is not None:
+        _name_leaders(response, request, services)
+    return response
 
 
 async def _prepared(records: bytes, partition: Partition, services: Services) -> bytes:

@@ -201,7 +201,7 @@ _ROWS: Final = (
     _Row(ApiKey.EXPIRE_DELEGATION_TOKEN, 1, 2, 2),
     _Row(ApiKey.DESCRIBE_DELEGATION_TOKEN, 1, 3, 2),
     _Row(ApiKey.DELETE_GROUPS, 0, 2, 2, "groups"),
-    _Row(ApiKey.ELECT_LEADERS, 0, 2, 2),
+    _Row(ApiKey.ELECT_LEADERS, 0, 2, 2, "elections"),
     _Row(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1, "configs"),
     _Row(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, 0),
     _Row(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, 0),

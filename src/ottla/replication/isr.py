@@ -23,7 +23,7 @@ epoch, fetches under the broker epoch it is live with (KIP-903), and has no chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -259,11 +259,11 @@ class InSyncReplicas:
         wanted = {*self.state.isr, *added}
         return tuple(each for each in self.state.replicas if each in wanted)
 
-    def lowest_start(self, own_start: int) -> int:
-        """The lowest log start of all live replicas, for DeleteRecords to wait for."""
-        return min(
-            [own_start, *(each.start for each in self.followers.values() if each.start != UNKNOWN)]
-        )
+    def lowest_start(self, own_start: int, live: Container[int]) -> int:
+        """The lowest log start of all live replicas, for DeleteRecords to wait for; -1 while one
+        of them was not heard of."""
+        starts = (each.start for broker, each in self.followers.items() if broker in live)
+        return min([own_start, *starts])
 
     def validate(self) -> None:
         """Raise AssertionError unless everything here fits together."""

@@ -179,6 +179,7 @@ def forget(made: Proposal) -> None:
     """The proposal was certainly not taken, or the image has shown what became of it."""
     if made.stands:
         made.in_sync.refused()
+        made.partition.recount()
 
 
 def _report(partition: Partition, change: PartitionChange) -> None:

@@ -106,6 +106,27 @@ class Replicas:
             topic = None if name is None else self._image.topics.get(name)
             return self._make_or_raise(topic, index, True)
 
+    def leads(self, topic: str, index: int) -> bool:
+        """Whether this broker leads the partition now."""
+        return index in self._by_name.get(topic, ())
+
+    def led_in(self, epoch: int, topic: str, index: int) -> Partition:
+        """The partition, for who takes `epoch` for that of its leader (-1: for who does not say).
+
+        As in Kafka the epoch is judged first, by a follower too: FENCED_LEADER_EPOCH tells the
+        client to look for the leader anew, UNKNOWN_LEADER_EPOCH to wait for this broker.
+        """
+        try:
+            partition = self.by_name(topic, index)
+        except KafkaError as error:
+            if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                held = self._held.get(TopicPartition(topic, index))
+                if held is not None:
+                    held.check_epoch(epoch)
+            raise
+        partition.check_epoch(epoch)
+        return partition
+
     def replica_by_name(self, topic: str, index: int) -> Partition:
         """The partition, led or followed by this broker. Raises KafkaError."""
         return self._replica(self._image.topics.get(topic), index, False)
@@ -138,6 +159,11 @@ class Replicas:
                 made = self._make(topic, tp, is_new=self._waiting.pop(tp))
                 if made is not None and (made.leading or not led):
                     return made
+                if tp in self._waiting:
+                    raise OutOfDescriptors(
+                        ErrorCode.KAFKA_STORAGE_ERROR,
+                        f"no descriptor was free to make {tp}; it will be tried again",
+                    )
         raise self._absent(topic, index, by_id)
 
     def _absent(self, topic: Topic | None, index: int, by_id: bool) -> KafkaError:
@@ -165,6 +191,10 @@ class Replicas:
                 self._remove(before)
             if after is not None:
                 self._update(after, 0 if before is None else len(before.partitions))
+        if change.brokers and self._cluster is not None:
+            # Whoever was waited for, because it had caught up, may have died.
+            for partition in self.led():
+                partition.recount()
         self._following = True
 
     def take_note_of_admission(self) -> None:
@@ -298,7 +328,11 @@ class Replicas:
         for partition in partitions:
             if self._cluster is not None:
                 self._cluster.stop_following(partition)
-            self._logs.delete(partition.id)
+            try:
+                self._logs.delete(partition.id)
+            except KafkaError as error:
+                # Its folder has failed, which was logged. The others' are deleted all the same.
+                self._logs.offline_partitions[partition.id] = error.message or str(error)
             partition.retire()
 
     def take_offline(self, lost: Iterable[TopicPartition]) -> None:

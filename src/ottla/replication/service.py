@@ -135,3 +135,4 @@ class Replication:
             assert self._replicas is not None
             for partition in list(self._replicas.led()):
                 partition.shrink_isr()
+                partition.recount()

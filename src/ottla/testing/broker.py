@@ -374,6 +374,7 @@ class Broker:
                 topic.name,
                 DEFAULT if topic.partitions is None else topic.partitions,
                 DEFAULT if topic.replication is None else topic.replication,
+                assignments=tuple(enumerate(topic.assignment or ())),
                 config=dict(topic.config),
             )
             for topic in wanted

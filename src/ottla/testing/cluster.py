@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +42,7 @@ class Cluster:
     config           settings of all brokers, by their Kafka names
     topics           created at the start: names, `NewTopic`s, or names with numbers of partitions
     folders          data folders of each broker
+    racks            `broker.rack` of each broker
     session_seconds  how long a broker may be silent before it counts as dead
     """
 
@@ -52,6 +53,7 @@ class Cluster:
         *,
         topics: Topics = (),
         folders: int = 1,
+        racks: Sequence[str] = (),
         session_seconds: float = SESSION_SECONDS,
     ) -> None:
         if brokers < 1:
@@ -63,8 +65,11 @@ class Cluster:
         self._store: EmbeddedStore | None = None
         self._lender: Lender | None = None
         self.brokers: dict[int, Broker] = {}
+        self._folders = folders
+        self._racks = racks
+        self._failures: list[BaseException] = []
         factor = min(3, brokers)
-        shared = {
+        self._config = {
             "default.replication.factor": factor,
             "offsets.topic.replication.factor": factor,
             "transaction.state.log.replication.factor": factor,
@@ -74,10 +79,9 @@ class Cluster:
         try:
             self.start_metadata()
             starting = [
-                threading.Thread(target=self._add, args=(node_id, shared, folders))
+                threading.Thread(target=self._start, args=(node_id,))
                 for node_id in range(1, brokers + 1)
             ]
-            self._failures: list[BaseException] = []
             for thread in starting:
                 thread.start()
             for thread in starting:
@@ -90,12 +94,24 @@ class Cluster:
             self.close()
             raise
 
-    def _add(self, node_id: int, config: Mapping[str, object], folders: int) -> None:
+    def add(self) -> Broker:
+        """One more broker, with the settings of the others; all know of it when this returns."""
+        node_id = max(self.brokers) + 1
+        self._start(node_id)
+        if self._failures:
+            raise self._failures.pop()
+        self.wait_until(lambda: all(node_id in self._live(each) for each in self.running))
+        return self.brokers[node_id]
+
+    def _start(self, node_id: int) -> None:
+        config: dict[str, object] = {"node.id": node_id, **self._config}
+        if node_id <= len(self._racks):
+            config["broker.rack"] = self._racks[node_id - 1]
         try:
             self.brokers[node_id] = Broker(
-                {"node.id": node_id, **config},
+                config,
                 data_dir=self._home / f"broker-{node_id}",
-                folders=folders,
+                folders=self._folders,
                 store=self._connect,
             )
         except BaseException as error:

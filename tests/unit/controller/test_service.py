@@ -254,6 +254,10 @@ async def test_a_deposed_controller_that_does_not_know_it_yet_changes_nothing(
     await old.start()
     await asyncio.wait_for(old.controller.wait_elected(), 10)
     await new.start()
+    await old.admitted(2)
+    while "" not in old.registry.image.broker_configs:  # the last that it has to do by itself
+        await asyncio.sleep(0)
+        await old.registry.load()
     assert (await old.controller.create_topics([NewTopic("t")]))[0].error is None
     key = holder_key("controller")
     await store.commit(Delete(key, (await store.read(key)).entries[key].version))

@@ -264,6 +264,24 @@ async def test_a_shard_that_cannot_begin_is_not_kept_quiet(
     assert await bench.deaths.get() == f"loading {NAME}-0: a bug"
 
 
+async def test_retention_may_delete_what_was_to_be_loaded_next() -> None:
+    bench = Bench(TopicConfig(cleanup_policy=frozenset({"compact", "delete"})))
+    partition = bench.partitions[0]
+    for number in range(40):
+        batch = bytearray(build_batch([(1, b"%d" % number, b"v", ())]))
+        partition.append(memoryview(batch), 1)
+    bench.lead(1, 1)
+    while not bench.slate().content:
+        await asyncio.sleep(0)
+    partition.delete_records(39)
+    await bench.host.wait_loaded()
+    assert bench.slot().active
+    assert b"39" in bench.slate().content
+    assert len(bench.slate().content) < 40
+    await bench.host.close()
+    bench.workers.close()
+
+
 async def test_a_log_is_replayed_in_slices_and_all_of_it(bench: Bench) -> None:
     log = bench.partitions[0].log
     for number in range(50):
@@ -513,6 +531,26 @@ async def test_a_new_epoch_of_the_same_leader_loads_anew(bench: Bench) -> None:
     assert refused(lambda: bench.run(write(b"c"))) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await bench.host.wait_loaded()
     assert bench.slate().content == {b"a": b"ours", b"b": b"theirs"}
+
+
+async def test_a_log_is_loaded_when_its_truncation_is_over(bench: Bench) -> None:
+    """Who is elected while it still truncates, as a follower, leads when that is done."""
+    await bench.ready()
+    bench.run(write(b"a", b"stays"))
+    bench.run(write(b"b", b"goes"))
+    partition = bench.partitions[0]
+    bench.lead(2, 1, epoch=1)
+    partition.follow(PartitionState(2, 1, 1, (2,), (2,)))
+    partition.begin_truncation()
+    bench.lead(1, 1, epoch=2)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bench.slate().content == {}
+    partition.log.truncate_to(1)
+    partition.end_truncation()
+    await bench.host.wait_loaded()
+    assert bench.slate().content == {b"a": b"stays"}
+    assert bench.run(write(b"c")) == "done"
 
 
 async def test_whoever_waits_when_the_epoch_changes_asks_again(slow: Bench) -> None:

@@ -407,3 +407,14 @@ async def test_one_record_is_a_batch_like_any_other(
         0,
         {"CreateTime": "CREATE_TIME", "LogAppendTime": "LOG_APPEND_TIME"}[stamp],
     )
+
+
+async def test_what_is_gathered_fits_into_a_segment() -> None:
+    desk = Desk(config=TopicConfig(segment_bytes=1_000))
+    await desk.warm()
+    replies = [desk.command(b"key %d" % number, b"v" * 100) for number in range(20)]
+    for number, reply in enumerate(replies):
+        told = await reply if isinstance(reply, Deferred) else reply
+        assert told == b"key %d" % number
+    assert desk.broken == []
+    assert len(desk.shard.notes) == 21

@@ -32,6 +32,7 @@ KAFKA_4_2 = {
     "DescribeLogDirs": (1, 4),
     "CreatePartitions": (0, 3),
     "DeleteGroups": (0, 2),
+    "ElectLeaders": (0, 2),
     "IncrementalAlterConfigs": (0, 1),
     "OffsetDelete": (0, 0),
     "DescribeQuorum": (0, 2),

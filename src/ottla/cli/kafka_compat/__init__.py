@@ -32,6 +32,7 @@ TOOLS: Mapping[str, str] = {
     "kafka-features": f"{_HERE}.features:main",
     "kafka-get-offsets": f"{_HERE}.get_offsets:main",
     "kafka-groups": f"{_HERE}.groups:main",
+    "kafka-leader-election": f"{_HERE}.leader_election:main",
     "kafka-list-topic": f"{_HERE}.topics:list_topic",
     "kafka-log-dirs": f"{_HERE}.log_dirs:main",
     "kafka-producer-perf-test": f"{_HERE}.producer_perf:main",

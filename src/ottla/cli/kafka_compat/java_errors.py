@@ -28,6 +28,14 @@ _SPELLED = {
         "NotCoordinatorException",
         "This is not the correct coordinator.",
     ),
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: (
+        "PreferredLeaderNotAvailableException",
+        "The preferred leader was not available.",
+    ),
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: (
+        "EligibleLeadersNotAvailableException",
+        "Eligible topic partition leaders are not available.",
+    ),
     ErrorCode.INVALID_TOPIC_EXCEPTION: (
         "InvalidTopicException",
         "The request attempted to perform an operation on an invalid topic.",

@@ -336,7 +336,7 @@ def connect(options: Options, *names: str) -> DirectAdmin:
     from ottla.client.direct import DirectAdmin
 
     servers = bootstrap_of(options, *names)
-    path = options.first_of(*(n for n in ("command-config",) if n in options.specs))
+    path = options.first_of(*(n for n in ("command-config", "admin.config") if n in options.specs))
     return DirectAdmin(
         servers, **connection_settings({} if path is None else read_properties(path))
     )

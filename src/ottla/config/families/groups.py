@@ -141,7 +141,8 @@ class GroupSettings(Settings):
         default=3,
         rule=at_least(1),
         importance="high",
-        doc="Replicas of the offsets topic; its creation waits for that many brokers.",
+        doc="Replicas of the offsets topic; with fewer brokers it has as many as there are, and "
+        "gets more as brokers join.",
     )
     offsets_topic_segment_bytes: int = integer(
         default=104_857_600,

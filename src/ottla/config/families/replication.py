@@ -12,7 +12,6 @@ class ReplicationSettings(Settings):
     auto_leader_rebalance_enable: bool = boolean(
         default=True,
         importance="high",
-        effect="later",
         doc="Give leadership back to preferred replicas from time to time.",
     )
     controlled_shutdown_enable: bool = boolean(
@@ -28,7 +27,6 @@ class ReplicationSettings(Settings):
         default=300,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="How often the controller looks for partitions not led by their preferred replica.",
     )
     min_insync_replicas: int = integer(
@@ -98,8 +96,9 @@ class ReplicationSettings(Settings):
     )
     replica_selector_class: str | None = string(
         default=None,
-        effect="later",
-        doc="Which replica a consumer should read from; empty means the leader.",
+        doc="Which replica a consumer should read from: "
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector sends it to one in its own rack "
+        "(client.rack); empty, or any other class, means the leader.",
     )
     replica_socket_receive_buffer_bytes: int = integer(
         default=65_536,
@@ -117,7 +116,6 @@ class ReplicationSettings(Settings):
         default=False,
         importance="high",
         update="cluster-wide",
-        effect="later",
         doc="Let a replica that is not in sync become leader when no other is left, losing what "
         "it lacks.",
     )
