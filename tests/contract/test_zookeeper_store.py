@@ -288,3 +288,17 @@ async def test_waiting_for_a_role_does_not_stir_everybody(connect: Connect):
         await won.result().release()
     assert elected == standing, "first come, first served"
     assert [each.result().epoch for each in elected] == [2, 3, 4, 5]
+
+
+async def test_one_who_stands_in_line_and_does_nothing_holds_nobody_up(connect: Connect):
+    holder, dead, living = await connect(), await connect(), await connect()
+    term = await holder.campaign("controller", b"holder")
+    await dead.connection.create(".lines/controller/dead-", ephemeral=True, sequence=True)
+    standing = asyncio.ensure_future(living.campaign("controller", b"living"))
+    line = holder.connection.children
+    async with asyncio.timeout(20):
+        while len(await line(".lines/controller")) < 2:
+            await asyncio.sleep(0.01)
+    await term.release()
+    async with asyncio.timeout(10):  # half of a session's time
+        assert (await standing).epoch == term.epoch + 1

@@ -32,16 +32,20 @@ class Terminal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._background: list[subprocess.Popen[bytes]] = []
-        self._ports = {port: str(free_port()) for port in ("2181", "9092", "9093", "9094")}
+        self._ports: dict[str, str] = {}
         shutil.copytree(CONFIG, folder / "config")
         subprocess.run([sys.executable, "-m", "ottla", "tools", "link", folder / "bin"], check=True)
-        self.edit("config/zookeeper.properties", {"clientPort": "2181"})
-        self.edit("config/server.properties", {"port": "9092"})
-        self.edit("config/server.properties", {"zookeeper.connect": "localhost:2181"})
 
     def here(self, text: str) -> str:
-        """With the ports of this test."""
-        return re.sub(r"\b(2181|9092|9093|9094)\b", lambda port: self._ports[port[0]], text)
+        """With the ports of this test, each chosen when it is first needed."""
+        return re.sub(r"\b(2181|9092|9093|9094)\b", lambda port: self._port(port[0]), text)
+
+    def _port(self, name: str) -> str:
+        while name not in self._ports:
+            port = str(free_port())
+            if port not in self._ports.values():
+                self._ports[name] = port
+        return self._ports[name]
 
     def edit(self, file: str, changes: dict[str, str]) -> None:
         path = self.folder / file
@@ -119,7 +123,9 @@ def fields(line: str) -> dict[str, str]:
 
 def test_the_walkthrough(terminal: Terminal, eventually: Callable[..., None]) -> None:
     type_, edit, start = terminal.type, terminal.edit, terminal.start
+    edit("config/zookeeper.properties", {"clientPort": "2181"})
     start("bin/zookeeper-server-start.sh config/zookeeper.properties", "binding to", eventually)
+    edit("config/server.properties", {"port": "9092", "zookeeper.connect": "localhost:2181"})
     start("bin/kafka-server-start.sh config/server.properties", "started in", eventually)
 
     type_(

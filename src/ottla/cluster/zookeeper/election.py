@@ -3,6 +3,8 @@
 `.lines/<role>` holds a sequential node for everyone who waits. The first in line waits until the
 role's holder key is gone, then creates it and raises the epoch in one commit, which is what
 counts: the line is there so that others need not try. When a holder goes, one client acts, not all.
+One that was killed stands in line until its session ends, and does not act: when the role has been
+free for a while, the next in line tries, and after another while the one behind.
 
 A node's name begins with a candidate's own id. After a lost connection it looks for itself in the
 line before it enters again, and one that gives up finds its node by the id, even when it never
@@ -31,6 +33,9 @@ from ottla.cluster.zookeeper.connection import Broken, Connection, Denied, NoNod
 from ottla.cluster.zookeeper.mirror import Mirror
 from ottla.cluster.zookeeper.nodes import LINES
 from ottla.cluster.zookeeper.sessions import Release, ZooKeeperSession, ZooKeeperTerm
+
+OVERDUE_SECONDS = 0.5
+"""How long each one in line is given to take a role that is free."""
 
 
 class Electorate(Protocol):
@@ -84,7 +89,8 @@ class Candidate:
             self._store.spawn(self._leave())
 
     async def _wait_first(self) -> None:
-        """Enter the line, or find oneself there, and wait for everybody before."""
+        """Enter the line, or find oneself there, and wait for everybody before, unless they do
+        nothing."""
         while True:
             places = await self._places()
             mine = [place for place in places if self._id in place]
@@ -99,19 +105,37 @@ class Candidate:
             path = f"{self._line}/{before[-1]}"
             if await self._connection.exists(path, watch=lambda _, e=moved: e.set()) is None:  # type: ignore[misc]
                 continue
-            await self._wait_moved(moved)
+            if not await self._wait_moved(moved, len(before)):
+                return
 
-    async def _wait_moved(self, moved: asyncio.Event) -> None:
-        """Until a watch was called; Broken when the connection ends, which ends the watch too."""
+    async def _wait_moved(self, moved: asyncio.Event, ahead: int) -> bool:
+        """Until a watch was called, or (False) those `ahead` leave a free role untaken too long.
+
+        Broken when the connection ends, which ends the watch too.
+        """
         waiting = asyncio.ensure_future(moved.wait())
         offline = asyncio.ensure_future(self._store.wait_offline())
+        overdue = asyncio.ensure_future(self._wait_overdue(ahead))
+        tasks = (waiting, offline, overdue)
         try:
-            await asyncio.wait((waiting, offline), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if moved.is_set():
+                return True
+            if offline.done():
+                raise Broken("the connection to ZooKeeper ended")
+            overdue.result()
+            return False
         finally:
-            waiting.cancel()
-            offline.cancel()
-        if not moved.is_set():
-            raise Broken("the connection to ZooKeeper ended")
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _wait_overdue(self, ahead: int) -> None:
+        while True:
+            await self._wait_vacant()
+            await asyncio.sleep(OVERDUE_SECONDS * ahead)
+            if holder_key(self._role) not in self._store.mirror.entries:
+                return
 
     async def _places(self) -> list[str]:
         """The names in the line, in the order of their numbers."""
