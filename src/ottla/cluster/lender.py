@@ -34,6 +34,7 @@ from ottla.cluster.unix_path import short_path
 logger = logging.getLogger(__name__)
 
 SESSION_SECONDS = 6.0
+CLOSE_SECONDS = 1.0
 
 
 class Lender:
@@ -46,7 +47,7 @@ class Lender:
         self._path = path
         self._session_seconds = session_seconds
         self._server: asyncio.AbstractServer | None = None
-        self._clients: set[_Client] = set()
+        self._clients: dict[_Client, asyncio.Task[None] | None] = {}  # and who serves each
 
     async def start(self) -> None:
         """Serve from now on. OSError when the socket cannot be made."""
@@ -66,18 +67,21 @@ class Lender:
         if self._server is None:
             return
         self._server.close()
+        serving = [task for task in self._clients.values() if task is not None]
         await asyncio.gather(*(client.close() for client in tuple(self._clients)))
+        if serving:
+            await asyncio.wait(serving, timeout=CLOSE_SECONDS)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = _Client(StoreHandle(self._store), reader, writer, self._session_seconds)
-        self._clients.add(client)
+        self._clients[client] = asyncio.current_task()
         try:
             await client.run()
         finally:
-            self._clients.discard(client)
             await client.close()
+            self._clients.pop(client, None)
 
 
 class _Client:
@@ -122,6 +126,10 @@ class _Client:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._store.close()
         self._writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._writer.wait_closed()
+        self._writer.transport.abort()  # who reads no more would keep it for ever
 
     def _take(self, message: wire.Message) -> None:
         kind = message["t"]

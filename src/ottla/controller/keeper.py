@@ -79,7 +79,7 @@ class ClusterKeeper:
         self._upkeep = upkeep
         # When leaderships are balanced next.
         self._balance_at = float("inf")
-        self._asking = False  # some replica has not said yet what it has
+        self._asking: asyncio.Task[None] | None = None  # replicas, what they have
         # What has changed since the last plan.
         self._changed = asyncio.Event()
         self._topics: set[str] = set()
@@ -105,6 +105,10 @@ class ClusterKeeper:
         finally:
             unsubscribe()
             lost.cancel()
+            if self._asking is not None:
+                self._asking.cancel()
+                await asyncio.gather(self._asking, return_exceptions=True)
+                self._asking = None
 
     def _on_image(self, change: ImageChange) -> None:
         self._topics |= change.topics
@@ -128,7 +132,7 @@ class ClusterKeeper:
                 async with busy:
                     await self._registry.load()
                     await self._finalize_features(term.fence)
-                    await self._reconcile(term.fence)
+                    to_ask = await self._reconcile(term.fence)
                     if asyncio.get_running_loop().time() >= self._balance_at:
                         await self._balance(term.fence)
                 break
@@ -142,10 +146,12 @@ class ClusterKeeper:
                     return None
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
+        if to_ask and self._asking is None:
+            # Meanwhile the rest of the cluster is looked after: some may take long to answer.
+            asking = self._recover(to_ask, term.fence, busy)
+            self._asking = asyncio.get_running_loop().create_task(asking)
         now = asyncio.get_running_loop().time()
         waiting = self.patient_until - now
-        if self._asking:
-            waiting = LONGEST_PAUSE
         balance = max(0.0, self._balance_at - now)
         if waiting > 0:
             self._everything = True
@@ -178,7 +184,8 @@ class ClusterKeeper:
         if new:
             await self._registry.set_features({**levels, **new}, fence=fence)
 
-    async def _reconcile(self, fence: Check) -> None:
+    async def _reconcile(self, fence: Check) -> Mapping[TopicPartition, tuple[int, ...]]:
+        """Plan and carry out until nothing is left; returns what replicas have to be asked for."""
         while True:
             patient = asyncio.get_running_loop().time() < self.patient_until
             topics, self._topics = self._topics, set()
@@ -190,13 +197,10 @@ class ClusterKeeper:
                 patient=patient,
                 topics=None if everything else topics,
             )
-            self._asking = False
-            for partition, replicas in todo.to_ask.items():
-                await self._recover(partition, replicas, fence)
             if not todo:
                 if await self._settle_min_insync(fence) or await self._grow_internal_topics(fence):
                     continue
-                return
+                return todo.to_ask
             self._everything = True  # until all of it is done
             await self._carry_out(todo, fence)
 
@@ -250,15 +254,38 @@ class ClusterKeeper:
         return self._members.unchanged(relied_on)
 
     async def _recover(
-        self, partition: TopicPartition, replicas: tuple[int, ...], fence: Check
+        self,
+        to_ask: Mapping[TopicPartition, tuple[int, ...]],
+        fence: Check,
+        busy: asyncio.Lock,
     ) -> None:
-        """Nobody is certain to have all of a partition, and all who could have it are there: let
-        the one that has most of it lead."""
-        reports = await self._ask(partition, replicas)
+        """Nobody is certain to have all of these partitions, and all who could have it are there:
+        let those lead who have most of them. Afterwards everything is looked at again."""
+        try:
+            asked = (self._ask(partition, replicas) for partition, replicas in to_ask.items())
+            answers = await asyncio.gather(*asked)
+            async with busy:
+                left = [
+                    partition
+                    for partition, reports in zip(to_ask, answers, strict=True)
+                    if not await self._recover_one(partition, reports, fence)
+                ]
+            if left:
+                await asyncio.sleep(LONGEST_PAUSE)
+        except StoreError as error:
+            logger.warning("partitions cannot be recovered now: %s", error)
+            await asyncio.sleep(FIRST_PAUSE)
+        self._asking = None
+        self._everything = True
+        self._changed.set()
+
+    async def _recover_one(
+        self, partition: TopicPartition, reports: dict[int, LogEnd], fence: Check
+    ) -> bool:
+        """False while there is somebody to wait for."""
         change = plan_recovery(self._registry.image, partition, reports)
         if change is None:
-            self._asking = True
-            return
+            return False
         if not await self._registry.change_partitions([change], fence=fence):
             leader = change.after.leader
             logger.error(
@@ -268,6 +295,7 @@ class ClusterKeeper:
                 leader,
                 ", ".join(f"broker {each}: {reports[each]}" for each in sorted(reports)),
             )
+        return True
 
 
 async def _happened(term: Term) -> None:

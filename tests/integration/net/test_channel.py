@@ -1,0 +1,150 @@
+"""Channel: frames out, frames in, over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from ottla.net.channel import SCRATCH, Channel, ChannelClosed
+
+Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Listen = Callable[[Behaviour], Awaitable[int]]
+
+
+def frame(correlation_id: int, body: bytes = b"") -> bytes:
+    return struct.pack(">ii", 4 + len(body), correlation_id) + body
+
+
+async def requests(reader: asyncio.StreamReader, count: int) -> list[bytes]:
+    found = []
+    for _ in range(count):
+        (length,) = struct.unpack(">i", await reader.readexactly(4))
+        found.append(await reader.readexactly(length))
+    return found
+
+
+@pytest.fixture
+async def listen() -> AsyncIterator[Listen]:
+    servers: list[asyncio.Server] = []
+
+    async def start(behave: Behaviour) -> int:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await behave(reader, writer)
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+async def connect(port: int) -> Channel:
+    return await Channel.open("127.0.0.1", port, timeout=10)
+
+
+def ask(channel: Channel, number: int, body: bytes = b"") -> asyncio.Future[memoryview]:
+    return channel.send(number, [struct.pack(">i", number), body])
+
+
+async def test_answers_find_their_requests_in_any_order(listen: Listen) -> None:
+    async def backwards(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for request in reversed(await requests(reader, 500)):
+            writer.write(struct.pack(">i", len(request)) + request)
+        await writer.drain()
+        await reader.read()
+
+    channel = await connect(await listen(backwards))
+    answers = [ask(channel, number, b"%d" % number) for number in range(500)]
+    assert channel.in_flight == 500
+    async with asyncio.timeout(10):
+        for number, answer in enumerate(await asyncio.gather(*answers)):
+            assert bytes(answer[4:]) == b"%d" % number
+    assert channel.in_flight == 0
+    channel.abort()
+
+
+@pytest.mark.parametrize("size", [0, SCRATCH - 8, SCRATCH - 7, SCRATCH + 1, 5_000_000])
+async def test_frames_of_every_size_come_whole_however_they_are_cut(
+    listen: Listen, size: int
+) -> None:
+    body = bytes(range(256)) * (size // 256 + 1)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await requests(reader, 3)
+        stream = frame(1, b"first") + frame(2, body[:size]) + frame(3, b"last")
+        cuts = sorted({0, 5, 17, 30, len(stream) - 3, len(stream)})
+        for start, end in itertools.pairwise(cuts):
+            writer.write(stream[start:end])
+            await writer.drain()
+            await asyncio.sleep(0)
+        await reader.read()
+
+    channel = await connect(await listen(answer))
+    async with asyncio.timeout(20):
+        first, middle, last = await asyncio.gather(*(ask(channel, each) for each in (1, 2, 3)))
+    assert (bytes(first[4:]), bytes(last[4:])) == (b"first", b"last")
+    assert bytes(middle[4:]) == body[:size]
+    channel.abort()
+
+
+async def test_when_the_other_side_hangs_up_everybody_is_told(listen: Listen) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await requests(reader, 2)
+        writer.write(frame(1, b"x")[:-1])  # one byte is missing
+
+    channel = await connect(await listen(hang_up))
+    answers = [ask(channel, each) for each in (1, 2)]
+    async with asyncio.timeout(10):
+        results = await asyncio.gather(*answers, return_exceptions=True)
+        await channel.wait_closed()
+    assert [type(each) for each in results] == [ChannelClosed] * 2
+    assert channel.closed
+    with pytest.raises(ChannelClosed):
+        ask(channel, 3)
+
+
+@pytest.mark.parametrize("noise", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff" * 8, bytes(8)])
+async def test_who_speaks_another_language_is_hung_up_on(listen: Listen, noise: bytes) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(noise)
+        await reader.read()
+
+    channel = await connect(await listen(speak))
+    async with asyncio.timeout(10):
+        await channel.wait_closed()
+        with pytest.raises(ChannelClosed, match="no Kafka broker"):
+            ask(channel, 1)
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_is_dropped(listen: Listen) -> None:
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await requests(reader, 2)
+        writer.write(frame(1, b"late") + frame(2, b"in time"))
+        await reader.read()
+
+    channel = await connect(await listen(late))
+    given_up = ask(channel, 1)
+    given_up.cancel()
+    async with asyncio.timeout(10):
+        assert bytes((await ask(channel, 2))[4:]) == b"in time"
+    channel.abort()
+
+
+async def test_a_refused_connection_says_so() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+    with pytest.raises(ChannelClosed) as caught:
+        await connect(port)
+    assert caught.value.errno == errno.ECONNREFUSED

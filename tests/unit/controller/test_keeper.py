@@ -1,0 +1,269 @@
+"""The controller's standing work, over the embedded store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+
+import pytest
+
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.handle import StoreHandle
+from ottla.cluster.membership import Host, Membership, Registration
+from ottla.cluster.registry import ImageChange, Registry
+from ottla.cluster.store import Op, Revision, Unavailable
+from ottla.controller import keeper
+from ottla.controller.election import LogEnd
+from ottla.controller.keeper import ClusterKeeper
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
+from ottla.replication.isr import Rules
+from ottla.testing.files import MemoryFileSystem
+
+TOPIC_ID = TopicId(bytes([7]) * 16)
+TP = TopicPartition("t", 0)
+LED = PartitionState(leader=1, leader_epoch=5, partition_epoch=9, replicas=(1, 2, 3), isr=(1, 2, 3))
+
+
+class FlakyStore(StoreHandle):
+    """A store that is out of reach, or lets somebody be faster, when the test says so."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        super().__init__(store)
+        self.out_of_reach = False
+        self.before_commit: Callable[[], object] | None = None
+
+    async def commit(self, *ops: Op) -> Revision:
+        if self.out_of_reach:
+            raise Unavailable("no answer")
+        before, self.before_commit = self.before_commit, None
+        if before is not None:
+            await before()  # type: ignore[misc]
+        return await super().commit(*ops)
+
+
+class Bench:
+    """A controller without a broker, and brokers without a process."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self.store = FlakyStore(store)
+        self.registry = Registry(self.store)
+        self.keeper = ClusterKeeper(self.registry, lambda _: self.rules, self.ask)
+        self.rules = Rules(2)
+        self.others = Registry(StoreHandle(store))
+        self.members = Membership(self.others)
+        self.brokers: dict[int, Registration] = {}
+        self.reports: dict[int, LogEnd] = {}
+        self.asked: list[tuple[TopicPartition, tuple[int, ...]]] = []
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.busy = asyncio.Lock()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def ask(self, partition: TopicPartition, replicas: Collection[int]) -> dict[int, LogEnd]:
+        self.asked.append((partition, tuple(replicas)))
+        await self.answering.wait()
+        return {each: self.reports[each] for each in replicas if each in self.reports}
+
+    async def control(self) -> None:
+        term = await self.registry.campaign(9)
+        self.tasks = [
+            asyncio.ensure_future(self.keeper.keep(term, self.busy)),
+            asyncio.ensure_future(self.registry.follow()),
+        ]
+
+    async def register(self, broker: int, *, lost: bool = False) -> None:
+        about = Host(incarnation=str(broker), lost=lost)
+        self.brokers[broker] = await self.members.register(broker, about)
+
+    async def create(self, *states: PartitionState) -> None:
+        await self.others.load()
+        await self.others.create_topics([Topic("t", TOPIC_ID, states)])
+
+    def state(self, index: int = 0) -> PartitionState:
+        return self.registry.image.topics["t"].partitions[index]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not holds():
+                await asyncio.sleep(0)
+
+    async def admitted(self, *brokers: int) -> None:
+        await self.until(
+            lambda: all(
+                (broker := self.registry.image.brokers.get(each)) is not None
+                and broker.epoch == self.brokers[each].broker.epoch
+                for each in brokers
+            )
+        )
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    for name in ("FIRST_PAUSE", "LONGEST_PAUSE"):
+        monkeypatch.setattr(keeper, name, 0.001)
+    store = await EmbeddedStore.open(MemoryFileSystem(), "/data/metadata")
+    made = Bench(store)
+    yield made
+    await made.stop()
+    await store.close()
+
+
+async def test_brokers_are_admitted_and_fenced_when_they_leave(bench: Bench) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    await bench.create(LED)
+    await bench.brokers[1].session.release()
+    await bench.until(lambda: "t" in bench.registry.image.topics and bench.state().leader == 2)
+    assert bench.state().isr == (2, 3)
+    assert bench.registry.image.broker_states[1].fenced
+
+
+async def test_who_has_lost_records_is_admitted_after_it_has_left_every_set(bench: Bench) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    await bench.create(LED)
+    await bench.until(lambda: "t" in bench.registry.image.topics)
+    in_sync: dict[int, bool] = {}  # when it was first live under each of its epochs
+
+    def look(change: ImageChange) -> None:
+        broker = change.new.brokers.get(2)
+        if broker is not None:
+            state = change.new.topics["t"].partitions[0]
+            in_sync.setdefault(broker.epoch, 2 in state.isr)
+
+    bench.registry.subscribe(look)
+    await bench.brokers[2].session.release()
+    await bench.register(2, lost=True)
+    await bench.admitted(2)
+    assert in_sync[bench.brokers[2].broker.epoch] is False
+    assert bench.state().isr == (1, 3)
+    assert not bench.registry.image.broker_states[2].lost, "it starts again with nothing"
+
+
+async def test_who_lost_records_between_plan_and_commit_does_not_lead(bench: Bench) -> None:
+    """The plan made it leader; by then it had come back without its records."""
+    bench.rules = Rules(1)
+    for broker in (1, 2):
+        await bench.register(broker)
+        await bench.members.admit(broker, bench.brokers[broker].broker.epoch)
+    two = PartitionState(1, 5, 9, (1, 2), (1, 2))
+    await bench.create(two)
+    await bench.members.fence(1, bench.brokers[1].broker.epoch)
+
+    async def come_back_empty() -> None:
+        await bench.brokers[2].session.release()
+        await bench.register(2, lost=True)
+
+    bench.store.before_commit = come_back_empty
+    await bench.control()
+    await bench.until(lambda: bench.state().leader != 1)
+    await bench.admitted(2)
+    assert bench.state().leader == NO_LEADER
+    assert bench.state().elr == (1,), "it has everything"
+    assert bench.state().last_known_elr == (2,)
+
+
+async def test_what_somebody_else_changed_first_is_planned_again(bench: Bench) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    await bench.create(LED)
+    await bench.until(lambda: "t" in bench.registry.image.topics)
+    shrunk = PartitionState(1, 5, 10, (1, 2, 3), (1, 3))
+
+    async def shrink() -> None:
+        await bench.others.change_partitions([PartitionChange(TOPIC_ID, 0, LED, shrunk)])
+
+    bench.store.before_commit = shrink
+    await bench.brokers[1].session.release()
+    await bench.until(lambda: bench.state().leader == 3)
+    assert bench.state().isr == (3,)
+    assert bench.state().elr == (1,), "and not 2, which had left before"
+
+
+async def test_an_outage_of_the_store_is_waited_for(bench: Bench) -> None:
+    await bench.control()
+    await bench.register(1)
+    await bench.admitted(1)
+    bench.store.out_of_reach = True
+    await bench.register(2)
+    await bench.until(lambda: 2 in bench.registry.image.registrations)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert 2 not in bench.registry.image.brokers
+    bench.store.out_of_reach = False
+    await bench.admitted(2)
+
+
+async def test_a_controller_with_a_new_session_waits_for_others_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was away, and every session ended with it."""
+    monkeypatch.setattr(keeper, "SESSION_SECONDS", 3_600.0)
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+        await bench.members.admit(broker, bench.brokers[broker].broker.epoch)
+    await bench.create(LED)
+    for broker in (1, 2, 3):
+        await bench.brokers[broker].session.release()
+    bench.keeper.session_began()
+    await bench.control()
+    await bench.register(2)
+    await bench.admitted(2)
+    assert bench.state() == LED
+    monkeypatch.setattr(keeper, "SESSION_SECONDS", 0.0)
+    bench.keeper.session_began()
+    await bench.register(3)
+    await bench.until(lambda: bench.state().leader == 2)
+    assert bench.state().isr == (2, 3)
+
+
+OFFLINE = PartitionState(NO_LEADER, 5, 9, (1, 2, 3), (), (), (1, 3))
+
+
+async def test_replicas_are_asked_until_all_have_answered(bench: Bench) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    bench.reports = {1: LogEnd(4, 10)}
+    await bench.create(OFFLINE)
+    await bench.until(lambda: len(bench.asked) >= 3)
+    assert set(bench.asked) == {(TP, (1, 3))}
+    assert bench.state().leader == NO_LEADER
+    bench.reports[3] = LogEnd(4, 11)
+    await bench.until(lambda: bench.state().leader == 3)
+    assert bench.state().isr == (3,)
+
+
+async def test_the_cluster_is_looked_after_while_replicas_are_asked(bench: Bench) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    bench.answering.clear()
+    await bench.create(OFFLINE, LED)
+    await bench.until(lambda: bool(bench.asked))
+    await bench.brokers[1].session.release()
+    await bench.until(lambda: bench.state(1).leader == 2)
+    assert not bench.busy.locked()
+
+
+async def test_a_keeper_whose_term_is_over_stops(bench: Bench) -> None:
+    await bench.control()
+    await bench.register(1)
+    await bench.admitted(1)
+    await bench.store.close()
+    async with asyncio.timeout(10):
+        await bench.tasks[0]
