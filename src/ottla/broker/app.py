@@ -7,9 +7,10 @@ another node) is found before anything is served, and becomes `StartFailed` with
 A start goes through named steps, each of which is given what earlier ones have made. What a step
 has begun is ended in the opposite order, both when the broker stops and when a later step fails.
 
-The metadata store is the broker's own, in its data folders, unless one is handed in: a handle of a
-store that several brokers of this process share (`cluster.handle`), or a client of one that is
-elsewhere. Either way the broker closes it when it stops.
+The metadata store is in ZooKeeper where the settings name one, else the broker's own, in its data
+folders, unless one is handed in: a handle of a store that several brokers of this process share
+(`cluster.handle`), or a client of one that is elsewhere. Either way the broker closes it when it
+stops.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ class Broker:
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        boot: str | None = None,
         handlers: Iterable[Callable[..., Any]] = HANDLERS,
     ) -> None:
         # handed in
@@ -103,6 +105,7 @@ class Broker:
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
+        self._boot = boot_id() if boot is None else boot
         self._descriptors = divide_descriptors(file_limit(), MAX_OPEN_FILES)
         # known after start
         self.node_id = config.node_id
@@ -251,6 +254,11 @@ class Broker:
         """The cluster's metadata, read; the folders are those of this node and cluster."""
         own = None
         store = self._given_store
+        if store is None and self._static.zookeeper_connect is not None:
+            from ottla.broker.zookeeper_store import open_zookeeper
+
+            store = await open_zookeeper(self._static, self._fs, logs, _cluster_id_of(logs))
+            stack.push_async_callback(store.close)
         if store is None:
             own = OwnStore(self._fs, logs)
             store = await own.open()
@@ -313,6 +321,7 @@ class Broker:
             rng=self._rng,
             rules_of=config.rules_of,
             ask_log_ends=LogEnds(peers).ask,
+            session_seconds=self._static.zookeeper_session_timeout_ms / 1000,
         )
         link = ControllerLink(controller, registry, peers)
         logs.positions = groups = self._build_groups(workers, replicas, config)
@@ -415,7 +424,7 @@ class Broker:
             rack=self._static.broker_rack,
             host=socket.gethostname(),
             directories=logs.directory_ids,
-            boot_id=boot_id(),
+            boot_id=self._boot,
             incarnation=self._new_member_id(),
             clean=logs.were_clean,
         )

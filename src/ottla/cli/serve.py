@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 _LAST_PORT = 65_535
+_ONLY_IN_A_FILE = ("zookeeper.digest.password", "zookeeper.ssl.keystore.password")
 
 
 @click.group(cls=Noun)
@@ -151,6 +152,11 @@ def flag_settings(
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:
             raise click.UsageError(f"--set {text!r}: expected KEY=VALUE")
+        if name in _ONLY_IN_A_FILE:
+            raise click.UsageError(
+                f"--set {name}: everybody on this machine can read a command line; put it into a "
+                "file, and name that with --config"
+            )
         yield Given(name, value, f"--set {name}")
 
 

@@ -232,11 +232,17 @@ class Registry:
     async def ensure_cluster_id(self, wanted: str | None = None) -> str:
         """The cluster's id, created now if there is none: `wanted`, or a new random one.
 
-        INCONSISTENT_CLUSTER_ID when the store belongs to a cluster other than the wanted one.
+        INCONSISTENT_CLUSTER_ID when the store belongs to a cluster other than the wanted one;
+        StoreError while a broker's metadata is being carried into it.
         """
         proposal = wanted or topic_id_text(self.new_id())
         while not (await self.load()).cluster_id:
             await self.attempt(Create(layout.CLUSTER, layout.encode_cluster(proposal)))
+        if layout.HAND_OVER in self._entries:
+            raise StoreError(
+                "the metadata of another broker is being handed over to the metadata store; start "
+                "again when that is done"
+            )
         found = self.image.cluster_id
         if wanted not in (None, found):
             raise KafkaError(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from ottla.cluster.membership import Membership
@@ -21,6 +21,8 @@ from ottla.cluster.registry import Fenced, ImageChange, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.controller.election import LogEnd
 from ottla.controller.machine import Plan, plan, plan_recovery
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.broker import BrokerState
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
 from ottla.replication.isr import Rules
@@ -38,10 +40,15 @@ class ClusterKeeper:
     """The controller's standing work."""
 
     def __init__(
-        self, registry: Registry, rules_of: Callable[[Topic], Rules], ask: AskLogEnds
+        self,
+        registry: Registry,
+        rules_of: Callable[[Topic], Rules],
+        ask: AskLogEnds,
+        session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
         self._ask = ask
+        self._session_seconds = session_seconds
         self._members = Membership(registry)
         self._rules_of = rules_of
         # Until then brokers that are missing may come back: see above. By the loop's clock.
@@ -54,7 +61,7 @@ class ClusterKeeper:
 
     def session_began(self) -> None:
         """This broker's session is new: for as long as one lasts, others may not be back yet."""
-        self.patient_until = asyncio.get_running_loop().time() + SESSION_SECONDS
+        self.patient_until = asyncio.get_running_loop().time() + self._session_seconds
 
     async def keep(self, term: Term, busy: asyncio.Lock) -> None:
         """Carry out what is to be done, until the term is lost or the store closed."""
@@ -137,13 +144,27 @@ class ClusterKeeper:
         for departure in todo.departures:
             if await self._members.note_departure(*departure, fence=fence):
                 logger.warning("broker %d is gone (epoch %d)", *departure)
-        refused = await self._registry.change_partitions(todo.partitions, fence=fence)
+        try:
+            refused = await self._registry.change_partitions(
+                todo.partitions, fence=fence, demands=lambda: self._unchanged(todo.relied_on)
+            )
+        except KafkaError as error:
+            logger.info("planning again: %s", error.message)
+            return
         _report(todo.partitions, refused)
         if refused:
             return  # those who arrive may depend on it
         for arrival in todo.arrivals:
             if await self._members.admit(*arrival, fence=fence):
                 logger.info("broker %d has joined the cluster (epoch %d)", *arrival)
+
+    def _unchanged(self, relied_on: Mapping[int, BrokerState]) -> list[Check]:
+        """Demand that these brokers are what they were when the plan was made."""
+        now = self._registry.image.broker_states
+        for broker, state in relied_on.items():
+            if now.get(broker) != state:
+                raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker} has changed")
+        return self._members.unchanged(relied_on)
 
     async def _recover(
         self, partition: TopicPartition, replicas: tuple[int, ...], fence: Check

@@ -22,7 +22,7 @@ from enum import Enum
 from ottla.cluster.registry import Fenced, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.config.setting import ConfigError
-from ottla.controller.keeper import AskLogEnds, ClusterKeeper
+from ottla.controller.keeper import SESSION_SECONDS, AskLogEnds, ClusterKeeper
 from ottla.controller.placement import Random
 from ottla.controller.topics import (
     ConfigCheck,
@@ -92,9 +92,10 @@ class Controller:
         rng: Random,
         rules_of: Callable[[Topic], Rules],
         ask_log_ends: AskLogEnds,
+        session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
-        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends)
+        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, session_seconds)
         self._broker_id = broker_id
         self._defaults = defaults
         self._check_topic_config = check_topic_config

@@ -216,8 +216,9 @@ def _when_committed(
             result.resolve(response)
 
     def give_up() -> None:
-        for answer in unsettled.values():
+        for number, answer in unsettled.items():
             _mark_failed(answer, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+            waiting[number][1].abandon()
         unsettled.clear()
         result.resolve(response)
 

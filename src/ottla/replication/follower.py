@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 
 from ottla.config.broker import BrokerConfig
 from ottla.errors import ErrorCode, KafkaError
-from ottla.model.ids import NO_LEADER_EPOCH, TopicPartition
+from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.replication.partition import Partition
 from ottla.runtime.tasks import Tasks
 from ottla.storage.following import UnexpectedOffset
@@ -107,7 +107,7 @@ class Fetcher:
         self._config = config
         self._partitions: dict[TopicPartition, Partition] = {}
         self._asked: dict[TopicPartition, Wanted] = {}  # as the leader knows it
-        self._forgotten: dict[TopicPartition, Partition] = {}
+        self._forgotten: dict[tuple[TopicId, int], Partition] = {}
         self._resting: dict[TopicPartition, float] = {}  # after an error: not before this time
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -118,7 +118,7 @@ class Fetcher:
     def add(self, partition: Partition) -> None:
         """Follow a partition, or go on under a new epoch of its leader."""
         self._partitions[partition.id] = partition
-        self._forgotten.pop(partition.id, None)
+        self._forgotten.pop(_key(partition), None)
         self._resting.pop(partition.id, None)
         self._awake.set()
 
@@ -126,7 +126,7 @@ class Fetcher:
         self._partitions.pop(partition.id, None)
         self._resting.pop(partition.id, None)
         if self._asked.pop(partition.id, None) is not None:
-            self._forgotten[partition.id] = partition
+            self._forgotten[_key(partition)] = partition
 
     def start(self, tasks: Tasks) -> None:
         self._task = tasks.start(f"following broker {self._leader}", self._run(), endless=True)
@@ -170,7 +170,7 @@ class Fetcher:
         self._forgotten.clear()
         self._endpoint.reset()
 
-    async def _round(self) -> None:  # noqa: C901 - one request, from what is wanted to what is done
+    async def _round(self) -> None:  # noqa: C901, PLR0912 - one request, from what is wanted to what is done
         loop = asyncio.get_running_loop()
         now = loop.time()
         if not self._endpoint.remembers:
@@ -178,16 +178,18 @@ class Fetcher:
             self._forgotten.clear()
         wanted = []
         for tp, partition in self._partitions.items():
-            if partition.truncating:  # for the leader before this one
+            if partition.truncating:
+                # By the fetcher of an earlier leader: what is asked for now might be cut off after
+                # it was counted.
                 self._resting[tp] = now + FIRST_PAUSE
             if self._resting and self._resting.get(tp, 0.0) > now:
                 if self._asked.pop(tp, None) is not None:
-                    self._forgotten[tp] = partition
+                    self._forgotten[_key(partition)] = partition
                 continue
             want = _wanted(partition)
             if self._asked.get(tp) != want:
                 self._asked[tp] = want
-                self._forgotten.pop(tp, None)
+                self._forgotten.pop(_key(partition), None)
                 wanted.append(want)
         if not self._asked:
             await asyncio.sleep(max(0.0, min(self._resting.values()) - now))
@@ -309,6 +311,11 @@ class Fetcher:
         logger.debug("%s: not followed for a moment: %s", partition.id, reason)
         pause = self._config().replica_fetch_backoff_ms / 1000
         self._resting[partition.id] = asyncio.get_running_loop().time() + pause
+
+
+def _key(partition: Partition) -> tuple[TopicId, int]:
+    """What a partition is to the leader's session: another topic of the same name is another."""
+    return partition.topic_id, partition.id.partition
 
 
 def _wanted(partition: Partition) -> Wanted:

@@ -86,7 +86,7 @@ class Slate:
         return self.ticks
 
     def unload(self, error: KafkaError) -> list[Answer]:
-        return [(it, error) for it in self.parked]
+        return [(each, error) for each in self.parked]
 
 
 class Disk:
@@ -162,12 +162,12 @@ class Bench:
         await self.host.wait_loaded()
 
     def slate(self, index: int = 0) -> Slate:
-        shard = next(it.shard for it in self.host if it.index == index)
+        shard = next(each.shard for each in self.host if each.index == index)
         assert isinstance(shard, Slate)
         return shard
 
     def slot(self, index: int = 0) -> Slot:
-        return next(it for it in self.host if it.index == index)
+        return next(each for each in self.host if each.index == index)
 
     def run(self, command: Callable[[Slate, Now], Result]) -> Any:
         return self.host.run(0, command)
@@ -175,19 +175,19 @@ class Bench:
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    it = Bench()
-    yield it
-    await it.host.close()
-    it.workers.close()
+    each = Bench()
+    yield each
+    await each.host.close()
+    each.workers.close()
 
 
 @pytest.fixture
 async def slow() -> AsyncIterator[Bench]:
     """With fsync before anything is committed."""
-    it = Bench(TopicConfig(flush_messages=1))
-    yield it
-    await it.host.close()
-    it.workers.close()
+    each = Bench(TopicConfig(flush_messages=1))
+    yield each
+    await each.host.close()
+    each.workers.close()
 
 
 def write(
@@ -267,7 +267,7 @@ async def test_a_shard_that_cannot_begin_is_not_kept_quiet(
 async def test_a_log_is_replayed_in_slices_and_all_of_it(bench: Bench) -> None:
     log = bench.partitions[0].log
     for number in range(50):
-        records = [(1, b"%d-%d" % (number, it), b"x" * 20, ()) for it in range(3)]
+        records = [(1, b"%d-%d" % (number, each), b"x" * 20, ()) for each in range(3)]
         batch = bytearray(build_batch(records))
         bench.partitions[0].append(memoryview(batch), 1)
     assert log.size > 10 * bench.settings.load_buffer_bytes
@@ -342,7 +342,7 @@ async def test_what_comes_after_may_replace_the_reply_and_write_more(bench: Benc
 
 async def test_independent_records_are_split_into_batches_that_fit(bench: Bench) -> None:
     await bench.ready()
-    records = [(b"%d" % it, b"x" * 300_000) for it in range(10)]
+    records = [(b"%d" % each, b"x" * 300_000) for each in range(10)]
     assert refused(lambda: bench.run(lambda s, n: Result(None, records))) is (
         ErrorCode.UNKNOWN_SERVER_ERROR
     )
@@ -375,9 +375,9 @@ async def test_nothing_is_told_before_it_is_committed(slow: Bench) -> None:
     other = slow.run(lambda slate, now: Result(parked))
     read = slow.run(lambda slate, now: Result(slate.content[b"a"], answers=[(parked, "seen")]))
     await asyncio.sleep(0)
-    assert [it.done for it in (first, other, read)] == [False, False, False]
+    assert [each.done for each in (first, other, read)] == [False, False, False]
     await slow.disk.flush()
-    assert [it.result() for it in (first, other, read)] == ["done", "seen", b"v"]
+    assert [each.result() for each in (first, other, read)] == ["done", "seen", b"v"]
     assert slow.run(lambda slate, now: Result("at once")) == "at once"
 
 
@@ -466,9 +466,9 @@ async def test_when_the_partition_is_led_elsewhere_everybody_is_sent_away(slow: 
     slow.slate().parked.append(parked)
     waiting = [slow.run(lambda slate, now: Result(parked)), slow.run(write(b"a"))]
     slow.lead(2, 1)
-    for it in waiting:
+    for each in waiting:
         with pytest.raises(KafkaError) as caught:
-            it.result()
+            each.result()
         assert caught.value.code is ErrorCode.NOT_COORDINATOR
     assert refused(lambda: slow.run(write(b"b"))) is ErrorCode.NOT_COORDINATOR
 
@@ -687,7 +687,7 @@ async def test_a_state_that_cannot_be_trusted_is_made_anew(
     await asyncio.sleep(0)
     await bench.host.wait_loaded()
     # what is in the log cannot be applied now either: the shard is given up, and said to be
-    assert all(it.shard is not before for it in bench.host)
+    assert all(each.shard is not before for each in bench.host)
     assert "cannot be loaded" in caplog.text
 
 
@@ -783,9 +783,9 @@ async def test_work_that_fails_comes_back_with_its_error(bench: Bench) -> None:
 async def test_a_command_for_all_reaches_each_loaded_shard(bench: Bench) -> None:
     await bench.ready()
     bench.host.notify(write(b"all"))
-    assert [it.content for it in bench.slates] == [{b"all": b"v"}] * 2
+    assert [each.content for each in bench.slates] == [{b"all": b"v"}] * 2
     replies = bench.host.run_everywhere(lambda: write(b"b"))
-    assert [await settled(it) for it in replies] == ["done", "done"]
+    assert [await settled(each) for each in replies] == ["done", "done"]
     bench.lead(2, 1)
     bench.lead(1, 1)
     assert refused(lambda: bench.host.run_everywhere(lambda: write(b"c")) and None) is (
