@@ -33,6 +33,7 @@ AskLogEnds = Callable[[TopicPartition, Collection[int]], Coroutine[Any, Any, dic
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
+ASKED_TOGETHER = 32
 SESSION_SECONDS = 6.0
 
 
@@ -133,9 +134,8 @@ class ClusterKeeper:
                 topics=None if everything else topics,
             )
             self._asking = False
-            for partition, replicas in todo.to_ask.items():
-                await self._recover(partition, replicas, fence)
             if not todo:
+                await self._recover(todo.to_ask, fence)
                 return
             self._everything = True  # until all of it is done
             await self._carry_out(todo, fence)
@@ -167,11 +167,29 @@ class ClusterKeeper:
         return self._members.unchanged(relied_on)
 
     async def _recover(
-        self, partition: TopicPartition, replicas: tuple[int, ...], fence: Check
+        self, to_ask: Mapping[TopicPartition, tuple[int, ...]], fence: Check
     ) -> None:
-        """Nobody is certain to have all of a partition, and all who could have it are there: let
-        the one that has most of it lead."""
-        reports = await self._ask(partition, replicas)
+        """Nobody is certain to have all of these partitions, and all who could have it are there:
+        let the one that has most of it lead.
+
+        Everything else comes first: a replica that does not answer is waited for once, for all
+        partitions, and nobody is asked any more when brokers have come or gone meanwhile.
+        """
+        silent: set[int] = set()
+        waiting = list(to_ask.items())
+        while waiting and not self._everything:
+            together, waiting = waiting[:ASKED_TOGETHER], waiting[ASKED_TOGETHER:]
+            together = [(each, replicas) for each, replicas in together if not silent & {*replicas}]
+            reports = await asyncio.gather(*(self._ask(*each) for each in together))
+            for (partition, replicas), found in zip(together, reports, strict=True):
+                silent.update(replica for replica in replicas if replica not in found)
+                await self._recover_from(partition, found, fence)
+        if silent:
+            self._asking = True
+
+    async def _recover_from(
+        self, partition: TopicPartition, reports: dict[int, LogEnd], fence: Check
+    ) -> None:
         change = plan_recovery(self._registry.image, partition, reports)
         if change is None:
             self._asking = True
