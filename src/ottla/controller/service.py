@@ -270,6 +270,11 @@ class Controller:
         if change.kind is ResourceKind.BROKER:
             config = change.edit(image.broker_configs.get(change.name, {}))
             _check_broker(change.name, image)
+            if change.name and MIN_INSYNC in config:
+                # A leader would count by its own value what the controller judges by another.
+                raise ConfigError(
+                    MIN_INSYNC, f"{MIN_INSYNC} cannot be set for a single broker, only for all."
+                )
             if not validate_only:
                 await self._registry.set_broker_config(
                     change.name,

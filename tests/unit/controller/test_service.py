@@ -165,6 +165,19 @@ async def test_settings_are_edited_from_what_is_in_force(node: Node) -> None:
     assert node.registry.image.group_configs == {"never seen": {"f": "6", "g": "7"}}
 
 
+async def test_brokers_have_one_minimum_of_replicas_in_sync(node: Node) -> None:
+    def edit(config: Mapping[str, str]) -> Mapping[str, str]:
+        return {**config, "min.insync.replicas": "2"}
+
+    single, all_of_them = await node.controller.alter_configs(
+        [ConfigChange(ResourceKind.BROKER, name, edit) for name in ("1", "")]
+    )
+    assert single.error is not None
+    assert single.error.code is ErrorCode.INVALID_CONFIG
+    assert all_of_them.error is None
+    assert node.registry.image.broker_configs == {"": {"min.insync.replicas": "2"}}
+
+
 async def test_what_does_not_exist_has_no_settings(node: Node) -> None:
     def keep(old: Mapping[str, str]) -> Mapping[str, str]:
         assert old == {}
