@@ -136,6 +136,29 @@ def test_a_damaged_log_does_not_lead() -> None:
         assert cluster.replica(state.leader, "t", 0).high_watermark == 4
 
 
+def test_a_new_controller_watches_the_other_brokers() -> None:
+    with Cluster(3) as cluster:
+        cluster.wait_until(lambda: cluster.controller is not None)
+        first = cluster.controller
+        assert first is not None
+        first.crash()
+
+        def watched() -> set[int]:
+            """Whom the controller would notice to die at once, and not when a session ends."""
+            controller = cluster.controller
+            if controller is None or controller._app is None:
+                return set()
+            return set(controller._app._detector._watched)
+
+        cluster.wait_until(lambda: cluster.controller not in (None, first))
+        [other] = [
+            node_id
+            for node_id, broker in cluster.brokers.items()
+            if broker not in (first, cluster.controller)
+        ]
+        cluster.wait_until(lambda: other in watched())
+
+
 # ---------------------------------------------------------------------- followers
 
 

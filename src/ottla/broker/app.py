@@ -414,7 +414,6 @@ class Broker:
             services.registry,
             self.node_id,
             self._static.listener_plan.inter_broker,
-            lambda: services.controller.active,
             self._tasks,
         )
         detector.start()

@@ -47,14 +47,12 @@ class FailureDetector:
         registry: Registry,
         node_id: int,
         listener: str,
-        is_controller: Callable[[], bool],
         tasks: Tasks,
     ) -> None:
         self._registry = registry
         self._members = Membership(registry)
         self._node_id = node_id
         self._listener = listener
-        self._is_controller = is_controller
         self._tasks = tasks
         self._watched: dict[int, tuple[int, asyncio.Task[None]]] = {}  # broker: epoch, task
         self._fenced: dict[int, str] = {}  # broker: the process that was taken for dead
@@ -84,7 +82,9 @@ class FailureDetector:
     def look(self) -> None:
         """Watch those who are to be watched, and nobody else."""
         image = self._registry.image
-        chosen = set(image.brokers) if self._is_controller() else {image.controller_id}
+        # By the image: it may tell of our election before the controller here has heard of it.
+        is_controller = image.controller_id == self._node_id
+        chosen = set(image.brokers) if is_controller else {image.controller_id}
         chosen.discard(self._node_id)
         for broker_id, (epoch, task) in list(self._watched.items()):
             broker = image.registrations.get(broker_id)

@@ -40,6 +40,7 @@ AskLogEnds = Callable[[TopicPartition, Collection[int]], Coroutine[Any, Any, dic
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
+ASKED_TOGETHER = 32
 SESSION_SECONDS = 6.0
 MOST_MOVED = 1000
 MIN_INSYNC = "min.insync.replicas"
@@ -66,7 +67,7 @@ class ClusterKeeper:
         registry: Registry,
         rules_of: Callable[[Topic], Rules],
         ask: AskLogEnds,
-        upkeep: Callable[[], Upkeep],
+        upkeep: Callable[[], Upkeep] = Upkeep,
         session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
@@ -260,16 +261,23 @@ class ClusterKeeper:
         busy: asyncio.Lock,
     ) -> None:
         """Nobody is certain to have all of these partitions, and all who could have it are there:
-        let those lead who have most of them. Afterwards everything is looked at again."""
+        let those lead who have most of them. Afterwards everything is looked at again.
+
+        A replica that does not answer is waited for once, for all partitions.
+        """
+        silent: set[int] = set()
+        waiting, left = list(to_ask.items()), False
         try:
-            asked = (self._ask(partition, replicas) for partition, replicas in to_ask.items())
-            answers = await asyncio.gather(*asked)
-            async with busy:
-                left = [
-                    partition
-                    for partition, reports in zip(to_ask, answers, strict=True)
-                    if not await self._recover_one(partition, reports, fence)
-                ]
+            while waiting:
+                together, waiting = waiting[:ASKED_TOGETHER], waiting[ASKED_TOGETHER:]
+                asked = [each for each in together if not silent & {*each[1]}]
+                left = left or len(asked) < len(together)
+                answers = await asyncio.gather(*(self._ask(*each) for each in asked))
+                async with busy:
+                    for (partition, replicas), reports in zip(asked, answers, strict=True):
+                        silent.update(each for each in replicas if each not in reports)
+                        if not await self._recover_one(partition, reports, fence):
+                            left = True
             if left:
                 await asyncio.sleep(LONGEST_PAUSE)
         except StoreError as error:

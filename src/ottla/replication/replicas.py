@@ -186,16 +186,22 @@ class Replicas:
         if self._cluster is not None and self._node_id in change.brokers:
             self.take_note_of_admission()
         for name in change.topics:
-            before, after = change.old.topics.get(name), change.new.topics.get(name)
-            if before is not None and (after is None or after.id != before.id):
-                self._remove(before)
-            if after is not None:
-                self._update(after, 0 if before is None else len(before.partitions))
+            try:
+                self._apply_topic(change.old.topics.get(name), change.new.topics.get(name))
+            except Exception:
+                # Nobody tells of the other topics once more: they must not go by the board with it.
+                logger.exception("topic %s cannot be followed", name)
         if change.brokers and self._cluster is not None:
             # Whoever was waited for, because it had caught up, may have died.
             for partition in self.led():
                 partition.recount()
         self._following = True
+
+    def _apply_topic(self, before: Topic | None, after: Topic | None) -> None:
+        if before is not None and (after is None or after.id != before.id):
+            self._remove(before)
+        if after is not None:
+            self._update(after, 0 if before is None else len(before.partitions))
 
     def take_note_of_admission(self) -> None:
         """Lead from now on, or lead nothing any more, as the image and the registration say."""

@@ -22,6 +22,7 @@ from ottla.controller.service import (
 from ottla.controller.topics import DeleteTopic, GrowTopic, NewTopic, TopicDefaults
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.model.topic import PartitionState, Topic
 from ottla.replication.isr import Rules
 from ottla.testing.files import MemoryFileSystem
 
@@ -162,6 +163,19 @@ async def test_settings_are_edited_from_what_is_in_force(node: Node) -> None:
     assert node.registry.image.topics["t"].config == {"a": "1", "b": "2"}
     assert node.registry.image.broker_configs == {"": {"c": "3", "d": "4"}, "1": {"e": "5"}}
     assert node.registry.image.group_configs == {"never seen": {"f": "6", "g": "7"}}
+
+
+async def test_brokers_have_one_minimum_of_replicas_in_sync(node: Node) -> None:
+    def edit(config: Mapping[str, str]) -> Mapping[str, str]:
+        return {**config, "min.insync.replicas": "2"}
+
+    single, all_of_them = await node.controller.alter_configs(
+        [ConfigChange(ResourceKind.BROKER, name, edit) for name in ("1", "")]
+    )
+    assert single.error is not None
+    assert single.error.code is ErrorCode.INVALID_CONFIG
+    assert all_of_them.error is None
+    assert node.registry.image.broker_configs == {"": {"min.insync.replicas": "2"}}
 
 
 async def test_what_does_not_exist_has_no_settings(node: Node) -> None:
@@ -314,3 +328,44 @@ async def test_the_office_ends_with_the_store(store: EmbeddedStore) -> None:
     assert node.running is not None
     await asyncio.wait_for(node.running, 10)
     assert not node.controller.active
+
+
+async def test_what_can_be_done_is_done_before_replicas_are_asked(store: EmbeddedStore) -> None:
+    """Many partitions wait for reports; one of those who are asked says nothing. Nobody else waits
+    for that, and it is waited for once."""
+    node = Node(store, 1)
+    asked: list[TopicPartition] = []
+    silence = asyncio.Event()
+
+    async def ask(partition: TopicPartition, replicas: object) -> dict[int, LogEnd]:
+        asked.append(partition)
+        await silence.wait()
+        return {1: LogEnd(0, 0)}
+
+    node.controller = Controller(
+        node.registry,
+        1,
+        defaults=lambda: TopicDefaults(2, 1),
+        check_topic_config=nothing_wrong,
+        rng=Random(1),
+        rules_of=lambda topic: Rules(min_insync=1),
+        ask_log_ends=ask,
+    )
+    lost = PartitionState(-1, 4, 4, (1, 2), (), (), (1, 2))
+    await node.registry.load()
+    await node.registry.create_topics([Topic("t", node.registry.new_id(), (lost,) * 100)])
+    await node.start()
+    other = Membership(Registry(store))
+    await other.register(2, Host())
+    async with asyncio.timeout(10):
+        await node.admitted(1)
+        await node.admitted(2)
+        while not asked:
+            await asyncio.sleep(0.01)
+    first = len(asked)
+    assert first < 100
+    silence.set()
+    async with asyncio.timeout(10):
+        await node.controller.create_topics([NewTopic("u")])
+    assert len(asked) == first
+    await node.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 
 import pytest
@@ -13,10 +13,9 @@ from ottla.config.topic import TopicConfig
 from ottla.model.broker import Broker
 from ottla.model.ids import TopicId
 from ottla.model.image import ClusterImage
-from ottla.model.topic import PartitionChange, PartitionState, Topic
+from ottla.model.topic import PartitionState, Topic
 from ottla.records.builder import build_batch
-from ottla.replication.isr import with_isr
-from ottla.replication.isr_updates import Proposal, forget
+from ottla.replication.isr_updates import Proposal, forget, proposal
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.runtime.workers import Workers
@@ -47,7 +46,7 @@ class Rig:
             lambda topic: TopicConfig.resolve(topic.config, BrokerConfig()),
             self,
         )
-        self.proposed: tuple[int, ...] = ()
+        self.proposal: Proposal | None = None
         topic = Topic("t", TopicId(bytes(16)), (LED,), {"min.insync.replicas": "2"})
         self.show(replace(self.image, topics={"t": topic}), "t")
         self.show(replace(self.image, brokers=LIVE, registrations=LIVE))
@@ -66,10 +65,10 @@ class Rig:
     def may_join(self, broker: int, broker_epoch: int) -> bool:
         return broker in self.image.brokers
 
-    def propose_isr(self, partition: Partition, isr: tuple[int, ...], lost: object = ()) -> None:
-        assert partition.in_sync is not None
-        partition.in_sync.proposed(isr)
-        self.proposed = isr
+    def propose_isr(
+        self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()
+    ) -> None:
+        self.proposal = proposal(partition, isr, lost)
 
     def start_following(self, partition: Partition) -> None: ...
 
@@ -87,16 +86,14 @@ async def rig() -> AsyncIterator[Rig]:
 
 def refuse(rig: Rig) -> None:
     """The store did not take the proposal."""
-    in_sync = rig.partition.in_sync
-    assert in_sync is not None
-    after = with_isr(LED, rig.proposed, in_sync.rules)
-    change = PartitionChange(rig.partition.topic_id, 0, LED, after)
-    forget(Proposal(rig.partition, in_sync, change, {}))
+    assert rig.proposal is not None
+    forget(rig.proposal)
 
 
 @pytest.mark.parametrize("refused_first", [True, False])
 async def test_who_dies_while_it_joins_is_not_waited_for(rig: Rig, refused_first: bool) -> None:
-    assert rig.proposed == (1, 2, 3)
+    assert rig.proposal is not None
+    assert rig.proposal.change.after.isr == (1, 2, 3)
     batch = memoryview(bytearray(build_batch([(NOW, None, b"x", ())])))
     acknowledged = rig.partition.wait_committed(rig.partition.append(batch, NOW))
     rig.partition.fetched_by(2, 2, 1, 0)

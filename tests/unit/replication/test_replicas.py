@@ -169,3 +169,10 @@ async def test_partitions_of_a_failed_disk_say_so_and_can_still_be_deleted(table
     assert [name for name in table.fs.listdir("/data") if name.endswith("-stray")]
     table.show(topic("t", OURS, number=3))
     assert table.replicas.by_name("t", 0).log.log_end_offset == 0
+
+
+async def test_a_topic_that_cannot_be_followed_holds_up_no_other(table: Table):
+    bad = topic("bad", OURS, number=2, retention_ms="for ever")
+    table.show(topic("a", OURS, number=1), bad, topic("z", OURS, number=3))
+    assert table.replicas.by_name("a", 0).leading
+    assert table.replicas.by_name("z", 0).leading
