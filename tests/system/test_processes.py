@@ -19,6 +19,7 @@ import pytest
 
 from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.broker.cluster_folder import ClusterFolder
+from ottla.errors import ErrorCode, KafkaError
 from ottla.runtime.pid_file import holder
 from ottla.testing.process import BrokerProcess, free_port
 
@@ -44,7 +45,8 @@ def ports(count: int) -> int:
 class Processes:
     """A supervisor and its brokers, in a folder."""
 
-    def __init__(self, folder: Path, brokers: int = 3) -> None:
+    def __init__(self, folder: Path, brokers: int = 3, *flags: str) -> None:
+        self.flags = flags
         self.data = folder / "data"
         self.folder = ClusterFolder((str(self.data),))
         self.base = ports(brokers)
@@ -59,7 +61,7 @@ class Processes:
     def line(self, *arguments: str) -> list[str]:
         place = ["--base-port", str(self.base), "--data-dir", str(self.data)]
         up = ["cluster", "up", "--brokers", str(self.brokers)]
-        return [sys.executable, "-m", "ottla", *(arguments or (*up, *place))]
+        return [sys.executable, "-m", "ottla", *(arguments or (*up, *place, *self.flags))]
 
     def launch(self, *arguments: str) -> None:
         with self.log_path.open("ab") as log:
@@ -123,6 +125,14 @@ class Processes:
         for pid in self.pids().values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        zookeeper = self.zookeeper
+        if zookeeper is not None:
+            os.kill(zookeeper, signal.SIGKILL)
+
+    @property
+    def zookeeper(self) -> int | None:
+        """The process of a ZooKeeper that is run along."""
+        return holder(f"{self.folder.zookeeper}.pid")
 
 
 @pytest.fixture
@@ -146,10 +156,17 @@ def produce(bootstrap: str, topic: str, numbers: range) -> None:
 
 
 def consumed(bootstrap: str, topic: str, count: int) -> set[str]:
+    deadline = time.monotonic() + END
     with Consumer(bootstrap) as consumer:
-        consumer.assign(topic, "earliest")
+        while True:
+            try:
+                consumer.assign(topic, "earliest")
+                break
+            except KafkaError as error:
+                # A new leader does not know yet how far its records are committed (KIP-207).
+                if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE or time.monotonic() > deadline:
+                    raise
         found: set[str] = set()
-        deadline = time.monotonic() + END
         while len(found) < count and time.monotonic() < deadline:
             found |= {(record.value or b"").decode() for record in consumer.take(count, timeout=1)}
         return found
@@ -310,3 +327,49 @@ def test_the_folders_of_one_broker_and_of_several_are_not_mixed_up(
         code, text = two.run("cluster", "up", "--data-dir", str(single.data_dir))
     assert code == 1
     assert f"{single.data_dir} is the data folder of a single broker" in text
+
+
+@pytest.fixture
+def on_zookeeper(tmp_path: Path) -> Iterator[Processes]:
+    found = Processes(tmp_path, 3, "--zookeeper", "--zookeeper-port", str(free_port()))
+    yield found
+    found.close()
+
+
+def test_a_real_zookeeper_is_run_along_and_watched(
+    on_zookeeper: Processes, eventually: Eventually
+) -> None:
+    on_zookeeper.start()
+    with Admin(on_zookeeper.bootstrap) as admin:
+        admin.create_topic("t", partitions=3)
+    produce(on_zookeeper.bootstrap, "t", range(100))
+    first = on_zookeeper.zookeeper
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: on_zookeeper.zookeeper not in (None, first), timeout=END)
+    second = on_zookeeper.zookeeper
+    before = on_zookeeper.pids()
+    on_zookeeper.signal(signal.SIGKILL)
+    on_zookeeper.wait()
+
+    on_zookeeper.start()
+    assert (on_zookeeper.zookeeper, on_zookeeper.pids()) == (second, before)
+    assert f"ZooKeeper still runs, as process {second}" in on_zookeeper.log()
+    eventually(on_zookeeper.whole, timeout=END)
+    assert consumed(on_zookeeper.bootstrap, "t", 100) == set(map(str, range(100)))
+    on_zookeeper.signal(signal.SIGINT)
+    assert on_zookeeper.wait() == 0
+    assert (on_zookeeper.zookeeper, on_zookeeper.pids()) == (None, {})
+
+    code, text = on_zookeeper.run("cluster", "up", "--data-dir", str(on_zookeeper.data))
+    assert code == 1
+    assert "has its metadata in a ZooKeeper: start it with --zookeeper" in text
+
+
+def test_a_cluster_that_keeps_its_metadata_is_not_moved_to_a_zookeeper(two: Processes) -> None:
+    two.start()
+    two.signal(signal.SIGTERM)
+    assert two.wait() == 0
+    code, text = two.run("cluster", "up", "--zookeeper", "--data-dir", str(two.data))
+    assert code == 1
+    assert "start it without --zookeeper" in text

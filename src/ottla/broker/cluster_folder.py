@@ -3,7 +3,8 @@
     ottla.cluster       says that this is such a folder, and no broker's data folder
     supervisor.pid      held by the supervisor, while there is one
     metadata.socket     where it lends the metadata
-    cluster/            the metadata
+    cluster/            the metadata, or
+    zookeeper/          that of a ZooKeeper, and zookeeper.pid
     broker-1.pid        held by broker 1, while it runs
     broker-1/           its data
 
@@ -45,6 +46,11 @@ class ClusterFolder:
         return os.path.join(self.home, "metadata.socket")
 
     @property
+    def zookeeper(self) -> str:
+        """The data of a ZooKeeper that is run along."""
+        return os.path.join(self.home, "zookeeper")
+
+    @property
     def supervisor(self) -> str:
         """The file that the supervisor holds."""
         return os.path.join(self.home, "supervisor.pid")
@@ -63,8 +69,10 @@ class ClusterFolder:
         found = [stem.removeprefix("broker-") for stem, suffix in names if suffix == ".pid"]
         return sorted(int(number) for number in found if number.isdigit())
 
-    def prepare(self, fs: FileSystem) -> None:
-        """Make the folders, or refuse those that are something else. Raises StartFailed."""
+    def prepare(self, fs: FileSystem, *, lent: bool = True) -> None:
+        """Make the folders, or refuse those that are something else. Raises StartFailed.
+
+        `lent` tells whether the metadata is to be here, and not in a ZooKeeper."""
         try:
             for root in self.roots:
                 fs.makedirs(root)
@@ -76,7 +84,13 @@ class ClusterFolder:
                         "folder of their own: name another one with --data-dir"
                     )
                 fs.write_atomic(os.path.join(root, MARK), _TEXT)
-            self._miss_nothing(fs)
+            if lent:
+                self._miss_nothing(fs)
+            elif EmbeddedStore.exists(fs, self.store):
+                raise StartFailed(
+                    f"the cluster in {self.home} has its metadata in {self.store}, not in a "
+                    "ZooKeeper: start it without --zookeeper, or name another --data-dir"
+                )
         except OSError as error:
             raise StartFailed(f"{self.home} cannot be used: {error}") from None
 
@@ -84,6 +98,11 @@ class ClusterFolder:
         """Brokers that have been there belong to metadata that must be there."""
         if EmbeddedStore.exists(fs, self.store):
             return
+        if fs.exists(self.zookeeper):
+            raise StartFailed(
+                f"the cluster in {self.home} has its metadata in a ZooKeeper: start it with "
+                "--zookeeper, or name another --data-dir"
+            )
         for name in fs.listdir(self.home):
             meta = os.path.join(self.home, name, paths.META_PROPERTIES)
             if name.startswith("broker-") and fs.exists(meta):

@@ -1,4 +1,4 @@
-"""Member: one broker process under a supervisor, kept running.
+"""Member: one process under a supervisor, a broker or a ZooKeeper, kept running.
 
 A member is started, watched, and started again when it has ended, after pauses that grow while it
 does not stay up. It outlives a supervisor that is killed: the next one finds it by the file that it
@@ -39,11 +39,19 @@ class NotStarted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """What a member is, and how it is run."""
+    """What a member is, and how it is run.
+
+    It is up when it says so through a pipe (`--ready-fd`), or else when its port is open.
+    """
 
     id: int
     command: tuple[str, ...]
     pid_file: str
+    port: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"broker {self.id}" if self.port is None else "ZooKeeper"
 
 
 class Member:
@@ -51,6 +59,7 @@ class Member:
 
     def __init__(self, plan: MemberPlan) -> None:
         self.id = plan.id
+        self._name = plan.name
         self._plan = plan
         self._child: asyncio.subprocess.Process | None = None
         self._adopted: int | None = None
@@ -68,10 +77,10 @@ class Member:
         """Returns when it serves clients. Raises NotStarted when it ends before that."""
         self._adopted = holder(self._plan.pid_file)
         if self._adopted is not None:
-            logger.info("broker %d still runs, as process %d", self.id, self._adopted)
+            logger.info("%s still runs, as process %d", self._name, self._adopted)
             return
         if not await self._launch():
-            raise NotStarted(f"broker {self.id} did not start: {await self._wait_ended()}")
+            raise NotStarted(f"{self._name} did not start: {await self._wait_ended()}")
 
     async def keep(self) -> None:
         """Start it again whenever it ends, until `stop` is called."""
@@ -82,7 +91,7 @@ class Member:
                 return
             if asyncio.get_running_loop().time() - self._began > STAYED_UP:
                 pause = FIRST_PAUSE
-            logger.warning("broker %d %s; it is started again in %.1f s", self.id, how, pause)
+            logger.warning("%s %s; it is started again in %.1f s", self._name, how, pause)
             await asyncio.sleep(pause)
             if self._stopping:
                 return
@@ -97,7 +106,7 @@ class Member:
             async with asyncio.timeout(STOP_SECONDS):
                 await self._wait_ended()
         except TimeoutError:
-            logger.warning("broker %d does not end, and is killed", self.id)
+            logger.warning("%s does not end, and is killed", self._name)
             self.kill()
             await self._wait_ended()
 
@@ -111,17 +120,14 @@ class Member:
     async def _launch(self) -> bool:
         """Start a process; whether it came up."""
         self._adopted = None
-        ours, theirs = os.pipe()
         self._began = asyncio.get_running_loop().time()
+        if self._plan.port is not None:
+            self._child = child = await _spawn(self._plan.command)
+            return await _wait_open(self._plan.port, child)
+        ours, theirs = os.pipe()
         try:
-            self._child = await asyncio.create_subprocess_exec(
-                *self._plan.command,
-                "--ready-fd",
-                str(theirs),
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs,),
-                start_new_session=True,
-            )
+            command = (*self._plan.command, "--ready-fd", str(theirs))
+            self._child = await _spawn(command, theirs)
         finally:
             os.close(theirs)
         return await _wait_word(ours)
@@ -142,6 +148,23 @@ class Member:
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+async def _spawn(command: tuple[str, ...], *inherited: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *command, stdin=subprocess.DEVNULL, pass_fds=inherited, start_new_session=True
+    )
+
+
+async def _wait_open(port: int, child: asyncio.subprocess.Process) -> bool:
+    """Whether a port of this machine is opened before the process ends."""
+    while child.returncode is None:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            return True
+        await asyncio.sleep(LOOK_SECONDS)
+    return False
 
 
 async def _wait_word(descriptor: int) -> bool:

@@ -7,6 +7,8 @@ opened anew, after a pause; brokers meanwhile go on with what they know.
 The brokers are processes of their own (`members`), and survive even kill -9 of the supervisor: the
 next one on the same folder lends the metadata again, to which they come back by themselves, and
 watches them further.
+
+Where a ZooKeeper is wanted instead, it runs that as one more process, and lends nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from contextlib import AsyncExitStack
 
 from ottla.broker.cluster_folder import ClusterFolder
 from ottla.broker.members import Member, MemberPlan, NotStarted
+from ottla.broker.metadata_home import partition_folders
 from ottla.broker.start_failed import StartFailed
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.lender import Lender
@@ -30,41 +33,57 @@ logger = logging.getLogger(__name__)
 
 SHOWN = 3
 REOPEN_PAUSE = 1.0
+JOIN_SECONDS = 15.0
+LOOK_SECONDS = 0.05
 
 
 class Supervisor:
     """`await start()`, `await wait_failed()`, `await stop()`."""
 
     def __init__(
-        self, folder: ClusterFolder, plans: Sequence[MemberPlan], fs: FileSystem | None = None
+        self,
+        folder: ClusterFolder,
+        plans: Sequence[MemberPlan],
+        *,
+        zookeeper: MemberPlan | None = None,
+        fs: FileSystem | None = None,
     ) -> None:
         self._folder = folder
         self._fs = fs or OsFileSystem()
         self._members = [Member(plan) for plan in plans]
+        self._zookeeper = None if zookeeper is None else Member(zookeeper)
         self._running = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
-        self._lent: Lent | None = None
 
     async def start(self) -> None:
         """Returns when all brokers serve clients; on failure what was started is stopped again.
 
         Raises StartFailed.
         """
-        self._folder.prepare(self._fs)
+        self._folder.prepare(self._fs, lent=self._zookeeper is None)
         try:
             hold(self._folder.supervisor)
         except BlockingIOError:
             raise StartFailed(self._in_use()) from None
         async with AsyncExitStack() as stack:
-            self._lent = lent = Lent(self._fs, self._folder)
-            await lent.open(self._check)
-            stack.push_async_callback(lent.close)
+            kept = [member.keep for member in self._members]
+            if self._zookeeper is None:
+                lent = Lent(self._fs, self._folder)
+                await lent.open(self._check)
+                stack.push_async_callback(lent.close)
+                kept.append(lent.keep)
+            else:
+                self._check_folders()
+                stack.push_async_callback(self._zookeeper.stop)
+                await self._started([self._zookeeper])
+                kept.append(self._zookeeper.keep)
             await self._stop_others()
             stack.push_async_callback(self._stop_members)
-            await self._start_members()
+            await self._started(self._members)
+            if self._zookeeper is None:
+                await lent.wait_joined({member.id for member in self._members})
             self._running = stack.pop_all()
-        self._tasks = [asyncio.ensure_future(member.keep()) for member in self._members]
-        self._tasks.append(asyncio.ensure_future(lent.keep()))
+        self._tasks = [asyncio.ensure_future(keep()) for keep in kept]
 
     async def wait_failed(self) -> None:
         """Returns never; raises what nobody expected."""
@@ -81,6 +100,8 @@ class Supervisor:
         """End all brokers at once, without waiting."""
         for member in self._members:
             member.kill()
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -97,8 +118,21 @@ class Supervisor:
             for number, state in enumerate(topic.partitions):
                 for broker in set(state.replicas) - wanted:
                     held.setdefault(broker, []).append(f"{topic.name}-{number}")
+        self._refuse(held)
+
+    def _check_folders(self) -> None:
+        """The same, where the metadata is not ours to read: by what is on the disks."""
+        wanted = {member.id for member in self._members}
+        held: dict[int, list[str]] = {}
+        for broker in set(self._folder.processes()) - wanted:
+            for data in filter(self._fs.is_dir, self._folder.data(broker)):
+                held.setdefault(broker, []).extend(partition_folders(self._fs, data))
+        self._refuse({broker: found for broker, found in held.items() if found})
+
+    def _refuse(self, held: dict[int, list[str]]) -> None:
         if not held:
             return
+        wanted = {member.id for member in self._members}
         parts = []
         for broker, partitions in sorted(held.items()):
             more = ", …" if len(partitions) > SHOWN else ""
@@ -120,8 +154,9 @@ class Supervisor:
                 await left.start()
                 await left.stop()
 
-    async def _start_members(self) -> None:
-        starting = [asyncio.ensure_future(member.start()) for member in self._members]
+    async def _started(self, members: Sequence[Member]) -> None:
+        """Start members, all at once; StartFailed when one does not."""
+        starting = [asyncio.ensure_future(member.start()) for member in members]
         try:
             await asyncio.gather(*starting)
         except NotStarted as error:
@@ -165,6 +200,20 @@ class Lent:
             if isinstance(error, (OSError, StoreError)):
                 raise StartFailed(f"the metadata in {path} cannot be lent: {error}") from None
             raise
+
+    async def wait_joined(self, brokers: set[int]) -> None:
+        """Wait until these brokers are in the cluster. One that an earlier supervisor has left
+        comes back by itself, if it is not stuck, for which nobody has to wait."""
+        registry = Registry(self._store)
+        try:
+            async with asyncio.timeout(JOIN_SECONDS):
+                while not brokers <= set((await registry.load()).brokers):
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            missing = ", ".join(map(str, sorted(brokers - set(registry.image.brokers))))
+            logger.warning("not in the cluster yet: %s", missing)
+        except StoreError:
+            pass  # which `keep` deals with
 
     async def keep(self) -> None:
         """Open the store again whenever it has failed, until `close`."""

@@ -22,6 +22,10 @@ def cluster() -> None:
               help="How many.")  # fmt: skip
 @click.option("--base-port", type=click.IntRange(1, 65_535), default=9092, show_default=True,
               metavar="PORT", help="The first broker's; others have the next ones.")  # fmt: skip
+@click.option("--zookeeper", is_flag=True,
+              help="Keep the metadata in a real ZooKeeper, which is run along.")  # fmt: skip
+@click.option("--zookeeper-port", type=click.IntRange(1, 65_535), default=2181, show_default=True,
+              metavar="PORT", help="Where that listens.")  # fmt: skip
 @click.option("--data-dir", metavar="FOLDER", default="cluster-data", show_default=True,
               help="Where the data of all of them is kept.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
@@ -29,7 +33,13 @@ def cluster() -> None:
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]),
               default="info", show_default=True, help="The least important lines.")  # fmt: skip
 def up(
-    brokers: int, base_port: int, data_dir: str, settings: tuple[str, ...], log_level: str
+    brokers: int,
+    base_port: int,
+    zookeeper: bool,
+    zookeeper_port: int,
+    data_dir: str,
+    settings: tuple[str, ...],
+    log_level: str,
 ) -> None:
     """Run a replicated cluster on this machine until Ctrl-C or SIGTERM.
 
@@ -37,6 +47,9 @@ def up(
     creator says otherwise (fewer where there are fewer brokers), and a write with acks=all waits
     for two. One that crashes is started again: try kill -9. The next `up` on the same folder goes
     on with what is there.
+
+    The metadata is kept by this process, or with --zookeeper in an Apache ZooKeeper, for which the
+    extra ottla[zookeeper] and a Java are needed.
 
     The first signal stops all brokers, one after the other; a second one at once.
     """
@@ -51,12 +64,17 @@ def up(
     defaults = [
         Given(name, value, "ottla cluster up") for name, value in _replicated(brokers).items()
     ]
+    if zookeeper:
+        place = f"127.0.0.1:{zookeeper_port}"
+        defaults.append(Given("zookeeper.connect", place, "ottla cluster up --zookeeper"))
     try:
         given = [*defaults, *flag_settings((f"{_HOST}:{base_port}",), (), data_dir, settings)]
         loaded = load(None, given)
     except InvalidConfig as error:
         raise click.ClickException("\n  ".join(error.problems)) from None
-    code = run_processes(loaded, Told(None, given, False, "human", log_level), brokers, started)
+    told = Told(None, given, False, "human", log_level)
+    port = zookeeper_port if zookeeper else None
+    code = run_processes(loaded, told, brokers, started, port)
     if code:
         raise click.exceptions.Exit(code)
 

@@ -33,6 +33,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla cluster up",
         "ottla cluster up --brokers 5 --base-port 19092 -d five",
         "ottla cluster up -s num.partitions=3",
+        "ottla cluster up --zookeeper -d on-zookeeper",
     ),
     "cluster status": (
         "ottla cluster status",

@@ -65,9 +65,10 @@ class Plan:
     folder: ClusterFolder
     members: tuple[MemberPlan, ...]
     addresses: tuple[tuple[int, str], ...]  # of each broker, by its id
+    zookeeper: MemberPlan | None = None  # to be run along
 
 
-def make_plan(loaded: Loaded, told: Told, count: int) -> Plan:
+def make_plan(loaded: Loaded, told: Told, count: int, zookeeper_port: int | None = None) -> Plan:
     """The command lines of so many brokers; UsageError where their ports would not fit."""
     from ottla.broker.cluster_folder import ClusterFolder
     from ottla.broker.members import MemberPlan
@@ -87,7 +88,17 @@ def make_plan(loaded: Loaded, told: Told, count: int) -> Plan:
         first = _shifted(config.listener_plan.advertised, number)[0]
         host = f"[{first.host}]" if ":" in first.host else first.host
         addresses.append((broker, f"{host}:{first.port}"))
-    return Plan(folder, tuple(members), tuple(addresses))
+    zookeeper = None if zookeeper_port is None else _zookeeper(folder, zookeeper_port)
+    return Plan(folder, tuple(members), tuple(addresses), zookeeper)
+
+
+def _zookeeper(folder: ClusterFolder, port: int) -> MemberPlan:
+    from ottla.broker.members import MemberPlan
+
+    pid_file = f"{folder.zookeeper}.pid"
+    command = (sys.executable, "-m", "ottla", "zookeeper", "start", "--pid-file", pid_file)
+    place = ("--listen", f"127.0.0.1:{port}", "--data-dir", folder.zookeeper)
+    return MemberPlan(0, (*command, *place), pid_file, port)
 
 
 def _command(told: Told, config: BrokerConfig, folder: ClusterFolder, number: int) -> Iterator[str]:
@@ -142,7 +153,7 @@ async def _run(plan: Plan, banner: Callable[[float], str], quiet: bool, started:
     from ottla.broker.start_failed import StartFailed
     from ottla.broker.supervisor import Supervisor
 
-    supervisor = Supervisor(plan.folder, plan.members)
+    supervisor = Supervisor(plan.folder, plan.members, zookeeper=plan.zookeeper)
     stop = asyncio.Event()
 
     def on_signal() -> None:

@@ -126,6 +126,7 @@ def start(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comm
         raise click.ClickException("\n  ".join(error.problems)) from None
     quiet = log_format == "json"
     if processes is not None:
+        refuse_zookeeper(loaded)
         told = Told(config_file, overrides, strict, log_format, log_level)
         code = run_processes(loaded, told, processes, started)
     elif member_of is not None:
@@ -218,16 +219,22 @@ def log_label(loaded: Loaded, quiet: bool) -> str:
     return f"\x1b[{_COLOURS[node % len(_COLOURS)]}mbroker {node}\x1b[m"
 
 
-def run_processes(loaded: Loaded, told: Told, count: int, started: float) -> int:
-    """Several brokers under a supervisor; returns the exit code."""
-    from ottla.cli.processes import make_plan, run
-
+def refuse_zookeeper(loaded: Loaded) -> None:
+    """Brokers of one process each share a ZooKeeper by themselves."""
     if loaded.config.zookeeper_connect is not None:
         raise click.UsageError(
             "--processes keeps the metadata of its brokers itself: leave out zookeeper.connect, or "
             "start each broker that is to share that ZooKeeper by itself, without --processes"
         )
-    plan = make_plan(loaded, told, count)
+
+
+def run_processes(
+    loaded: Loaded, told: Told, count: int, started: float, zookeeper_port: int | None = None
+) -> int:
+    """Several brokers under a supervisor; returns the exit code."""
+    from ottla.cli.processes import make_plan, run
+
+    plan = make_plan(loaded, told, count, zookeeper_port)
     say_what_was_read(loaded)
     say_how_records_are_walked()
     quiet = told.log_format == "json"
@@ -255,13 +262,15 @@ async def serve_member(loaded: Loaded, started: float, folder: str, ready_fd: in
     from ottla.runtime.pid_file import hold
 
     cluster = ClusterFolder((folder,))
+    store: MetadataStore | None = None
     try:
         hold(cluster.process(loaded.config.node_id))
-        store = await LentStore.connect(cluster.socket)
+        if loaded.config.zookeeper_connect is None:
+            store = await LentStore.connect(cluster.socket)
     except (OSError, StoreError) as error:
         logger.error("%s", error)
         return EXIT_FAILED
-    return await serve(loaded, started, quiet=True, store=store, ready_fd=ready_fd)
+    return await serve(loaded, started, quiet=True, store=store, supervised=True, ready_fd=ready_fd)
 
 
 async def serve(
@@ -270,6 +279,7 @@ async def serve(
     quiet: bool,
     *,
     store: MetadataStore | None = None,
+    supervised: bool = False,
     ready_fd: int | None = None,
 ) -> int:
     """Start, wait for a signal, stop; returns the exit code."""
@@ -287,14 +297,14 @@ async def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    if store is None:  # otherwise the supervisor has said it, once for all
+    if not supervised:  # otherwise the supervisor has said it, once for all
         say_what_was_read(loaded)
         say_how_records_are_walked()
     broker = Broker(loaded.config, store=store)
     try:
         await broker.start()
     except StartFailed as error:
-        say_error(str(error), supervised=store is not None)
+        say_error(str(error), supervised=supervised)
         return EXIT_FAILED
     process.settle_collector()
     seconds = time.perf_counter() - started
@@ -309,7 +319,7 @@ async def serve(
     await asyncio.wait((failed, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if failed.done():
-        say_error(failed.result(), supervised=store is not None)
+        say_error(failed.result(), supervised=supervised)
     else:
         failed.cancel()
     await broker.stop()
@@ -389,11 +399,14 @@ def cluster_banner(plan: Plan, seconds: float) -> str:
     )
     replicas = min(3, len(plan.addresses))
     noun = "broker" if len(plan.addresses) == 1 else "brokers"
+    zookeeper = ""
+    if plan.zookeeper is not None:
+        zookeeper = f"  ZooKeeper   127.0.0.1:{plan.zookeeper.port}\n"
     return f"""\
 Ottla {__version__}: {len(plan.addresses)} {noun}, started in {seconds:.2f} s
   brokers     {brokers}
   data        {", ".join(plan.folder.roots)}
-Try it from another terminal:
+{zookeeper}Try it from another terminal:
   {program} cluster status{where}
   {program} topic create hello -p 3 -r {replicas}{where}
   echo 'hello, world' | {program} produce hello{where}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -42,12 +43,14 @@ def zookeeper() -> None:
     metavar="KEY=VALUE",
     help="One setting of ZooKeeper's; may be given several times.",
 )
+@click.option("--pid-file", hidden=True)
 def start(
     config_file: Path | None,
     listen: str | None,
     data_dir: str | None,
     server_id: int | None,
     settings: tuple[str, ...],
+    pid_file: str | None,
 ) -> None:
     """Run a ZooKeeper server in the foreground until Ctrl-C or SIGTERM.
 
@@ -56,6 +59,7 @@ def start(
     server.N=HOST:2888:3888 for each of its 3 or 5 servers, and is started once on each machine.
     """
     from ottla.cli.zookeeper_server import ServerError, become, prepare
+    from ottla.runtime.pid_file import hold
 
     given: list[tuple[str, str]] = []
     if listen is not None:
@@ -71,6 +75,9 @@ def start(
             raise click.UsageError(f"--set {text!r}: expected KEY=VALUE")
         given.append((name, value))
     try:
+        if pid_file is not None:
+            # Java inherits it with the number of this process, and the lock with it.
+            os.set_inheritable(hold(pid_file), True)
         prepared = prepare(config_file, given, server_id)
         where = ", ".join(prepared.addresses)
         ensemble = f", one of {prepared.servers} servers" if prepared.servers > 1 else ""

@@ -47,6 +47,22 @@ def test_brokers_whose_metadata_is_gone_are_not_started_anew(tmp_path: Path) -> 
     folder.prepare(FS)
 
 
+def test_metadata_here_and_metadata_in_a_zookeeper_are_not_mixed_up(tmp_path: Path) -> None:
+    folder = ClusterFolder((str(tmp_path),))
+    folder.prepare(FS, lent=False)
+    (tmp_path / "zookeeper").mkdir()
+    with pytest.raises(StartFailed, match="start it with --zookeeper"):
+        folder.prepare(FS)
+    (tmp_path / "zookeeper").rmdir()
+
+    async def make() -> None:
+        await (await EmbeddedStore.open(FS, folder.store)).close()
+
+    asyncio.run(make())
+    with pytest.raises(StartFailed, match="start it without --zookeeper"):
+        folder.prepare(FS, lent=False)
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartFailed, match="file/data cannot be used"):

@@ -60,6 +60,21 @@ def test_json_lines_are_one_object_each_with_the_error_inside(stream):
     assert "ValueError: boom" in entry["error"]
 
 
+def test_a_label_begins_every_line_of_a_process_among_others(stream):
+    logs.setup("human", "info", stream, label="broker 2")
+    logging.getLogger("ottla.x").info("one\ntwo")
+    first, second = stream.getvalue().splitlines()
+    assert first.startswith("broker 2 | 2")
+    assert first.endswith("INFO    x: one")
+    assert second == "broker 2 | two"
+
+
+def test_a_label_is_a_field_of_its_own_in_json(stream):
+    logs.setup("json", "info", stream, label="broker 2")
+    logging.getLogger("ottla.x").info("one")
+    assert json.loads(stream.getvalue())["label"] == "broker 2"
+
+
 def test_a_flood_is_held_back_and_counted(caplog):
     clock = FakeClock()
     limit = logs.RateLimit(logging.getLogger("flood"), clock, burst=2, interval=10)
