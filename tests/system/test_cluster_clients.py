@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import ottla
 from ottla.cli.kafka_compat import run as run_tool
 from ottla.cli.kafka_compat import topics as kafka_topics
+from ottla.cli.main import cli as command_line
 from ottla.testing import Cluster, NewTopic
 
 OFFSET_OUT_OF_RANGE = 1
@@ -459,6 +462,12 @@ def test_clients_elect_leaders(
     ) in shown.out
     assert "1 replica(s) could not be elected" in shown.err
     assert run_tool("kafka-leader-election", [*arguments, "--all-topic-partitions"]) == 0
+    unbalance()
+    cli = CliRunner()
+    done = cli.invoke(command_line, ["topic", "elect", "t", "-b", cluster[2].bootstrap])
+    assert (done.exit_code, done.output) == (0, "elected leaders of 1 partition\n")
+    done = cli.invoke(command_line, ["topic", "elect", "-b", cluster[2].bootstrap, "--json"])
+    assert json.loads(done.output) == {"elected": [], "failed": []}
 
 
 def test_leaders_come_back_by_themselves() -> None:
