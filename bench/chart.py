@@ -53,7 +53,7 @@ def svg(outcomes: Sequence[Outcome], subtitle: str) -> str:
         outcome for outcome in outcomes if outcome.measured and math.isfinite(outcome.advantage)
     ]
     low, high = _range([outcome.advantage for outcome in shown])
-    labels = max([_LABELS, *(round(len(it.row.title) * _LETTER) + 24 for it in shown)])
+    labels = max([_LABELS, *(round(len(each.row.title) * _LETTER) + 24 for each in shown)])
     width = labels + _BARS + _VALUES
     height = _TOP + _LINE * len(shown) + 44
     bottom = _TOP + _LINE * len(shown) + 4

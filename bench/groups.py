@@ -45,13 +45,13 @@ class GroupSession(Course):
 
     def _steps(self) -> Sequence[Step]:
         steps: list[Step] = []
-        for it in PROTOCOLS:
+        for each in PROTOCOLS:
             steps += [
-                (partial(self._first_record, it), (f"group-first-record-{it}",)),
-                (partial(self._rebalance, it), (f"group-rebalance-{it}",)),
-                (partial(self._large_group, it), (f"group-large-{it}",)),
-                (partial(self._many_groups, it), (f"group-one-{it}", f"group-many-{it}")),
-                (partial(self._heartbeats, it), (f"group-heartbeats-{it}",)),
+                (partial(self._first_record, each), (f"group-first-record-{each}",)),
+                (partial(self._rebalance, each), (f"group-rebalance-{each}",)),
+                (partial(self._large_group, each), (f"group-large-{each}",)),
+                (partial(self._many_groups, each), (f"group-one-{each}", f"group-many-{each}")),
+                (partial(self._heartbeats, each), (f"group-heartbeats-{each}",)),
             ]
         steps.append((self._commits, ("group-commits-1", *_CROWD_COMMITS)))
         return steps
@@ -68,8 +68,8 @@ class GroupSession(Course):
         )
         measure("commits", bootstrap=bootstrap, topic="filled", connections=16, seconds=1.0)
         groups = self._sizes.many_groups // 5
-        for it in PROTOCOLS:
-            self._raw_rebalances(it, groups, _SMALL_GROUP, "small", _SMALL_PARTITIONS, warm=4)
+        for each in PROTOCOLS:
+            self._raw_rebalances(each, groups, _SMALL_GROUP, "small", _SMALL_PARTITIONS, warm=4)
 
     def _first_record(self, protocol: str) -> None:
         figures = measure(

@@ -89,10 +89,10 @@ class Report:
             outcomes = [outcome for outcome in self.outcomes if outcome.row.part is part]
             if outcomes:
                 note = notes[part]
-                for it in self.spent:
-                    if it.part is part:
-                        rounds = "one round" if it.rounds == 1 else f"{it.rounds} rounds"
-                        note += f" {it.minutes:.0f} minutes, {rounds}."
+                for each in self.spent:
+                    if each.part is part:
+                        rounds = "one round" if each.rounds == 1 else f"{each.rounds} rounds"
+                        note += f" {each.minutes:.0f} minutes, {rounds}."
                 lines += ["", f"## {part.value}", "", table.markdown(outcomes), "", note]
         if self._reduced:
             lines += ["", "The sizes of this run were reduced: it shows that things work, no more."]
@@ -134,8 +134,8 @@ class Report:
             "rounds": self.rounds,
             "minutes": round(self.minutes, 1),
             "parts": {
-                it.part.name.lower(): {"rounds": it.rounds, "minutes": round(it.minutes, 1)}
-                for it in self.spent
+                each.part.name.lower(): {"rounds": each.rounds, "minutes": round(each.minutes, 1)}
+                for each in self.spent
             },
             "sizes": asdict(self.sizes),
             "rows": rows,

@@ -99,7 +99,7 @@ def _group_rows(protocol: str) -> tuple[Row, ...]:
 
 ROWS: tuple[Row, ...] = (
     *_BROKER_ROWS,
-    *(Row(it.key, it.title, _RECORDS, _UP, 1.0, Part.RECORDS) for it in WALKED),
+    *(Row(each.key, each.title, _RECORDS, _UP, 1.0, Part.RECORDS) for each in WALKED),
     *(replace(row, part=Part.COMPACTION) for row in _COMPACTION_ROWS),
     *_growth_rows("growth-5k", 5_000, Part.GROWTH, _GROWTH_KEPT),
     *large_growth_rows(20_000),
@@ -109,7 +109,7 @@ ROWS: tuple[Row, ...] = (
     Row("group-commits-16", "… on 16 connections", "commits/s", _UP, 1.0, Part.GROUPS),
     Row("cpu-commits-16", "… broker CPU a commit", "µs", _DOWN, None, Part.GROUPS),
     *(replace(row, part=Part.OFFSETS) for row in _OFFSETS_ROWS),
-    *(Row(it.key, it.title, "s", _DOWN, 0.5, Part.COMMANDS) for it in COMMANDS),
+    *(Row(each.key, each.title, "s", _DOWN, 0.5, Part.COMMANDS) for each in COMMANDS),
 )
 
 

@@ -61,21 +61,21 @@ class WalkedSession(Course):
     """Keyed records into topics that want to see each of them."""
 
     def _steps(self) -> Sequence[Step]:
-        return [(partial(self._produce, it), (it.key,)) for it in WALKED]
+        return [(partial(self._produce, each), (each.key,)) for each in WALKED]
 
     def _warm_up(self) -> None:
-        for it in WALKED:
-            if self._wants(it.key):
-                self._create(f"warm-{it.key}", 1, it.configs)
-                self._send(f"warm-{it.key}", it, self._sizes.warm_records // 2)
+        for each in WALKED:
+            if self._wants(each.key):
+                self._create(f"warm-{each.key}", 1, each.configs)
+                self._send(f"warm-{each.key}", each, self._sizes.warm_records // 2)
 
-    def _produce(self, it: Walked) -> None:
-        self._create(it.key, 1, it.configs)
+    def _produce(self, each: Walked) -> None:
+        self._create(each.key, 1, each.configs)
         for _ in range(self._sizes.repeats):
-            figures = self._send(it.key, it, self._sizes.walked_records)
-            self._report(it.key, figures["records"] / figures["seconds"] / 1e6)
+            figures = self._send(each.key, each, self._sizes.walked_records)
+            self._report(each.key, figures["records"] / figures["seconds"] / 1e6)
 
-    def _send(self, topic: str, it: Walked, count: int) -> dict[str, float]:
+    def _send(self, topic: str, each: Walked, count: int) -> dict[str, float]:
         os.sync()
         return measure(
             "produce",
@@ -85,5 +85,5 @@ class WalkedSession(Course):
             size=_SIZE,
             count=count,
             keyed=True,
-            codec=it.codec,
+            codec=each.codec,
         )

@@ -83,8 +83,8 @@ def rebalance(
                 figures[f"seconds-{turn - warm}"] = seconds
             _wait_shared(there, partitions)
     finally:
-        for it in there:
-            it.close()
+        for each in there:
+            each.close()
     return figures
 
 
@@ -103,10 +103,10 @@ class _Polled:
         self._thread.start()
 
     def _assigned(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.owned.update(it.partition for it in partitions)
+        self.owned.update(each.partition for each in partitions)
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.owned.difference_update(it.partition for it in partitions)
+        self.owned.difference_update(each.partition for each in partitions)
 
     def _poll(self) -> None:
         while self._running:

@@ -142,7 +142,7 @@ def _offset_commit(group: str, topic: str, partitions: Sequence[int], offset: in
         + _INT32.pack(1)
         + _string(topic.encode())
         + _INT32.pack(len(partitions))
-        + b"".join(struct.pack(">iqih", it, offset, -1, -1) for it in partitions),
+        + b"".join(struct.pack(">iqih", each, offset, -1, -1) for each in partitions),
     )
 
 

@@ -145,7 +145,7 @@ class ClassicGroup:
         self.members[-1].leave()
 
     def heartbeats(self) -> list[tuple[socket.socket, bytes]]:
-        return [(it.sock, it.steady_heartbeat()) for it in self.members if it.id]
+        return [(item.sock, item.steady_heartbeat()) for item in self.members if item.id]
 
     def _expect(self, members: int) -> None:
         self.expected = members
@@ -310,7 +310,7 @@ class ConsumerGroup:
         self.members[-1].leave()
 
     def heartbeats(self) -> list[tuple[socket.socket, bytes]]:
-        return [(it.sock, it.steady_heartbeat()) for it in self.members if it.epoch > 0]
+        return [(item.sock, item.steady_heartbeat()) for item in self.members if item.epoch > 0]
 
     def _expect(self, members: int) -> None:
         self._expected = members

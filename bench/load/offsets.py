@@ -100,7 +100,7 @@ def served(
         served_ns = time.monotonic_ns()
         asked = 0
         for begin in range(0, groups, _IN_FLIGHT):
-            names = [group_name(it) for it in range(begin, min(groups, begin + _IN_FLIGHT))]
+            names = [group_name(each) for each in range(begin, min(groups, begin + _IN_FLIGHT))]
             for name in names:
                 sock.sendall(group_frames.offset_fetch(name, topic, partitions))
             for name in names:

@@ -344,8 +344,8 @@ def start_kafkajs() -> Iterator[Callable[[str], KafkaJS]]:
         return started[-1]
 
     yield start
-    for it in started:
-        it.close()
+    for each in started:
+        each.close()
 
 
 @pytest.fixture(scope="module")

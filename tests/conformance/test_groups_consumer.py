@@ -79,14 +79,16 @@ class Member:
 
 
 def assignment(answer: Any) -> Owned:
-    return {it.topic_id: frozenset(it.partitions) for it in answer.assignment.topic_partitions}
+    return {
+        each.topic_id: frozenset(each.partitions) for each in answer.assignment.topic_partitions
+    }
 
 
 @pytest.fixture
 def member(wire, group):
     def make(*topics: Any, **subscription: Any) -> Member:
         if topics:
-            subscription["subscribed_topic_names"] = [it.name for it in topics]
+            subscription["subscribed_topic_names"] = [each.name for each in topics]
         return Member(wire(), group, **subscription)
 
     return make
@@ -98,10 +100,11 @@ def settle(eventually):
 
     def wait(*members: Member, owned: int) -> None:
         def settled() -> bool:
-            answers = [it.beat() for it in members]
-            assert [it.error_code for it in answers] == [NONE] * len(members)
+            answers = [each.beat() for each in members]
+            assert [each.error_code for each in answers] == [NONE] * len(members)
             return (
-                sum(it.size for it in members) == owned and len({it.epoch for it in members}) == 1
+                sum(each.size for each in members) == owned
+                and len({each.epoch for each in members}) == 1
             )
 
         eventually(settled)
@@ -212,8 +215,8 @@ def test_a_member_may_choose_an_assignor(assignor, member, new_topic, settle, wi
     settle(one, two, owned=4)
     assert describe(wire(), group).assignor_name == assignor
     if assignor == "range":
-        for it in (one, two):
-            assert it.owned[topics[0].id] == it.owned[topics[1].id]
+        for each in (one, two):
+            assert each.owned[topics[0].id] == each.owned[topics[1].id]
 
 
 # -- refusals --------------------------------------------------------------------------------
@@ -343,15 +346,15 @@ def test_a_topic_that_is_deleted_is_noticed(member, new_topic, wire, eventually)
 def test_a_pattern_finds_its_topics(wire, group, unique, eventually):
     prefix = unique()
     names = [f"{prefix}.a", f"{prefix}.b", f"{prefix}-not"]
-    wanted = [{"name": it, "num_partitions": 1, "replication_factor": 1} for it in names]
+    wanted = [{"name": each, "num_partitions": 1, "replication_factor": 1} for each in names]
     made = wire().ask("create_topics", 7, topics=wanted, timeout=10_000).topics
-    ids = {it.name: it.topic_id for it in made}
+    ids = {each.name: each.topic_id for each in made}
     # A pattern is matched against the topics that are known by then.
     eventually(
         lambda: (
             not any(
-                it.error_code
-                for it in wire()
+                each.error_code
+                for each in wire()
                 .ask("metadata", 12, topics=[{"name": n, "topic_id": None} for n in names])
                 .topics
             )
@@ -375,23 +378,28 @@ def test_a_group_is_described(version, member, topic, wire, group):
     assert (described.error_code, described.group_state) == (NONE, "Stable")
     assert (described.group_epoch, described.assignment_epoch) == (1, 1)
     assert described.assignor_name == "uniform"
-    (it,) = described.members
-    assert (it.member_id, it.instance_id, it.rack_id, it.member_epoch) == (one.id, "i", "r", 1)
-    assert (it.client_id, it.client_host) == ("ottla-tests", "/127.0.0.1")
-    assert it.subscribed_topic_names == (topic.name,)
-    for assigned in (it.assignment, it.target_assignment):
+    (each,) = described.members
+    assert (each.member_id, each.instance_id, each.rack_id, each.member_epoch) == (
+        one.id,
+        "i",
+        "r",
+        1,
+    )
+    assert (each.client_id, each.client_host) == ("ottla-tests", "/127.0.0.1")
+    assert each.subscribed_topic_names == (topic.name,)
+    for assigned in (each.assignment, each.target_assignment):
         (only,) = assigned.topic_partitions
         assert (only.topic_id, only.topic_name) == (topic.id, topic.name)
         assert sorted(only.partitions) == [0, 1]
     if version:
-        assert it.member_type == 1
+        assert each.member_type == 1
     one.send(-1)
     assert describe(wire(), group, version).group_state == "Empty"
 
 
 def test_groups_that_are_not_there_are_described_as_such(wire, group):
     answer = wire().ask("consumer_group_describe", 1, group_ids=[group, ""])
-    codes = {it.group_id: it.error_code for it in answer.groups}
+    codes = {each.group_id: each.error_code for each in answer.groups}
     assert codes == {group: GROUP_ID_NOT_FOUND, "": INVALID_GROUP_ID}
 
 
@@ -473,7 +481,7 @@ def test_a_group_changes_its_protocol_and_back_while_it_works(wire, group, topic
     assert new.join().error_code == NONE
     assert new.epoch == joined.generation_id + 1
     described = describe(wire(), group)
-    assert {it.member_type for it in described.members} == {0, 1}
+    assert {each.member_type for each in described.members} == {0, 1}
     asked = {"group_id": group, "member_id": joined.member_id}
     beat = old.ask("heartbeat", 4, **asked, generation_id=joined.generation_id)
     assert beat.error_code == REBALANCE_IN_PROGRESS
@@ -530,7 +538,7 @@ class Reader:
 
     @property
     def owned(self) -> set[tuple[str, int]]:
-        return {(it.topic, it.partition) for it in self.consumer.assignment()}
+        return {(each.topic, each.partition) for each in self.consumer.assignment()}
 
 
 @pytest.fixture
@@ -545,23 +553,23 @@ def reader(bootstrap, group):
         return made
 
     yield make
-    for it in opened:
-        it.consumer.close()
+    for each in opened:
+        each.consumer.close()
 
 
 def together(*readers: Reader, until: Any, timeout: float = 20.0) -> None:
     deadline = time.monotonic() + timeout
     while not until():
-        assert time.monotonic() < deadline, [sorted(it.owned) for it in readers]
-        for it in readers:
-            it.poll()
+        assert time.monotonic() < deadline, [sorted(each.owned) for each in readers]
+        for each in readers:
+            each.poll()
 
 
 @pytest.fixture
 def produce_values(bootstrap):
     def produce(topic: Any, count: int) -> list[bytes]:
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
-        values = [str(it).encode() for it in range(count)]
+        values = [str(each).encode() for each in range(count)]
         for number, value in enumerate(values):
             producer.produce(topic.name, value, partition=number % topic.partitions)
         assert producer.flush(20) == 0
@@ -586,20 +594,20 @@ def test_librdkafka_reads_everything_commits_and_goes_on(new_topic, reader, prod
 
 def test_librdkafka_shares_partitions_and_loses_none(new_topic, reader, produce_values, bootstrap):
     topic = new_topic(4)
-    everything = {(topic.name, it) for it in range(4)}
+    everything = {(topic.name, each) for each in range(4)}
     one = reader(topic.name)
     together(one, until=lambda: one.owned == everything)
     two = reader(topic.name)
     together(one, two, until=lambda: len(one.owned) == len(two.owned) == 2)
     assert one.owned | two.owned == everything
     # Only what moved was revoked.
-    assert {(it.topic, it.partition) for it in one.revoked} == two.owned
+    assert {(each.topic, each.partition) for each in one.revoked} == two.owned
     values = produce_values(topic, 40)
     together(one, two, until=lambda: len(one.values) + len(two.values) >= 40)
     assert sorted(one.values + two.values) == values
     admin = AdminClient({"bootstrap.servers": bootstrap})
     listed = admin.list_consumer_groups().result()
-    assert "CONSUMER" in {it.type.name for it in listed.valid}
+    assert "CONSUMER" in {each.type.name for each in listed.valid}
     two.consumer.close()
     together(one, until=lambda: one.owned == everything)
 
@@ -607,9 +615,9 @@ def test_librdkafka_shares_partitions_and_loses_none(new_topic, reader, produce_
 def test_librdkafka_subscribes_by_pattern(new_topic, reader, produce_values):
     topic = new_topic(2)
     produce_values(topic, 4)
-    it = reader(f"^{topic.name}.*")
-    together(it, until=lambda: len(it.values) == 4)
-    assert it.owned == {(topic.name, 0), (topic.name, 1)}
+    each = reader(f"^{topic.name}.*")
+    together(each, until=lambda: len(each.values) == 4)
+    assert each.owned == {(topic.name, 0), (topic.name, 1)}
 
 
 def test_librdkafka_static_member_restarts_without_moving_partitions(new_topic, reader):
@@ -628,7 +636,7 @@ def test_librdkafka_static_member_restarts_without_moving_partitions(new_topic, 
 
 def test_librdkafka_of_both_protocols_share_a_group(new_topic, reader):
     topic = new_topic(4)
-    everything = {(topic.name, it) for it in range(4)}
+    everything = {(topic.name, each) for each in range(4)}
     old = reader(
         topic.name,
         group_protocol="classic",
@@ -653,8 +661,8 @@ def test_ten_thousand_topics_and_a_hostile_pattern_hold_up_nobody(
     connection.ask("find_coordinator", 4, key_type=0, coordinator_keys=[group])
     for start in range(0, 10_000, 1_000):
         wanted = [
-            {"name": f"{'a' * 200}-{it:05d}", "num_partitions": 1, "replication_factor": 1}
-            for it in range(start, start + 1_000)
+            {"name": f"{'a' * 200}-{each:05d}", "num_partitions": 1, "replication_factor": 1}
+            for each in range(start, start + 1_000)
         ]
         connection.ask("create_topics", 7, topics=wanted, timeout=60_000)
     # An engine that backtracks would still be at the first topic when the sun goes out, so no

@@ -221,10 +221,10 @@ def test_the_older_names_still_work(stage: Stage) -> None:
     created = ["kafka.admin.TopicCommand", "--create", "--topic", "t", "--bootstrap-server", broker]
     assert our_tool("kafka-run-class.sh", created, b"")[:2] == (0, b"Created topic t.\n")
     code, out, _ = our_tool("kafka-list-topic.sh", ["--bootstrap-server", broker], b"")
-    assert (code, out.split(b"\t")[0]) == (0, b"Topic: t")
-    code, _, err = our_tool("kafka-list-topic", ["--zookeeper", "localhost:2181"], b"")
+    assert (code, out) == (0, b"topic: t partition: 0 leader: 1 replicas: 1 isr: 1\n")
+    code, _, err = our_tool("kafka-list-topic", ["--zookeeper", "localhost:port"], b"")
     assert code == 1
-    assert b"--bootstrap-server" in err
+    assert b"no ZooKeeper address" in err
 
 
 # -- recording

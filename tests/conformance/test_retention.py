@@ -97,7 +97,7 @@ def test_a_quiet_segment_is_rolled(
     admin.alter_configs(topic=topic, set={"segment.ms": "1"})
 
     def bases() -> list[int]:
-        return [it["base_offset"] for it in explain(topic)["partitions"][0]["segments"]]
+        return [each["base_offset"] for each in explain(topic)["partitions"][0]["segments"]]
 
     eventually(lambda: bases() == [0, 3])
 
@@ -124,15 +124,15 @@ def test_a_group_holds_what_it_has_not_read_up_to_a_size(
     eventually(lambda: earliest(topic) == 2)
     [partition] = explain(topic)["partitions"]
     assert partition["holds"] == [{"group": group, "offset": 2}]
-    assert {it["rule"] for it in partition["segments"]} == {"hold"}
-    assert [it["unread_by"][0]["records"] for it in partition["segments"]] == [1] * 4
+    assert {each["rule"] for each in partition["segments"]} == {"hold"}
+    assert [each["unread_by"][0]["records"] for each in partition["segments"]] == [1] * 4
     assert f"waits for {group} (at 2)" in partition["summary"]
 
     commit(bootstrap, group, topic, 4)
     admin.alter_configs(topic=topic, set={"retention.ms": str(HOUR - 1)})
     eventually(lambda: earliest(topic) == 4)
 
-    two = sum(it["size"] for it in explain(topic)["partitions"][0]["segments"])
+    two = sum(each["size"] for each in explain(topic)["partitions"][0]["segments"])
     admin.alter_configs(topic=topic, set={"ottla.retention.hold.bytes": str(two - 1)})
     eventually(lambda: earliest(topic) == 5)
 
@@ -143,7 +143,7 @@ def test_a_group_holds_what_it_has_not_read_up_to_a_size(
 def test_settings_of_ours_are_listed_once_they_are_given(admin: Admin, new_topic: Any) -> None:
     def listed(topic: str) -> dict[str, str | None]:
         found = admin.describe_configs(topic=topic)
-        return {it.name: it.value for it in found if it.name.startswith("ottla.")}
+        return {each.name: each.value for each in found if each.name.startswith("ottla.")}
 
     assert listed(new_topic().name) == {}
     held = new_topic(ottla_retention_hold_groups="a,b").name
@@ -168,7 +168,7 @@ def test_what_is_explained_of_a_topic(
     assert read["unread_by"] == []
     for segment in (next_, last):
         assert segment["unread_by"] == [{"group": group, "offset": 1, "records": 1}]
-    assert [it["rule"] for it in second["segments"]] == ["empty"]
+    assert [each["rule"] for each in second["segments"]] == ["empty"]
 
 
 def test_a_compacted_topic_says_so(new_topic: Any, bootstrap: str, explain: Any) -> None:
@@ -177,11 +177,11 @@ def test_a_compacted_topic_says_so(new_topic: Any, bootstrap: str, explain: Any)
     producer.produce(topic, b"v", key=b"k", partition=0)
     assert producer.flush(20) == 0
     [partition] = explain(topic)["partitions"]
-    assert [it["rule"] for it in partition["segments"]] == ["compact"]
+    assert [each["rule"] for each in partition["segments"]] == ["compact"]
     assert "the last value of every key stays" in partition["summary"]
 
 
 def test_an_api_of_ours_is_not_advertised(wire: Any) -> None:
     said = wire().ask("api_versions", 4, client_software_name="a", client_software_version="1")
     assert said.error_code == 0
-    assert max(it.api_key for it in said.api_keys) < 1000
+    assert max(each.api_key for each in said.api_keys) < 1000

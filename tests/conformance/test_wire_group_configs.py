@@ -59,7 +59,7 @@ class GroupConfigs:
     def listed(self):
         answer = self.connection.ask("list_config_resources", 1, resource_types=[GROUP])
         assert answer.error_code == NONE
-        return {it.resource_name for it in answer.config_resources}
+        return {each.resource_name for each in answer.config_resources}
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def test_a_group_that_nobody_has_seen_has_all_settings(configs, group):
     found = configs.describe(group)
     assert configs.error[0] == NONE
     assert {
-        name: (it.value, it.config_source, it.config_type, it.read_only, it.is_sensitive)
-        for name, it in found.items()
+        name: (each.value, each.config_source, each.config_type, each.read_only, each.is_sensitive)
+        for name, each in found.items()
     } == {
         INTERVAL: ("5000", DEFAULT, INT, False, False),
         SESSION: ("45000", DEFAULT, INT, False, False),
@@ -102,7 +102,7 @@ def test_incremental_changes(configs, group, eventually):
     eventually(lambda: configs.shown(group, SESSION) == ("50000", GROUP_CONFIG))
     eventually(lambda: configs.shown(strange, INTERVAL) == ("6000", GROUP_CONFIG))
     (setting,) = configs.describe(group, SESSION).values()
-    assert [(it.name, it.value, it.source) for it in setting.synonyms] == [
+    assert [(each.name, each.value, each.source) for each in setting.synonyms] == [
         (SESSION, "50000", GROUP_CONFIG)
     ]
     eventually(lambda: {group, strange} <= configs.listed())
@@ -302,7 +302,7 @@ def test_a_shorter_session_ends_sooner_while_the_group_lives(start_broker, wire,
     def members():
         assert lively.beat()[0] == NONE
         (found,) = connection.ask("consumer_group_describe", 1, group_ids=[group]).groups
-        return {it.member_id for it in found.members}
+        return {each.member_id for each in found.members}
 
     assert members() == {silent.id, lively.id}
     eventually(lambda: members() == {lively.id})

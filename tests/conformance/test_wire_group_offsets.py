@@ -37,7 +37,7 @@ def commit(wire, group):
         }
         (answer,) = connection.ask("offset_commit", version, **(asked | fields)).topics
         assert (answer.topic_id if version >= 10 else answer.name) in (topic.id, topic.name)
-        return {it.partition_index: it.error_code for it in answer.partitions}
+        return {each.partition_index: each.error_code for each in answer.partitions}
 
     return ask
 
@@ -60,15 +60,15 @@ def committed(wire, group):
             answer = connection.ask("offset_fetch", version, group_id=group, topics=topics)
         assert getattr(answer, "error_code", NONE) == NONE
         return {
-            it.partition_index: (
-                it.committed_offset,
-                getattr(it, "committed_leader_epoch", -1),
-                it.metadata,
-                it.error_code,
+            each.partition_index: (
+                each.committed_offset,
+                getattr(each, "committed_leader_epoch", -1),
+                each.metadata,
+                each.error_code,
             )
             for found in answer.topics
             if getattr(found, name) == key
-            for it in found.partitions
+            for each in found.partitions
         }
 
     return ask
@@ -118,9 +118,9 @@ def test_many_groups_are_asked_at_once(version, commit, topic, wire, group, uniq
     ]
     answer = wire().ask("offset_fetch", version, groups=asked, require_stable=True)
     found = {
-        it.group_id: it.topics[0].partitions[0].committed_offset
-        for it in answer.groups
-        if it.error_code == NONE
+        each.group_id: each.topics[0].partitions[0].committed_offset
+        for each in answer.groups
+        if each.error_code == NONE
     }
     assert found == {other: -1, group: 5}
 
@@ -159,9 +159,13 @@ def test_topics_that_do_not_exist(wire, group):
     assert (by_id.topic_id, by_id.partitions[0].error_code) == (NOWHERE, UNKNOWN_TOPIC_ID)
     asked = [{"group_id": group, "topics": [{"topic_id": NOWHERE, "partition_indexes": [3]}]}]
     (fetched,) = connection.ask("offset_fetch", 10, groups=asked).groups
-    (it,) = fetched.topics[0].partitions
+    (each,) = fetched.topics[0].partitions
     assert (fetched.error_code, fetched.topics[0].topic_id) == (NONE, NOWHERE)
-    assert (it.partition_index, it.error_code, it.committed_offset) == (3, UNKNOWN_TOPIC_ID, -1)
+    assert (each.partition_index, each.error_code, each.committed_offset) == (
+        3,
+        UNKNOWN_TOPIC_ID,
+        -1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +190,7 @@ def test_the_empty_group_keeps_offsets_too(commit, topic, wire):
 
 def test_a_group_that_only_keeps_offsets_is_listed_as_empty(commit, topic, wire, group):
     commit(topic, {0: 5})
-    listed = {it.group_id: it for it in wire().ask("list_groups", 5).groups}[group]
+    listed = {each.group_id: each for each in wire().ask("list_groups", 5).groups}[group]
     assert (listed.protocol_type, listed.group_state, listed.group_type) == ("", "Empty", "classic")
     (described,) = wire().ask("describe_groups", 6, groups=[group]).groups
     assert (described.error_code, described.group_state) == (NONE, "Empty")
@@ -199,7 +203,7 @@ class Member:
     """The only member of a group, once it has joined and synced."""
 
     def __init__(self, connection: Any, group: str, topics: list[str], kind: str) -> None:
-        names = b"".join(struct.pack(">h", len(it)) + it.encode() for it in topics)
+        names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
         metadata = struct.pack(">hi", 0, len(topics)) + names + b"\xff\xff\xff\xff"
         self.connection = connection
         self.group = group
@@ -234,9 +238,9 @@ class Member:
 @pytest.fixture
 def member(wire, group):
     def make(*topics: str, kind: str = "consumer") -> Member:
-        it = Member(wire(), group, list(topics), kind)
-        it.join()
-        return it
+        each = Member(wire(), group, list(topics), kind)
+        each.join()
+        return each
 
     return make
 
@@ -268,9 +272,9 @@ def test_offsets_of_subscribed_topics_cannot_be_deleted(commit, committed, new_t
         ]
         answer = wire().ask("offset_delete", 0, group_id=one.group, topics=topics)
         return answer.error_code, {
-            (it.name, partition.partition_index): partition.error_code
-            for it in answer.topics
-            for partition in it.partitions
+            (each.name, partition.partition_index): partition.error_code
+            for each in answer.topics
+            for partition in each.partitions
         }
 
     assert delete((read.name, 0)) == (NONE, {(read.name, 0): GROUP_SUBSCRIBED_TO_TOPIC})

@@ -179,9 +179,9 @@ def test_the_coordinator_is_a_broker_with_an_address(version, wire, group, boots
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_several_coordinators_are_found_at_once(version, wire, group, bootstrap):
     found = wire().ask("find_coordinator", version, key_type=0, coordinator_keys=[group, "", "ö"])
-    assert [it.key for it in found.coordinators] == [group, "", "ö"]
-    assert {f"{it.host}:{it.port}" for it in found.coordinators} == {bootstrap}
-    assert {it.error_code for it in found.coordinators} == {NONE}
+    assert [each.key for each in found.coordinators] == [group, "", "ö"]
+    assert {f"{each.host}:{each.port}" for each in found.coordinators} == {bootstrap}
+    assert {each.error_code for each in found.coordinators} == {NONE}
 
 
 # -- joining -----------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ def test_the_leader_sees_everybody_and_the_others_nobody(member, stable):
     follower.wait_rebalance()
     follower.send_join(protocols=other)
     told = leader.receive_join()
-    assert {it.member_id for it in told.members} == {leader.id, follower.id}
-    assert {it.metadata for it in told.members} == {subscription("other")}
+    assert {each.member_id for each in told.members} == {leader.id, follower.id}
+    assert {each.metadata for each in told.members} == {subscription("other")}
     assert follower.receive_join().members == ()
     assert (told.leader, told.protocol_type, told.protocol_name) == (leader.id, "consumer", "range")
     assert leader.generation == follower.generation == 3
@@ -231,10 +231,10 @@ def test_the_protocol_is_what_most_prefer_of_what_all_support(member, stable):
     assert one.join().protocol_name == "a"
     one.sync({one.id: b""})
     two, three = member(**offer("c", "b")), member(**offer("b", "c"))
-    for it in (two, three):
-        it.send_join()
-        it.receive_join()
-        it.send_join()
+    for each in (two, three):
+        each.send_join()
+        each.receive_join()
+        each.send_join()
     one.wait_rebalance()
     one.send_join(**offer("a", "b", "c"))
     assert one.receive_join().protocol_name == "b"
@@ -390,7 +390,7 @@ def test_a_silent_member_is_removed_and_the_others_rebalance(stable, eventually)
     leader, silent = stable(2, session_timeout=SHORT)
     leader.wait_rebalance()
     told = leader.join()
-    assert [it.member_id for it in told.members] == [leader.id]
+    assert [each.member_id for each in told.members] == [leader.id]
     assert silent.heartbeat() == UNKNOWN_MEMBER_ID
 
 
@@ -411,7 +411,7 @@ def test_whoever_does_not_join_in_time_is_left_out(stable):
     leader, late = stable(2, rebalance_timeout=SHORT)
     leader.send_join()
     told = leader.receive_join()
-    assert [it.member_id for it in told.members] == [leader.id]
+    assert [each.member_id for each in told.members] == [leader.id]
     assert late.heartbeat() == UNKNOWN_MEMBER_ID
 
 
@@ -461,7 +461,7 @@ def test_leaving_by_list(version, stable, wire, group):
     (one,) = stable()
     leavers = [{"member_id": one.id}, {"member_id": "never-seen"}]
     answer = wire().ask("leave_group", version, group_id=group, members=leavers)
-    assert [it.error_code for it in answer.members] == [NONE, UNKNOWN_MEMBER_ID]
+    assert [each.error_code for each in answer.members] == [NONE, UNKNOWN_MEMBER_ID]
 
 
 def test_several_members_leave_at_once(stable, wire, group):
@@ -474,7 +474,7 @@ def test_several_members_leave_at_once(stable, wire, group):
     ]
     answer = wire().ask("leave_group", 5, group_id=group, members=leavers)
     assert answer.error_code == NONE
-    assert [it.error_code for it in answer.members] == [
+    assert [each.error_code for each in answer.members] == [
         NONE,
         UNKNOWN_MEMBER_ID,
         UNKNOWN_MEMBER_ID,
@@ -562,11 +562,11 @@ def test_a_tool_removes_a_static_member_by_its_instance(stable, wire, group):
 
 def test_a_stable_group_is_described_with_what_its_members_said(stable, wire, group):
     (one,) = stable(instance="i1")
-    (it,) = wire().ask("describe_groups", 5, groups=[group]).groups
-    assert (it.error_code, it.group_state) == (NONE, "Stable")
-    assert (it.protocol_type, it.protocol_data) == ("consumer", "range")
-    assert it.authorized_operations == -(2**31)
-    (described,) = it.members
+    (each,) = wire().ask("describe_groups", 5, groups=[group]).groups
+    assert (each.error_code, each.group_state) == (NONE, "Stable")
+    assert (each.protocol_type, each.protocol_data) == ("consumer", "range")
+    assert each.authorized_operations == -(2**31)
+    (described,) = each.members
     assert (described.member_id, described.group_instance_id) == (one.id, "i1")
     assert (described.client_id, described.client_host) == ("ottla-tests", "/127.0.0.1")
     assert described.member_metadata == subscription("t")
@@ -576,28 +576,28 @@ def test_a_stable_group_is_described_with_what_its_members_said(stable, wire, gr
 def test_an_unstable_group_is_described_without(member, wire, group):
     one = member()
     one.join()
-    (it,) = wire().ask("describe_groups", 5, groups=[group]).groups
-    assert (it.group_state, it.protocol_data) == ("CompletingRebalance", "")
-    (described,) = it.members
+    (each,) = wire().ask("describe_groups", 5, groups=[group]).groups
+    assert (each.group_state, each.protocol_data) == ("CompletingRebalance", "")
+    (described,) = each.members
     assert (described.member_metadata, described.member_assignment) == (b"", b"")
 
 
 def test_what_one_may_do_with_a_group_is_told_on_request(stable, wire, group):
     stable()
-    (it,) = (
+    (each,) = (
         wire().ask("describe_groups", 6, groups=[group], include_authorized_operations=True).groups
     )
-    operations = {bit for bit in range(32) if it.authorized_operations & (1 << bit)}
+    operations = {bit for bit in range(32) if each.authorized_operations & (1 << bit)}
     assert operations == {3, 6, 8, 10, 11}
 
 
 @pytest.mark.parametrize("version", range(7))
 def test_a_group_that_does_not_exist_is_dead(version, wire, group):
-    (it,) = wire().ask("describe_groups", version, groups=[group]).groups
-    assert (it.group_id, it.group_state, it.members) == (group, "Dead", ())
-    assert it.error_code == (NONE if version < 6 else GROUP_ID_NOT_FOUND)
+    (each,) = wire().ask("describe_groups", version, groups=[group]).groups
+    assert (each.group_id, each.group_state, each.members) == (group, "Dead", ())
+    assert each.error_code == (NONE if version < 6 else GROUP_ID_NOT_FOUND)
     if version == 6:
-        assert it.error_message == f"Group {group} not found."
+        assert each.error_message == f"Group {group} not found."
 
 
 def test_groups_are_listed_by_state_and_type(stable, wire, group):
@@ -607,7 +607,7 @@ def test_groups_are_listed_by_state_and_type(stable, wire, group):
     def listed(version: int = 5, **filters: list[str]) -> Any:
         answer = connection.ask("list_groups", version, **filters)
         assert answer.error_code == NONE
-        return next((it for it in answer.groups if it.group_id == group), None)
+        return next((each for each in answer.groups if each.group_id == group), None)
 
     assert all(listed(version).protocol_type == "consumer" for version in range(6))
     assert listed(4).group_state == "Stable"

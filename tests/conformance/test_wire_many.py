@@ -25,7 +25,7 @@ def ends(connection, topic, count=MANY):
     topics = [{"name": topic.name, "partitions": parts}]
     (topic,) = connection.ask("list_offsets", 6, replica_id=-1, topics=topics).topics
     assert len(topic.partitions) == count
-    return {it.partition_index: (it.error_code, it.offset) for it in topic.partitions}
+    return {each.partition_index: (each.error_code, each.offset) for each in topic.partitions}
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def test_a_fetch_of_many_partitions_waits_for_data(wire, wide, batch, produce, a
     waiting.send("fetch", 12, **at_the_end(max_wait=LONG))
     produce(writer, wide, batch([b"here"]), partition=MANY - 1)
     (topic,) = waiting.receive().responses
-    assert sorted(it.partition_index for it in topic.partitions) == list(range(MANY))
-    assert [it.partition_index for it in topic.partitions if it.records] == [MANY - 1]
+    assert sorted(each.partition_index for each in topic.partitions) == list(range(MANY))
+    assert [each.partition_index for each in topic.partitions if each.records] == [MANY - 1]
 
 
 def test_a_session_of_many_partitions_goes_on(wire, wide, batch, produce, fetch_fields, at_the_end):
@@ -51,7 +51,7 @@ def test_a_session_of_many_partitions_goes_on(wire, wide, batch, produce, fetch_
     produce(writer, wide, batch([b"here"]), partition=5)
     more = fetch_fields(session_id=first.session_id, session_epoch=1, max_wait=LONG)
     (topic,) = reader.ask("fetch", 12, **more).responses
-    assert [it.partition_index for it in topic.partitions] == [5]
+    assert [each.partition_index for each in topic.partitions] == [5]
 
 
 def test_a_produce_request_to_many_partitions_is_answered_for_each(wire, wide, batch):
@@ -62,7 +62,7 @@ def test_a_produce_request_to_many_partitions_is_answered_for_each(wire, wide, b
     topics = [{"name": wide.name, "partition_data": data}]
     answer = connection.ask("produce", 9, acks=-1, timeout=10_000, topic_data=topics)
     (topic,) = answer.responses
-    found = {it.index: (it.error_code, it.base_offset) for it in topic.partition_responses}
+    found = {each.index: (each.error_code, each.base_offset) for each in topic.partition_responses}
     assert found == before | {MANY: (3, -1)}
     assert ends(connection, wide) == {
         number: (0, offset + 1) for number, (_, offset) in before.items()
@@ -109,19 +109,19 @@ def test_a_topic_asked_for_twice_is_answered_once(wire, wide, topic):
     for again in (2, 2_000):
         names = [{"name": topic.name}, {"name": wide.name}] * again
         found = wire().ask("metadata", 12, topics=names).topics
-        assert sorted(it.name for it in found) == sorted([topic.name, wide.name])
+        assert sorted(each.name for each in found) == sorted([topic.name, wide.name])
 
 
 def test_offsets_of_many_partitions_are_committed_and_fetched(wire, wide, group):
     connection = wire()
-    parts = [{"partition_index": it, "committed_offset": it} for it in range(MANY)]
+    parts = [{"partition_index": each, "committed_offset": each} for each in range(MANY)]
     topics = [{"name": wide.name, "partitions": parts}]
     (topic,) = connection.ask("offset_commit", 8, group_id=group, topics=topics).topics
-    assert [(it.partition_index, it.error_code) for it in topic.partitions] == [
+    assert [(each.partition_index, each.error_code) for each in topic.partitions] == [
         (number, 0) for number in range(MANY)
     ]
     wanted = [{"name": wide.name, "partition_indexes": list(range(MANY))}]
     groups = [{"group_id": group, "topics": wanted}]
     (found,) = connection.ask("offset_fetch", 8, groups=groups).groups
     (topic,) = found.topics
-    assert [it.committed_offset for it in topic.partitions] == list(range(MANY))
+    assert [each.committed_offset for each in topic.partitions] == list(range(MANY))

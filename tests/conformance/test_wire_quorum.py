@@ -14,7 +14,7 @@ def describe(connection, version, *topics):
         "describe_quorum",
         version,
         topics=[
-            {"topic_name": name, "partitions": [{"partition_index": it} for it in partitions]}
+            {"topic_name": name, "partitions": [{"partition_index": each} for each in partitions]}
             for name, partitions in topics
         ],
     )
@@ -41,7 +41,7 @@ def test_the_controller_leads_the_metadata(wire, version):
         assert voter.replica_directory_id is None
         (node,) = answer.nodes
         assert node.node_id == cluster.controller_id
-        assert all(it.port > 0 and it.host and it.name for it in node.listeners)
+        assert all(each.port > 0 and each.host and each.name for each in node.listeners)
 
 
 @pytest.mark.usefixtures("ours_only")  # Kafka's controller has listeners of its own
@@ -90,16 +90,16 @@ def test_a_restarted_controller_has_a_higher_epoch(start_broker, wire):
 def test_anything_but_the_one_partition_is_unknown(wire, asked):
     answer = describe(wire(), 2, *asked)
     assert (answer.error_code, answer.nodes) == (0, ())
-    assert [(it.topic_name, len(it.partitions)) for it in answer.topics] == [
+    assert [(each.topic_name, len(each.partitions)) for each in answer.topics] == [
         (name, len(partitions)) for name, partitions in asked
     ]
     for topic in answer.topics:
-        for it in topic.partitions:
-            assert (it.error_code, it.error_message) == (
+        for each in topic.partitions:
+            assert (each.error_code, each.error_message) == (
                 UNKNOWN_TOPIC_OR_PARTITION,
                 "This server does not host this topic-partition.",
             )
-            assert (it.leader_id, it.current_voters, it.observers) == (0, (), ())
+            assert (each.leader_id, each.current_voters, each.observers) == (0, (), ())
 
 
 def test_asking_for_nothing_is_answered_with_nothing(wire):
@@ -119,5 +119,5 @@ def test_kafka_python_describes_the_quorum(bootstrap):
     (partition,) = found["topics"][0]["partitions"]
     assert partition["error"] is None
     assert partition["leader_id"] == controller
-    assert [it["replica_id"] for it in partition["current_voters"]] == [controller]
-    assert [it["node_id"] for it in found["nodes"]] == [controller]
+    assert [each["replica_id"] for each in partition["current_voters"]] == [controller]
+    assert [each["node_id"] for each in found["nodes"]] == [controller]

@@ -120,7 +120,7 @@ def test_answers_of_a_crowd_leave_when_all_have_been_served(loop, crowd):
         if request == b"hello":
             known.append(connection)
         else:
-            sent.append(sorted(it.sent_bytes for it in known))
+            sent.append(sorted(each.sent_bytes for each in known))
         return [frame(bytes(request))]
 
     run(loop, answer, scenario)

@@ -21,7 +21,8 @@ from ottla.client.router import NoBrokerAnswers, Router
 from ottla.client.topic_offsets import TopicOffsets
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.pipelines.cluster import Cluster
+from ottla.pipelines.cluster import Cluster, Unreachable
+from ottla.pipelines.errors import DataLossError
 from ottla.pipelines.sink.columns import columns_of
 from ottla.pipelines.sink.encoder import Encoder, Format
 from ottla.pipelines.sink.options import WriteOptions
@@ -31,6 +32,7 @@ from ottla.pipelines.source.loss import LossPolicy
 from ottla.pipelines.source.ranges import Range
 from ottla.pipelines.source.task import FetchSettings
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.offsets import ListOffsetsResponse
 from ottla.testing.process import BrokerProcess
 
 ORDERS = TopicPartition("orders", 0)
@@ -192,6 +194,23 @@ def test_a_broker_that_comes_back_elsewhere_is_found(scripted: Any, ask_of: Any)
         assert ask()
 
 
+def test_a_broker_that_another_answered_for_is_asked_where_it_is(
+    scripted: Any, ask_of: Any
+) -> None:
+    right = scripted.brokers[1].port
+    scripted.brokers[1].port = scripted.brokers[2].port  # where it was before it restarted
+    looks = iter(range(1000))
+
+    def known_at_the_third_look(_number: int) -> bool:
+        if next(looks) == 2:
+            scripted.brokers[1].port = right
+        return False
+
+    scripted.hooks["METADATA"] = known_at_the_third_look
+    with ask_of(scripted.brokers[3].address) as ask:
+        assert ask()
+
+
 def test_a_restart_of_the_only_broker_is_survived(
     start_broker: Callable[..., BrokerProcess],
 ) -> None:
@@ -269,6 +288,63 @@ def test_a_partition_without_a_leader_is_an_answer_unless_one_waits(scripted: An
         assert getattr(error, "code", None) is ErrorCode.LEADER_NOT_AVAILABLE
         scripted.hooks["METADATA"] = lambda _: bool(scripted.move(0, 2))
         assert topics.find({ORDERS: -1}, wait_for_leader=True).keys() == {ORDERS}
+
+
+@pytest.mark.parametrize("refusal", ["UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_SERVER_ERROR"])
+def test_to_a_query_a_partition_that_its_leader_cannot_serve_yet_is_not_gone(
+    scripted: Any, refusal: str
+) -> None:
+    scripted.refusal = ErrorCode[refusal]
+    scripted.lagging = {number: {0: (3, 0), 1: (2, 0)} for number in scripted.brokers}
+    with (
+        Cluster(scripted.bootstrap, timeout=BRIEF) as cluster,
+        pytest.raises(Unreachable, match="orders-0"),
+    ):
+        cluster.ends([ORDERS])
+
+
+def test_to_a_query_a_partition_that_is_left_out_of_an_answer_is_not_gone(scripted: Any) -> None:
+    scripted._list_offsets = lambda _number, _request: ListOffsetsResponse(topics=[])
+    with (
+        Cluster(scripted.bootstrap, timeout=BRIEF) as cluster,
+        pytest.raises(Unreachable, match=r"orders-0 .*left out of the answer"),
+    ):
+        cluster.ends([ORDERS])
+
+
+def test_a_topic_that_is_deleted_while_a_task_looks_what_it_lost_is_a_loss(scripted: Any) -> None:
+    list_offsets, fetch = scripted._list_offsets, scripted._fetch
+    fetches = iter(range(1000))
+
+    def begins_at_5(number: int, request: Any) -> Any:
+        answer = list_offsets(number, request)
+        for each in answer.topics[0].partitions:
+            each.offset = each.offset or 5
+        return answer
+
+    def out_of_range_and_then_deleted(number: int, request: Any) -> Any:
+        if next(fetches) > 0:
+            scripted.leaders.clear()
+            scripted.TOPIC = "another"
+            return fetch(number, request)
+        answer = fetch(number, request)
+        [part] = answer.responses[0].partitions
+        part.error_code, part.records = int(ErrorCode.OFFSET_OUT_OF_RANGE), None
+        return answer
+
+    scripted._list_offsets, scripted._fetch = begins_at_5, out_of_range_and_then_deleted
+    part = Range("orders", bytes(range(16)), 0, 0, END)
+
+    def read(on_loss: str) -> list[Any]:
+        settings = FetchSettings(
+            LossPolicy.parse(on_loss), scripted.bootstrap, max_wait=0.0, retry_backoff=0.01
+        )
+        with closing(LeaderSource(part, settings)) as source:
+            return list(Reader(part, settings, source).pieces())
+
+    assert read("false") == []
+    with pytest.raises(DataLossError, match="the topic was deleted"):
+        read("true")
 
 
 def test_one_that_was_led_a_moment_ago_is_waited_for(scripted: Any, router: Router) -> None:
@@ -405,6 +481,30 @@ def test_groups_of_a_broker_that_leaves_are_left_out(scripted: Any) -> None:
         assert [each.name for each in groups.list_groups()] == ["group-1", "group-3"]
 
 
+def test_groups_that_moved_to_a_broker_asked_before_are_found_there(scripted: Any) -> None:
+    real = scripted._list_groups
+
+    def also_of_the_dead(number: int, request: Any) -> Any:
+        answer = real(number, request)
+        if number == 1 and 2 not in scripted.listed:
+            answer.groups += real(2, request).groups
+        return answer
+
+    scripted._list_groups = also_of_the_dead
+    with Groups(scripted.bootstrap, timeout=TIMEOUT) as groups:
+        assert len(groups.list_groups()) == 3
+        scripted.brokers[2].stop()
+        looks = iter(range(1000))
+
+        def after_five_looks(_number: int) -> bool:
+            if next(looks) == 5:
+                scripted.listed.discard(2)
+            return False
+
+        scripted.hooks["METADATA"] = after_five_looks
+        assert {each.name for each in groups.list_groups()} == {"group-1", "group-2", "group-3"}
+
+
 def test_a_broker_that_was_lost_and_is_back_is_one_of_all_again(scripted: Any) -> None:
     with Router(scripted.brokers[1].address, timeout=TIMEOUT) as router:
         assert len(router.nodes()) == 3
@@ -472,7 +572,7 @@ def test_threads_share_a_router(scripted: Any, router: Router, eventually: Any) 
         scripted.move(1, (number + 1) % 3 + 1)
         leader = number % 3 + 1
         before = scripted.asked[leader, "LIST_OFFSETS"]
-        eventually(lambda: failures or scripted.asked[leader, "LIST_OFFSETS"] > before)  # noqa: B023
+        eventually(lambda: failures or scripted.asked[leader, "LIST_OFFSETS"] > before)  # noqa: B023 - called before they change
     over.set()
     for thread in threads:
         thread.join(TIMEOUT)

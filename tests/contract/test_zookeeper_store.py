@@ -100,12 +100,12 @@ async def test_who_is_too_far_behind_reads_everything_once(connect: Connect):
     writer = await connect(changes_kept=5)
     late = await connect(changes_kept=5)
     term = await writer.campaign("controller", b"writer")
+    watch = late.watch("key")
+    await anext(watch)
     gate = hold_up(late)
     for number in range(40):
         await writer.commit(Create(f"key/{number}", b"%d" % number), term.fence)
     await until(lambda: writer.follower.kept <= 10)
-    watch = late.watch("key")
-    await anext(watch)
     gate.set()
     assert await late.read("key") == await writer.read("key")
     assert late.follower.full_loads == 2

@@ -24,6 +24,8 @@ ENDLESS = {
     "ottla consume orders returns",
     "ottla group watch",
     "ottla group watch billing -i 5",
+    "ottla cluster status --watch -i 1",
+    *EXAMPLES["cluster up"],
     *EXAMPLES["server start"],
     *EXAMPLES["zookeeper start"],
 }

@@ -19,7 +19,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     recipe = re.search(r"^site:.*\n\t(.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe is not None
-    line = recipe[1].replace("$(BIN)", f"{sys.prefix}/bin").replace(".cache", str(folder))
+    line = recipe[1].replace(".cache", str(folder)).replace("$(BIN)", f"{sys.prefix}/bin")
     # A page that no section names and a link that leads nowhere are warnings, and so failures.
     built = subprocess.run(
         shlex.split(line), cwd=ROOT, capture_output=True, text=True, timeout=100, check=False

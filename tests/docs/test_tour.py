@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ottla.testing.process import BrokerProcess
+from ottla.testing.process import BrokerProcess, free_port
 
 ROOT = Path(__file__).parents[2]
 README = "README.md"
@@ -144,6 +144,8 @@ def run_until_stopped(
         # Where the page listens on every interface, the test listens on loopback.
         line = line.replace("--listen 0.0.0.0:9092", "")
         line += " --listen 127.0.0.1:0"
+    elif line.startswith("ottla cluster up"):
+        line += f" --base-port {free_port()}"
     folder.mkdir()
     terminal, slave = pty.openpty()
     os.set_blocking(terminal, False)
@@ -169,7 +171,8 @@ def run_until_stopped(
 
     def has_started() -> bool:
         assert not has_ended(), f"{line}\nended:\n{printed.decode()}"
-        return (b"Ctrl-C stops it." if "server start" in line else b"\n") in printed
+        serves = "server start" in line or "cluster up" in line
+        return (b"Ctrl-C stops " if serves else b"\n") in printed
 
     try:
         eventually(has_started, timeout=STEP_SECONDS)

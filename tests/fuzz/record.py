@@ -80,7 +80,7 @@ class Recorder:
         _, position = entity_reader(schema.__header_schema__)(frame, 0)
         body: Any
         body, _ = entity_reader(schema)(frame, position)
-        lists = (getattr(body, it, None) for it in ("topics", "topic_data", "topic_partitions"))
+        lists = (getattr(body, each, None) for each in ("topics", "topic_data", "topic_partitions"))
         topics = [topic for them in lists for topic in them or ()]
         ids = [getattr(topic, "topic_id", None) for topic in topics]
         return body, [topic_id for topic_id in ids if topic_id]

@@ -109,7 +109,7 @@ class CommitsStand:
         self.committed[partition] = offset
 
     def fetched(self, topics: list[FetchedTopic]) -> None:
-        for partition, committed, _ in (it for topic in topics for it in topic.partitions):
+        for partition, committed, _ in (each for topic in topics for each in topic.partitions):
             offset = committed.offset if committed else 0
             known = self.committed[partition]
             assert offset >= known, f"partition {partition}: {known} was committed, not {offset}"
@@ -121,15 +121,15 @@ class EverythingIsOwned:
     def settled(self, world: World) -> None:
         group = world.runner.shard.groups[GROUP]
         assert isinstance(group, ClassicGroup)
-        living = [it for it in world.consumers if it.alive]
+        living = [each for each in world.consumers if each.alive]
         if not living:
             assert group.state is State.EMPTY
             return
         assert group.state is State.STABLE, group
-        assert {it.id for it in living} == set(group.members)
-        owned = [partition for it in living for partition in it.owned]
+        assert {each.id for each in living} == set(group.members)
+        owned = [partition for each in living for partition in each.owned]
         assert sorted(owned) == list(range(PARTITIONS)), owned
-        assert {it.generation for it in living} == {group.generation}
+        assert {each.generation for each in living} == {group.generation}
 
 
 # --- the world ------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Consumer:
             self.world.one_owner.owns(self.generation, identity, given)
             revoked = self.owned - given
             self.owned = given
-            self.positions = {it: at for it, at in self.positions.items() if it in given}
+            self.positions = {each: at for each, at in self.positions.items() if each in given}
             if revoked:
                 continue  # so that others can be given what it has given up
             yield from self._work()
@@ -219,7 +219,7 @@ class Consumer:
         assignments: tuple[tuple[str, bytes], ...] = ()
         if joined.leader == self.id and not joined.skip_assignment:
             shares = self._cooperative(joined) if self.world.cooperative else self._eager(joined)
-            assignments = tuple((it, bytes(share)) for it, share in shares.items())
+            assignments = tuple((each, bytes(share)) for each, share in shares.items())
         return Sync(
             GROUP,
             self.id,
@@ -231,18 +231,20 @@ class Consumer:
         )
 
     def _eager(self, joined: Joined) -> dict[str, list[int]]:
-        members = [it.member_id for it in joined.members]
+        members = [each.member_id for each in joined.members]
         self.rng.shuffle(members)
-        return {it: list(range(n, PARTITIONS, len(members))) for n, it in enumerate(members)}
+        return {each: list(range(n, PARTITIONS, len(members))) for n, each in enumerate(members)}
 
     def _cooperative(self, joined: Joined) -> dict[str, list[int]]:
         """Everybody keeps its fair share; what is above it goes to others the next time."""
         claims: dict[int, tuple[int, str]] = {}
-        for it in joined.members:
-            (generation,) = struct.unpack_from(">i", it.metadata)
-            for partition in it.metadata[4:]:
-                claims[partition] = max(claims.get(partition, (-2, "")), (generation, it.member_id))
-        shares: dict[str, list[int]] = {it.member_id: [] for it in joined.members}
+        for each in joined.members:
+            (generation,) = struct.unpack_from(">i", each.metadata)
+            for partition in each.metadata[4:]:
+                claims[partition] = max(
+                    claims.get(partition, (-2, "")), (generation, each.member_id)
+                )
+        shares: dict[str, list[int]] = {each.member_id: [] for each in joined.members}
         fair = -(-PARTITIONS // len(shares))
         for partition, (_, owner) in claims.items():
             if len(shares[owner]) < fair:
@@ -260,8 +262,8 @@ class Consumer:
                 self.owned = frozenset(self.positions)
                 return
             ((_, partitions),) = fetched
-            for it in partitions:
-                self.positions[it.partition] = it.committed.offset if it.committed else 0
+            for each in partitions:
+                self.positions[each.partition] = each.committed.offset if each.committed else 0
         while True:
             yield self.rng.randrange(HEARTBEAT_MS // 2, HEARTBEAT_MS)
             for partition in self.positions:
@@ -292,7 +294,7 @@ class Consumer:
     def _commit(self) -> CommitOffsets:
         return CommitOffsets(
             GROUP,
-            tuple(PartitionCommit(TOPIC, it, at) for it, at in self.positions.items()),
+            tuple(PartitionCommit(TOPIC, each, at) for each, at in self.positions.items()),
             self.id,
             self.instance,
             self.generation,
@@ -339,9 +341,9 @@ class World:
             self.spawn(f"c{number}", instance)
 
     def spawn(self, name: str, instance: str | None) -> None:
-        it = Consumer(name, instance, random.Random(self.rng.random()), self)
-        self.consumers.append(it)
-        self.at(self.rng.randrange(5_000), it.start)
+        each = Consumer(name, instance, random.Random(self.rng.random()), self)
+        self.consumers.append(each)
+        self.at(self.rng.randrange(5_000), each.start)
 
     # -- time
 
@@ -365,33 +367,33 @@ class World:
 
     # -- requests
 
-    def step(self, it: Consumer, value: Any) -> None:
+    def step(self, each: Consumer, value: Any) -> None:
         """Resume a consumer with an answer; it goes on to its next request or sleep."""
-        if not it.alive:
+        if not each.alive:
             return
-        if it.paused:
-            it.inbox.append(value)
+        if each.paused:
+            each.inbox.append(value)
             return
         try:
-            step = next(it.process) if value is None else it.process.send(value)
+            step = next(each.process) if value is None else each.process.send(value)
         except StopIteration:
             return
-        it.turn += 1
-        turn = it.turn
+        each.turn += 1
+        turn = each.turn
         if isinstance(step, int):
-            self.at(step, lambda: self.resume(it, turn, ErrorCode.NONE))
+            self.at(step, lambda: self.resume(each, turn, ErrorCode.NONE))
             return
         if self.rng.random() >= self.loss:
-            self.at(self.rng.randrange(1, 40), lambda: self.arrive(it, turn, step))
+            self.at(self.rng.randrange(1, 40), lambda: self.arrive(each, turn, step))
         timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-        self.at(REQUEST_MS, lambda: self.resume(it, turn, timed_out))
+        self.at(REQUEST_MS, lambda: self.resume(each, turn, timed_out))
 
-    def resume(self, it: Consumer, turn: int, value: Any) -> None:
-        if it.turn == turn:
-            it.turn += 1
-            self.step(it, value)
+    def resume(self, each: Consumer, turn: int, value: Any) -> None:
+        if each.turn == turn:
+            each.turn += 1
+            self.step(each, value)
 
-    def arrive(self, it: Consumer, turn: int, command: Any) -> None:
+    def arrive(self, each: Consumer, turn: int, command: Any) -> None:
         """A request reaches the coordinator, even when its sender is gone by now."""
         try:
             reply = self.runner.run(command)
@@ -409,40 +411,40 @@ class World:
         if isinstance(command, FetchOffsets) and isinstance(reply, list):
             self.commits.fetched(reply)
         if isinstance(reply, Parked):
-            self._parked[reply] = (it, turn)
+            self._parked[reply] = (each, turn)
         else:
-            self.answer(it, turn, reply)
+            self.answer(each, turn, reply)
         self.deliver_answers()
 
     def deliver_answers(self) -> None:
-        for parked in [it for it in self._parked if self.runner.is_answered(it)]:
-            it, turn = self._parked.pop(parked)
+        for parked in [each for each in self._parked if self.runner.is_answered(each)]:
+            each, turn = self._parked.pop(parked)
             try:
                 reply = self.runner.answer(parked)
             except KafkaError as error:
                 reply = error
-            self.answer(it, turn, reply)
+            self.answer(each, turn, reply)
 
-    def answer(self, it: Consumer, turn: int, reply: Any) -> None:
+    def answer(self, each: Consumer, turn: int, reply: Any) -> None:
         if self.rng.random() < self.loss:
             return
         value = ErrorCode.NONE if reply is None else reply
-        self.at(self.rng.randrange(1, 40), lambda: self.resume(it, turn, value))
+        self.at(self.rng.randrange(1, 40), lambda: self.resume(each, turn, value))
 
     # -- trouble
 
     def trouble(self) -> None:
         kind = self.rng.choice(["crash", "pause", "spawn", "restart", "disk", "nothing"])
-        living = [it for it in self.consumers if it.alive and not it.paused]
+        living = [each for each in self.consumers if each.alive and not each.paused]
         if kind == "crash" and living:
-            it = self.rng.choice(living)
-            it.alive, it.owned = False, frozenset()
+            each = self.rng.choice(living)
+            each.alive, each.owned = False, frozenset()
             if self.rng.random() < 0.7:
-                self.spawn(it.name, it.instance)  # its successor
+                self.spawn(each.name, each.instance)  # its successor
         elif kind == "pause" and living:
-            it = self.rng.choice(living)
-            it.paused = True
-            self.at(self.rng.randrange(500, 40_000), lambda: self.wake(it))
+            each = self.rng.choice(living)
+            each.paused = True
+            self.at(self.rng.randrange(500, 40_000), lambda: self.wake(each))
         elif kind == "spawn" and len(living) < 6:
             self.spawn(f"n{self.now}", None)
         elif kind == "restart":
@@ -452,19 +454,19 @@ class World:
         if self.now < TROUBLE_MS:
             self.at(self.rng.randrange(1_000, 8_000), self.trouble)
 
-    def wake(self, it: Consumer) -> None:
-        it.paused = False
-        inbox, it.inbox = it.inbox, []
+    def wake(self, each: Consumer) -> None:
+        each.paused = False
+        inbox, each.inbox = each.inbox, []
         for value in inbox:
-            self.step(it, value)
+            self.step(each, value)
 
     def restart(self) -> None:
         """The coordinator dies; what waited there is not answered, connections break."""
         waiting, self._parked = self._parked, {}
         self.runner.reload(compact=self.rng.random() < 0.5)
         broken = KafkaError(ErrorCode.NOT_COORDINATOR)
-        for it, turn in waiting.values():
-            self.answer(it, turn, broken)
+        for each, turn in waiting.values():
+            self.answer(each, turn, broken)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS), ids=lambda seed: f"seed[{seed}]")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from ottla.errors import ErrorCode
 from ottla.testing import Cluster, NewTopic
 
 PARTITIONS = 3
@@ -192,25 +195,68 @@ def test_the_metadata_store_goes_and_comes_back(cluster: Cluster) -> None:
     check(cluster, load)
 
 
-def test_below_the_minimum_in_sync_nothing_is_acknowledged(cluster: Cluster) -> None:
+def test_a_broker_comes_back_with_an_empty_disk(cluster: Cluster) -> None:
+    load = Load(cluster.bootstrap)
+    load.wait_for_more()
+    leader = cluster.leader("t", 0)
+    leader.crash()
+    shutil.rmtree(leader.data_dir)
+    leader.start()
+    load.wait_for_more()
+    check(cluster, load)
+
+
+def test_a_broker_loses_power(cluster: Cluster) -> None:
+    load = Load(cluster.bootstrap)
+    for broker in cluster:
+        load.wait_for_more()
+        broker.crash(power_loss=True)
+        load.wait_for_more()
+        broker.start()
+        cluster.wait_in_sync("t")
+    check(cluster, load)
+
+
+def test_when_all_lose_power_the_longest_log_leads_and_that_is_reported(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    load = Load(cluster.bootstrap)
+    load.wait_for_more()
+    for broker in cluster:
+        broker.crash(power_loss=True)
+    for broker in cluster:
+        broker.start()
+    load.wait_for_more()  # with gaps: what nobody had synced is gone
+    load.stop()
+    cluster.wait_in_sync("t")
+    assert "unclean recovery" in caplog.text
+
+
+def test_below_the_minimum_in_sync_nothing_is_acknowledged(
+    cluster: Cluster, wire: Callable[..., Any], batch: Callable[..., bytes]
+) -> None:
     first, second, third = cluster
     cluster.wait_in_sync("t")
+
+    def produce(acks: int) -> int:
+        data = [{"index": 0, "records": batch([b"x"])}]
+        topics = [{"name": "t", "partition_data": data}]
+        answer = wire(first.bootstrap).ask(
+            "produce", 9, acks=acks, timeout=10_000, topic_data=topics
+        )
+        code: int = answer.responses[0].partition_responses[0].error_code
+        return code
+
     second.crash()
     third.crash()
     cluster.wait_until(lambda: cluster.state("t", 0).isr == (1,))
-    producer = Producer(
-        {"bootstrap.servers": first.bootstrap, "acks": "all", "message.timeout.ms": 1500,
-         "log_level": 0}
-    )  # fmt: skip
-    outcomes: list[object] = []
-
-    def delivered(error: object, _: object) -> None:
-        outcomes.append(error)
-
-    producer.produce("t", b"x", partition=0, on_delivery=delivered)
-    producer.flush(20)
-    assert outcomes
-    assert outcomes != [None]
+    assert ErrorCode.of(produce(-1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert ErrorCode.of(produce(1)) is ErrorCode.NONE
+    log = cluster.replica(1, "t", 0)
+    assert (log.high_watermark, log.log.log_end_offset) == (0, 1), "the mark stands still"
+    assert cluster.state("t", 0).elr, "who left last stays eligible"
     second.start()
     third.start()
     cluster.wait_in_sync("t")
+    cluster.wait_until(lambda: cluster.leader("t", 0) is not None)
+    assert ErrorCode.of(produce(-1)) in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -17,7 +17,7 @@ from ottla.broker.app import Broker, StartFailed
 from ottla.cli.serve import EXIT_FAILED, serve
 from ottla.cluster.registry import Registry
 from ottla.config.load import load
-from ottla.controller.topics import NewTopic
+from ottla.controller.topics import DeleteTopic, NewTopic
 from ottla.errors import KafkaError
 from ottla.storage.schedule import Schedule
 from ottla.testing.files import MemoryFileSystem
@@ -112,6 +112,56 @@ def test_a_start_that_cannot_raise_the_leader_epochs_leaves_that_to_the_next(dis
     disk.heal()
     assert asyncio.run(start()) == 1
     assert asyncio.run(start()) == 1
+
+
+def test_a_start_that_loses_its_last_folder_fails(disk):
+    """Setting a stray log aside fails after all logs were loaded, and before anything is served."""
+
+    async def start() -> None:
+        broker = Broker(load(None, SETTINGS | {"log.dirs": "/data,/more"}).config, fs=disk)
+        await asyncio.wait_for(broker.start(), LIMIT)
+        await broker.stop()
+
+    asyncio.run(start())
+    disk.makedirs("/data/stray-0")
+    disk.makedirs("/more/stray-1")
+    disk.fail("*/stray-?", error=errno.EIO, operations={"rename"})
+    with pytest.raises(StartFailed, match="no data folder can be used: setting stray-0 aside"):
+        asyncio.run(start())
+    disk.heal()
+    asyncio.run(start())
+
+
+def test_a_topic_is_deleted_in_the_other_folders_when_one_fails(disk):
+    config = load(None, SETTINGS | {"log.dirs": "/data,/more"}).config
+
+    async def delete_and_make_again() -> None:
+        broker = Broker(config, fs=disk)
+        await broker.start()
+        services = broker.services
+        await services.controller.create_topics([NewTopic("t", 2, 1)])
+        failing, healthy = (services.replicas.by_name("t", index).log.folder for index in (0, 1))
+        assert failing.rpartition("/")[0] != healthy.rpartition("/")[0]
+        disk.fail(failing, error=errno.EIO, operations={"rename"})
+        await services.controller.delete_topics([DeleteTopic("t")])
+        assert len(services.logs.offline_folders) == 1
+        assert not disk.exists(healthy)
+        await services.controller.create_topics([NewTopic("t", 2, 1), NewTopic("u", 1, 1)])
+        assert services.replicas.by_name("t", 1).log.is_pristine
+        assert services.replicas.by_name("u", 0).log.is_pristine
+        with pytest.raises(KafkaError, match="KAFKA_STORAGE_ERROR: deleting t-0 failed"):
+            services.replicas.by_name("t", 0)
+        await broker.stop()
+
+    async def start() -> None:
+        broker = Broker(config, fs=disk)
+        await broker.start()
+        assert all(broker.services.replicas.by_name("t", index) for index in (0, 1))
+        await broker.stop()
+
+    asyncio.run(delete_and_make_again())
+    disk.heal()
+    asyncio.run(start())
 
 
 @pytest.mark.parametrize(

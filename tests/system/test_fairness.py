@@ -31,8 +31,8 @@ NOW = time.time_ns() // 1_000_000  # older records would be deleted
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker(topics={"t": PARTITIONS, "other": 1}) as it:
-        yield it
+    with Broker(topics={"t": PARTITIONS, "other": 1}) as item:
+        yield item
 
 
 class Held:
@@ -57,9 +57,9 @@ class Held:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    it = Held(monkeypatch)
-    yield it
-    it.let(10_000)
+    item = Held(monkeypatch)
+    yield item
+    item.let(10_000)
 
 
 def ask_by_time(connection: Any, partitions: range, timestamp: int, topic: str = "t") -> None:
@@ -119,7 +119,7 @@ def test_who_hangs_up_leaves_no_work_behind(filled, wire, held, eventually):
     eventually(lambda: waiting.waiting == 8)
     for stranger in strangers:
         stranger.close()
-    eventually(lambda: not [it for it in filled._app.connections if not it.idle])
+    eventually(lambda: not [item for item in filled._app.connections if not item.idle])
     held.let(2)
     friend = wire(filled.bootstrap)
     ask_by_time(friend, range(1), NOW + 1500)
@@ -264,7 +264,7 @@ def test_a_volume_that_does_not_say_its_size_is_listed_as_failed(wire, monkeypat
 
         monkeypatch.setattr(os, "statvfs", fails)
         answer = wire(broker.bootstrap).ask("describe_log_dirs", 4, topics=None)
-        found = {it.log_dir: it for it in answer.results}
+        found = {item.log_dir: item for item in answer.results}
         assert (found[sick].error_code, found[sick].topics) == (KAFKA_STORAGE_ERROR, ())
         assert found[well].error_code == 0
         assert found[well].total_bytes > 0

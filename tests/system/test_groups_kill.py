@@ -77,7 +77,7 @@ class Committer:
 
     def _answer(self, connection: Any) -> set[int]:
         (answer,) = connection.receive().topics
-        return {it.error_code for it in answer.partitions}
+        return {each.error_code for each in answer.partitions}
 
     def check(self) -> None:
         if self.failure is not None:
@@ -99,8 +99,8 @@ def committers(wire) -> Iterator[Callable[..., list[Committer]]]:
         return started
 
     yield start
-    for it in started:
-        it.stop()
+    for each in started:
+        each.stop()
 
 
 def committed(connection: Any, groups: list[str], eventually: Any) -> dict[str, set[int]]:
@@ -109,22 +109,22 @@ def committed(connection: Any, groups: list[str], eventually: Any) -> dict[str, 
 
     def fetched() -> Any:
         answer = connection.ask("offset_fetch", 9, groups=asked).groups
-        return answer if all(it.error_code == NONE for it in answer) else None
+        return answer if all(each.error_code == NONE for each in answer) else None
 
     return {
-        it.group_id: {
-            partition.committed_offset for topic in it.topics for partition in topic.partitions
+        each.group_id: {
+            partition.committed_offset for topic in each.topics for partition in topic.partitions
         }
-        for it in eventually(fetched)
+        for each in eventually(fetched)
     }
 
 
 @pytest.fixture
 def broker(start_broker, wire, raw) -> BrokerProcess:
-    it = start_broker(settings=SETTINGS)
-    raw.create_topic(wire(it.bootstrap), TOPIC, PARTITIONS)
-    wire(it.bootstrap).ask("find_coordinator", 6, key_type=0, coordinator_keys=["any"])
-    return it
+    each = start_broker(settings=SETTINGS)
+    raw.create_topic(wire(each.bootstrap), TOPIC, PARTITIONS)
+    wire(each.bootstrap).ask("find_coordinator", 6, key_type=0, coordinator_keys=["any"])
+    return each
 
 
 @pytest.mark.timeout(180)
@@ -132,24 +132,24 @@ def test_a_committed_offset_survives_any_moment(broker, committers, wire, eventu
     rng = random.Random(5)
     running = committers(broker, 6)
     for _ in range(12):
-        goals = [it.acknowledged + 5 for it in running]
+        goals = [each.acknowledged + 5 for each in running]
         eventually(
             lambda goals=goals: all(
-                it.check() or it.acknowledged >= goal
-                for it, goal in zip(running, goals, strict=True)
+                each.check() or each.acknowledged >= goal
+                for each, goal in zip(running, goals, strict=True)
             ),
             timeout=30,
         )
         time.sleep(rng.uniform(0, 0.05))
         broker.kill()
-        known = {it.group: it.acknowledged for it in running}
+        known = {each.group: each.acknowledged for each in running}
         broker.start()
         found = committed(wire(broker.bootstrap), list(known), eventually)
-        for it in running:
-            it.check()
+        for each in running:
+            each.check()
             # one commit is one batch: its partitions are there together
-            (offset,) = found[it.group]
-            assert known[it.group] <= offset <= it.sent
+            (offset,) = found[each.group]
+            assert known[each.group] <= offset <= each.sent
     assert "Traceback" not in broker.log()
 
 

@@ -391,8 +391,8 @@ def test_requests_of_many_tiny_entries_hold_up_nobody_and_are_answered(
             connections["unknown partitions"], ApiKey.DELETE_RECORDS, 2, DeleteRecordsResponse
         )
         (topic,) = response.topics
-        assert [it.partition_index for it in topic.partitions] == list(range(1, MANY + 1))
-        assert {it.error_code for it in topic.partitions} == {3}
+        assert [each.partition_index for each in topic.partitions] == list(range(1, MANY + 1))
+        assert {each.error_code for each in topic.partitions} == {3}
         fetched = answered(connections["a fetch of everything"], ApiKey.FETCH, 12, FetchResponse)
         assert len(fetched.responses[0].partitions) == MANY
         friend.served(rounds=1)

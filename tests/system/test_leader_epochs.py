@@ -35,7 +35,10 @@ def fill(connection, raw, batch, topic="t", values=range(20), partition=0):
 def epochs(connection, topic="t"):
     """The leader epochs of a topic's partitions, as the metadata says."""
     (answer,) = connection.ask("metadata", 9, topics=[{"name": topic}]).topics
-    return [it.leader_epoch for it in sorted(answer.partitions, key=lambda it: it.partition_index)]
+    return [
+        each.leader_epoch
+        for each in sorted(answer.partitions, key=lambda each: each.partition_index)
+    ]
 
 
 def end_of_epoch(connection, epoch, current):
@@ -180,7 +183,7 @@ def test_a_consumer_that_was_ahead_notices(killed, wire, raw, batch):
     try:
         consumer.assign([TopicPartition("t", 0, 0)])
         read = [consumer.poll(20) for _ in range(20)]
-        assert [message.value() for message in read] == [b"%d" % it for it in range(20)]
+        assert [message.value() for message in read] == [b"%d" % each for each in range(20)]
         killed.kill()
         cut(killed.data_dir / "t-0" / SEGMENT)
         killed.start()
@@ -222,7 +225,7 @@ def test_a_repair_that_truncates_begins_a_new_epoch(killed, wire, clean):
 
 def test_a_partition_that_a_power_cut_took_whole_begins_a_new_epoch():
     with Broker(topics=["t"]) as broker:
-        broker.produce("t", *(b"%d" % it for it in range(5)), partition=0)
+        broker.produce("t", *(b"%d" % each for each in range(5)), partition=0)
         broker.crash(power_loss=True)
         broker.start()
         assert broker.consume("t") == []

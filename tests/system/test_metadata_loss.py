@@ -26,14 +26,14 @@ class Pair:
 
     def refused(self) -> str:
         """Why the broker does not start; nothing in `b` may be touched by that."""
-        before = sorted(it.name for it in self.b.iterdir())
+        before = sorted(each.name for each in self.b.iterdir())
         position = self.broker.log_size()
         self.broker.launch()
         assert self.broker.wait(timeout=60) == 1
-        assert sorted(it.name for it in self.b.iterdir()) == before
+        assert sorted(each.name for each in self.b.iterdir()) == before
         said = self.broker.log_since(position)
         assert "Traceback" not in said
-        (line,) = (it for it in said.splitlines() if it.startswith("Error: "))
+        (line,) = (each for each in said.splitlines() if each.startswith("Error: "))
         return line
 
     def run(self, *line: str) -> subprocess.CompletedProcess[str]:
@@ -91,7 +91,7 @@ def group(broker) -> Consumer:
 def everything(broker, count: int) -> list[int]:
     consumer = group(broker)
     try:
-        consumer.assign([TopicPartition("orders", it, 0) for it in range(4)])
+        consumer.assign([TopicPartition("orders", each, 0) for each in range(4)])
         read = [consumer.poll(60) for _ in range(count)]
         assert all(message is not None and not message.error() for message in read)
         assert consumer.poll(0.5) is None
@@ -110,7 +110,7 @@ def committed(broker) -> int:
 
 
 def topic_ids(connection) -> dict[str, object]:
-    return {it.name: it.topic_id for it in connection.ask("metadata", 12, topics=None).topics}
+    return {each.name: each.topic_id for each in connection.ask("metadata", 12, topics=None).topics}
 
 
 def producer_id(connection) -> int:
@@ -172,12 +172,12 @@ def test_one_folder_whose_metadata_was_removed(used):
 def test_metadata_that_became_empty_is_missed_too(used):
     (journal,) = (used.a / "metadata").glob("journal-*")
     journal.write_bytes(b"")
-    partitions = sorted(it.name for it in used.a.glob("orders-*"))
+    partitions = sorted(each.name for each in used.a.glob("orders-*"))
     said = used.refused()
     assert f"{used.a}/metadata is empty, and was not" in said
     assert "ottla metadata rescue" in said
     assert "--replace" in said
-    assert sorted(it.name for it in used.a.glob("orders-*")) == partitions != []
+    assert sorted(each.name for each in used.a.glob("orders-*")) == partitions != []
     refused = used.run("export", str(used.a.parent / "backup.json"))
     assert refused.returncode == 1
     assert "is empty" in refused.stderr
@@ -226,7 +226,7 @@ def test_a_folder_that_is_empty_where_partitions_were(used, tmp_path):
     used.broker.launch()
     assert used.broker.wait(timeout=60) == 1
     assert f"{used.b} was in use by this broker and is empty" in used.broker.log_since(0)
-    assert not [it for it in used.b.iterdir() if it.is_dir()]
+    assert not [each for each in used.b.iterdir() if each.is_dir()]
     shutil.rmtree(used.b)
     (tmp_path / "unmounted").rename(used.b)
     used.broker.start()
@@ -252,7 +252,7 @@ def test_what_was_lost_is_rebuilt_from_the_partitions(used, wire):
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["done"]
-    assert {it["name"]: it["partitions"] for it in document["topics"]} == {
+    assert {each["name"]: each["partitions"] for each in document["topics"]} == {
         OFFSETS: 3,
         "orders": 4,
     }
@@ -271,19 +271,19 @@ def test_what_was_lost_is_rebuilt_from_the_partitions(used, wire):
         4,
         resources=[{"resource_type": 2, "resource_name": OFFSETS, "configuration_keys": None}],
     ).results[0]
-    policy = next(it.value for it in settings.configs if it.name == "cleanup.policy")
+    policy = next(each.value for each in settings.configs if each.name == "cleanup.policy")
     assert policy == "compact"
 
 
 def test_a_lost_disk_costs_only_what_was_on_it(used, wire):
-    left = {int(it.name.rpartition("-")[2]) for it in used.b.glob("orders-*")}
+    left = {int(each.name.rpartition("-")[2]) for each in used.b.glob("orders-*")}
     shutil.rmtree(used.a)
     used.a.mkdir()
     done = used.run("rescue", "--yes", "--partitions", "orders=4")
     assert done.returncode == 0, done.stderr
     assert "no folder for partition(s)" in done.stdout
     used.broker.start()
-    wanted = [it for it in range(40) if it % 4 in left]
+    wanted = [each for each in range(40) if each % 4 in left]
     assert everything(used.broker, len(wanted)) == wanted
 
 
@@ -320,7 +320,7 @@ def test_a_backup_brings_everything_back(used, wire, raw, tmp_path):
         4,
         resources=[{"resource_type": 2, "resource_name": "orders", "configuration_keys": None}],
     ).results[0]
-    kept = next(it.value for it in settings.configs if it.name == "retention.ms")
+    kept = next(each.value for each in settings.configs if each.name == "retention.ms")
     assert kept == "86400000"
     assert send(used.broker, range(60, 80)) == 0
     assert everything(used.broker, 80) == list(range(80))
@@ -332,9 +332,9 @@ def test_an_import_keeps_what_it_replaces(used, tmp_path):
     refused = used.run("import", file, "--yes")
     assert refused.returncode == 1
     assert "--replace" in refused.stderr
-    before = {it.name: it.read_bytes() for it in (used.a / "metadata").iterdir()}
+    before = {each.name: each.read_bytes() for each in (used.a / "metadata").iterdir()}
     assert used.run("import", file, "--yes", "--replace").returncode == 0
     (old,) = used.a.glob("metadata.*-old")
-    assert {it.name: it.read_bytes() for it in old.iterdir()} == before
+    assert {each.name: each.read_bytes() for each in old.iterdir()} == before
     used.broker.start()
     assert everything(used.broker, 40) == list(range(40))

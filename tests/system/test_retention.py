@@ -122,7 +122,7 @@ def test_a_quiet_segment_rolls_with_the_time(broker: Broker) -> None:
     assert len(explained(broker).segments) == 1
     broker.faults.jump_clock(8 * DAY / 1000)
     broker.apply_retention()
-    assert [it.base_offset for it in explained(broker).segments] == [0, 3]
+    assert [each.base_offset for each in explained(broker).segments] == [0, 3]
     broker.apply_retention()
     assert len(explained(broker).segments) == 2
     produce(broker, 1)

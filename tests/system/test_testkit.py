@@ -372,7 +372,7 @@ def test_one_full_folder_takes_only_its_own_partitions() -> None:
         broker.produce("a", "1")
         broker.produce("b", "1")
         homes = {
-            topic: next(it for it in broker.data_dirs if (Path(it) / f"{topic}-0").is_dir())
+            topic: next(each for each in broker.data_dirs if (Path(each) / f"{topic}-0").is_dir())
             for topic in ("a", "b")
         }
         assert homes["a"] != homes["b"]
@@ -492,7 +492,7 @@ def test_a_condition_may_not_call_the_broker_it_runs_in(broker: Broker) -> None:
 def test_records_are_placed_and_described(broker: Broker) -> None:
     broker.create_topic("three", 3)
     made = broker.produce("three", "a", None, "c", "d", headers={"h": "x"}, timestamp_ms=1234)
-    assert [(it.partition, it.offset) for it in made] == [(0, 0), (1, 0), (2, 0), (0, 1)]
+    assert [(each.partition, each.offset) for each in made] == [(0, 0), (1, 0), (2, 0), (0, 1)]
     (keyed,) = broker.produce("three", "k", key="customer")
     assert broker.consume("three", partition=keyed.partition)[-1].key == b"customer"
     first, second, *_ = broker.consume("three", partition=0)
@@ -586,7 +586,7 @@ def test_a_killed_test_run_is_cleaned_up_after_by_the_next_one(tmp_path: Path) -
         script = "\n".join(["import os", "from ottla.testing import Broker", *lines])
         environment = {**os.environ, "TMPDIR": str(tmp_path)}
         subprocess.run([sys.executable, "-c", script], timeout=30, check=False, env=environment)
-        return [it.name for it in tmp_path.iterdir()]
+        return [each.name for each in tmp_path.iterdir()]
 
     (left,) = run("broker = Broker()", "os.kill(os.getpid(), 9)")
     assert run("Broker().close()") == [left], "it might just have been made by another process"
@@ -609,7 +609,7 @@ def test_the_examples_of_the_page_work(tmp_path: Path) -> None:
         (tmp_path / f"test_example_{number:02}.py").write_text(block)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     module = "ottla.testing.plugin"
-    installed = any(it.value == module for it in entry_points(group="pytest11"))
+    installed = any(each.value == module for each in entry_points(group="pytest11"))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--strict-markers"]
     command += [] if installed else ["-p", module]
     done = subprocess.run(

@@ -48,7 +48,7 @@ def test_what_is_appended_to_one_of_many_partitions_is_read_at_once(
         other.ask("api_versions", 3)
     broker.produce("wide", "here", partition=MANY - 1)
     (topic,) = reader.receive().responses
-    given = [it.partition_index for it in topic.partitions if it.records]
+    given = [each.partition_index for each in topic.partitions if each.records]
     assert given == [MANY - 1]
 
 
@@ -62,4 +62,4 @@ def test_a_reader_behind_the_last_segment_is_not_kept_waiting(
     reader = wire(broker.bootstrap)
     wanted = fields(topics=everything(), session_epoch=-1, min_bytes=1 << 19)
     (topic,) = reader.ask("fetch", 12, **wanted).responses
-    assert [it.partition_index for it in topic.partitions if it.records] == [7]
+    assert [each.partition_index for each in topic.partitions if each.records] == [7]

@@ -394,7 +394,10 @@ async def test_a_wiped_server_is_never_taken_for_the_old_one(own: ZooKeeperProce
 
 
 async def commits_are_seen_on_every_server(addresses: list[str]) -> None:
-    """A follower may be behind its leader; a read must not be."""
+    """A follower may be behind its leader; a read must not be.
+
+    The leader answers a sync of its own clients at once, a moment before it applies a commit.
+    """
     stores = [await open_store(address, "everywhere") for address in addresses]
     for number in range(60):
         writer = stores[number % len(stores)]
@@ -413,7 +416,12 @@ async def test_an_ensemble_goes_on_when_its_leader_is_killed(tmp_path: Path):
             server.launch()
         modes = [await asyncio.to_thread(server.wait_serving) for server in servers]
         assert sorted(modes) == ["follower", "follower", "leader"]
-        await commits_are_seen_on_every_server([server.address for server in servers])
+        followers = [
+            server.address
+            for server, mode in zip(servers, modes, strict=True)
+            if mode == "follower"
+        ]
+        await commits_are_seen_on_every_server(followers)
         everywhere = ",".join(server.address for server in servers)
         one, other = [await open_store(everywhere, "counter") for _ in range(2)]
         await one.commit(Create("counter", b"0"))
@@ -471,6 +479,10 @@ async def test_tls_is_spoken_and_the_server_is_checked(tmp_path: Path):
         store = await ZooKeeperStore.open(address, read_access(file), connect_timeout=60.0)
         await store.commit(Create("a", b"1"))
         assert (await store.read("a")).entries["a"].value == b"1"
+        await store.commit(*(Create(f"many/{number}", b"x" * 50) for number in range(500)))
+        second = await ZooKeeperStore.open(address, read_access(file))
+        assert len((await second.read("many")).entries) == 500
+        await second.close()
         await store.close()
         stranger = Access(tls=Tls())  # whose authorities are the system's
         with pytest.raises(Unavailable, match="no ZooKeeper answers"):

@@ -7,9 +7,10 @@ another node) is found before anything is served, and becomes `StartFailed` with
 A start goes through named steps, each of which is given what earlier ones have made. What a step
 has begun is ended in the opposite order, both when the broker stops and when a later step fails.
 
-The metadata store is the broker's own, in its data folders, unless one is handed in: a handle of a
-store that several brokers of this process share (`cluster.handle`), or a client of one that is
-elsewhere. Either way the broker closes it when it stops.
+The metadata store is in ZooKeeper where the settings name one, else the broker's own, in its data
+folders, unless one is handed in: a handle of a store that several brokers of this process share
+(`cluster.handle`), or a client of one that is elsewhere. Either way the broker closes it when it
+stops.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.loaded_logs import log_progress, needing_new_epochs, set_aside_strays
 from ottla.broker.metering import measure
+from ottla.broker.offline_partitions import OfflinePartitions
 from ottla.broker.own_store import OwnStore
 from ottla.broker.running_config import (
     RunningConfig,
@@ -93,6 +95,7 @@ class Broker:
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        boot: str | None = None,
         handlers: Iterable[Callable[..., Any]] = HANDLERS,
     ) -> None:
         # handed in
@@ -102,6 +105,7 @@ class Broker:
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
+        self._boot = boot_id() if boot is None else boot
         self._descriptors = divide_descriptors(file_limit(), MAX_OPEN_FILES)
         # known after start
         self.node_id = config.node_id
@@ -116,6 +120,7 @@ class Broker:
         self._store: MetadataStore
         self._lifecycle: Lifecycle
         self._detector: FailureDetector
+        self._offline: OfflinePartitions
         # while it runs
         self._running = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
@@ -163,6 +168,7 @@ class Broker:
         self._listeners.close()
         await self._lifecycle.abandon()
         await self._detector.stop()
+        await self._offline.stop()
         services = self.services
         await services.replication.stop()
         services.controller_link.close()
@@ -200,6 +206,7 @@ class Broker:
         await self._load_logs(stack, logs, registry, config)
         # Who answers.
         services = self._services = self._build_services(workers, logs, registry, config)
+        logs.require_folder()  # from now on, losing the last one is told to `_folder_offline`
         self._follow_image(stack, services)
         dispatcher = Dispatcher(services.table, services)
         stack.push_async_callback(dispatcher.close)
@@ -248,6 +255,11 @@ class Broker:
         """The cluster's metadata, read; the folders are those of this node and cluster."""
         own = None
         store = self._given_store
+        if store is None and self._static.zookeeper_connect is not None:
+            from ottla.broker.zookeeper_store import open_zookeeper
+
+            store = await open_zookeeper(self._static, self._fs, logs, _cluster_id_of(logs))
+            stack.push_async_callback(store.close)
         if store is None:
             own = OwnStore(self._fs, logs)
             store = await own.open()
@@ -310,6 +322,7 @@ class Broker:
             rng=self._rng,
             rules_of=config.rules_of,
             ask_log_ends=LogEnds(peers).ask,
+            session_seconds=self._static.zookeeper_session_timeout_ms / 1000,
             upkeep=config.upkeep,
         )
         link = ControllerLink(controller, registry, peers)
@@ -361,6 +374,15 @@ class Broker:
         services.groups.apply(everything)
         services.replication.start(services.replicas)
         stack.push_async_callback(services.replication.stop)
+        self._offline = offline = OfflinePartitions(
+            services.registry,
+            self.node_id,
+            offline=lambda: services.logs.offline_partitions,
+            rules_of=self._config.rules_of,
+            broker_epoch=lambda: services.replication.broker_epoch,
+            tasks=self._tasks,
+        )
+        stack.push_async_callback(offline.stop)
         stack.callback(services.controller_link.close)
         stack.push_async_callback(services.groups.close)
         services.registry.subscribe(self._on_image)
@@ -383,7 +405,7 @@ class Broker:
             self._clock,
             node_id=self.node_id,
             about=self._about(services.logs),
-            on_registered=services.replication.registered,
+            on_registered=self._on_registered,
         )
         stack.push_async_callback(lifecycle.stop)
         await lifecycle.start()
@@ -405,7 +427,7 @@ class Broker:
             rack=self._static.broker_rack,
             host=socket.gethostname(),
             directories=logs.directory_ids,
-            boot_id=boot_id(),
+            boot_id=self._boot,
             incarnation=self._new_member_id(),
             clean=logs.were_clean,
         )
@@ -450,6 +472,10 @@ class Broker:
 
     # ------------------------------------------------------------------ what changes
 
+    def _on_registered(self, epoch: int) -> None:
+        self.services.replication.registered(epoch)
+        self.services.groups.host.look()
+
     def _on_image(self, change: ImageChange) -> None:
         services = self.services
         if change.new.broker_configs != change.old.broker_configs:
@@ -462,6 +488,7 @@ class Broker:
             services.replicas.apply(change)
         services.logs.cleaner.look_soon()
         services.groups.apply(change)
+        self._offline.look()
 
     def _folder_offline(self, folder: str, lost: tuple[TopicPartition, ...]) -> None:
         services = self._services
@@ -469,6 +496,7 @@ class Broker:
             return  # not yet served: the step that needs the folder says what is wrong with it
         services.replicas.take_offline(lost)
         services.groups.lose(lost)
+        self._offline.look()
         if not services.logs.folders:
             self._fail(
                 "no data folder is left: " + "; ".join(services.logs.offline_folders.values())

@@ -68,6 +68,7 @@ class FailureDetector:
     async def stop(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
+            self._unsubscribe = None  # it may be called twice: stopped, then abandoned
         tasks = [task for _, task in self._watched.values()]
         self._watched.clear()
         for task in tasks:

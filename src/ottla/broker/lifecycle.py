@@ -9,7 +9,10 @@ Registration  An ephemeral key. When its session is lost (it expired, or somebod
               leads again what the controller then gives it.
 Outages       A store that is out of reach (`Unavailable`) is waited for, with pauses that grow. The
               broker meanwhile serves whatever needs no change of the metadata, and logs one line a
-              minute. During the start it is not waited for: the start fails and says why.
+              minute. It also leads on, though its session may be lost: nobody can lead in its place
+              before the store is back, and if others reach it earlier, the followers that they take
+              along are missing for every acks=all. During the start the store is not waited for:
+              the start fails and says why.
 Failures      A store that does not come back (`StoreFailed`), and every error that is a bug, ends
               its task, and so the broker (`runtime.tasks`): an image that stands still is worse.
 
@@ -158,7 +161,8 @@ class Lifecycle:
         while True:
             assert self._registration is not None
             await self._registration.session.lost
-            self._on_registered(NO_REGISTRATION)
+            if await self._store_answers():
+                self._on_registered(NO_REGISTRATION)
             # What is in the page cache now is what was there before: this process has lived on.
             self._about = replace(self._about, clean=True)
             # Another broker may have taken the id meanwhile, or the old key may not be gone yet.
@@ -168,6 +172,14 @@ class Lifecycle:
                 self._node_id,
                 self._registration.broker.epoch,
             )
+
+    async def _store_answers(self) -> bool:
+        """Whether the store is there, so that others may have taken over from this broker."""
+        try:
+            await self._registry.load()
+        except Unavailable:
+            return False
+        return True
 
     async def _until_closed(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do `work`, which only ends when somebody has closed the store, through all outages."""

@@ -26,11 +26,11 @@ def set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
         known = topic is not None and partition.partition < len(topic.partitions)
         if known and topic is not None and log.topic_id in (topic.id, ZERO_TOPIC_ID):
             continue
-        logger.warning(
-            "%s belongs to no topic of this cluster; its data was kept in %s",
-            partition,
-            logs.set_aside(partition),
-        )
+        kept = logs.set_aside(partition)
+        if kept is not None:
+            logger.warning(
+                "%s belongs to no topic of this cluster; its data was kept in %s", partition, kept
+            )
 
 
 def needing_new_epochs(

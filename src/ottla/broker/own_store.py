@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from ottla.broker.metadata_home import MetadataMissing, check_filled, find_home, remember
 from ottla.broker.start_failed import StartFailed
+from ottla.cluster import layout
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.store import MetadataStore
 from ottla.runtime.files import FileSystem
@@ -38,8 +39,16 @@ class OwnStore:
             raise StartFailed(f"the metadata in {path} cannot be opened: {error}") from None
 
     async def check(self, store: MetadataStore) -> None:
-        """An empty store beside partitions has lost what it held."""
-        if not (await store.read("")).entries:
+        """An empty store beside partitions has lost what it held; one that was handed over is an
+        old copy."""
+        entries = (await store.read("")).entries
+        if layout.HANDED_OVER in entries:
+            where = layout.decode_hand_over(layout.HANDED_OVER, entries[layout.HANDED_OVER].value)
+            raise StartFailed(
+                f"the metadata in {self._home.path} was handed over to ZooKeeper at {where}: start "
+                f"the broker with zookeeper.connect={where}"
+            )
+        if not entries:
             with _looking():
                 check_filled(self._fs, self._home, self._logs.folders)
 

@@ -22,8 +22,22 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "server start": (
         "ottla server start",
         "ottla server start --config server.properties",
-        "ottla server start --listen 127.0.0.1:9093 -d data",
-        "ottla server start -s num.partitions=3 -s log.retention.hours=24",
+        "ottla server start --listen 127.0.0.1:9093 -d data -s num.partitions=3",
+        "ottla server start --processes auto -d many",
+    ),
+    "cluster": (
+        "ottla cluster up",
+        "ottla cluster status",
+    ),
+    "cluster up": (
+        "ottla cluster up",
+        "ottla cluster up --brokers 5 --base-port 19092 -d five",
+        "ottla cluster up -s num.partitions=3",
+    ),
+    "cluster status": (
+        "ottla cluster status",
+        "ottla cluster status --watch -i 1",
+        "ottla cluster status -J -b 127.0.0.1:9092",
     ),
     "zookeeper": (
         "ottla zookeeper start",

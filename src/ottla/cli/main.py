@@ -32,6 +32,9 @@ class Entry(NamedTuple):
 
 COMMANDS: Mapping[str, Entry] = {
     "server": Entry("ottla.cli.serve:server", "Run a broker."),
+    "cluster": Entry(
+        "ottla.cli.cluster:cluster", "Run several brokers on this machine; show how a cluster is."
+    ),
     "topic": Entry("ottla.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "produce": Entry("ottla.cli.produce:produce", "Send lines of standard input to a topic."),
     "consume": Entry("ottla.cli.consume:consume", "Print the records of topics."),
@@ -72,6 +75,8 @@ _ELSEWHERE = {
     "broker": "server start",
     **{verb: f"topic {verb}" for verb in ("create", "list", "describe", "alter", "delete")},
     "reset": "group reset",
+    "up": "cluster up",
+    "status": "cluster status",
     "version": "--version",
 }
 

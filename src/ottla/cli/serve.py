@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,15 +19,20 @@ import click
 
 from ottla import __version__
 from ottla.cli.command import Noun
+from ottla.cli.processes import Told, process_count
 
 if TYPE_CHECKING:
     from ottla.broker.app import Broker
+    from ottla.cli.processes import Plan
+    from ottla.cluster.store import MetadataStore
     from ottla.config.load import Given, Loaded
 
 logger = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 _LAST_PORT = 65_535
+_COLOURS = (36, 33, 35, 32, 34, 31)  # cyan, yellow, magenta, green, blue, red
+_ONLY_IN_A_FILE = ("zookeeper.digest.password", "zookeeper.ssl.keystore.password")
 
 
 @click.group(cls=Noun)
@@ -64,6 +70,13 @@ def server() -> None:
 )
 @click.option("--strict", is_flag=True, help="Refuse unknown settings instead of warning.")
 @click.option(
+    "--processes",
+    metavar="N|auto",
+    callback=process_count,
+    help="Run so many brokers, each a process with an id, ports and folders of its own, counted on "
+    "from the first one's; auto is one for each core.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["human", "json"]),
     default="human",
@@ -77,19 +90,27 @@ def server() -> None:
     show_default=True,
     help="The least important lines to show.",
 )
-def start(
+@click.option("--member-of", metavar="FOLDER", hidden=True)
+@click.option("--ready-fd", type=int, hidden=True)
+def start(  # noqa: PLR0913, PLR0917 - one parameter for each option of the command
     config_file: Path | None,
     listen: tuple[str, ...],
     advertise: tuple[str, ...],
     data_dir: str | None,
     settings: tuple[str, ...],
     strict: bool,
+    processes: int | None,
     log_format: str,
     log_level: str,
+    member_of: str | None,
+    ready_fd: int | None,
 ) -> None:
     """Run a broker in the foreground until Ctrl-C or SIGTERM.
 
     The first signal stops it cleanly, a second one at once.
+
+    With --processes the brokers form a cluster on this machine, which has its metadata in the data
+    folder. One that crashes is started again. A data folder that was begun so stays so.
     """
     started = time.perf_counter()
     from ottla.config.load import InvalidConfig, load
@@ -103,7 +124,16 @@ def start(
         loaded = load(config_file, overrides, strict=strict)
     except InvalidConfig as error:
         raise click.ClickException("\n  ".join(error.problems)) from None
-    code = loop.run(serve(loaded, started, quiet=log_format == "json"))
+    quiet = log_format == "json"
+    if processes is not None:
+        told = Told(config_file, overrides, strict, log_format, log_level)
+        code = run_processes(loaded, told, processes, started)
+    elif member_of is not None:
+        logs.setup("json" if quiet else "human", log_level, label=log_label(loaded, quiet))
+        code = loop.run(serve_member(loaded, started, member_of, ready_fd))
+    else:
+        refuse_cluster_folders(loaded)
+        code = loop.run(serve(loaded, started, quiet=quiet))
     if code:
         sys.exit(code)
 
@@ -151,6 +181,11 @@ def flag_settings(
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:
             raise click.UsageError(f"--set {text!r}: expected KEY=VALUE")
+        if name in _ONLY_IN_A_FILE:
+            raise click.UsageError(
+                f"--set {name}: everybody on this machine can read a command line; put it into a "
+                "file, and name that with --config"
+            )
         yield Given(name, value, f"--set {name}")
 
 
@@ -173,7 +208,70 @@ def _endpoint(flag: str, text: str, name: str) -> str:
     return f"{given if scheme else name}://{host}:{port}"
 
 
-async def serve(loaded: Loaded, started: float, quiet: bool) -> int:
+def log_label(loaded: Loaded, quiet: bool) -> str:
+    """What tells this broker's lines from those of its neighbours."""
+    from ottla.cli.terminal import coloured
+
+    node = loaded.config.node_id
+    if quiet or not sys.stderr.isatty() or not coloured():
+        return f"broker {node}"
+    return f"\x1b[{_COLOURS[node % len(_COLOURS)]}mbroker {node}\x1b[m"
+
+
+def run_processes(loaded: Loaded, told: Told, count: int, started: float) -> int:
+    """Several brokers under a supervisor; returns the exit code."""
+    from ottla.cli.processes import make_plan, run
+
+    if loaded.config.zookeeper_connect is not None:
+        raise click.UsageError(
+            "--processes keeps the metadata of its brokers itself: leave out zookeeper.connect, or "
+            "start each broker that is to share that ZooKeeper by itself, without --processes"
+        )
+    plan = make_plan(loaded, told, count)
+    say_what_was_read(loaded)
+    say_how_records_are_walked()
+    quiet = told.log_format == "json"
+    return run(plan, lambda seconds: cluster_banner(plan, seconds), quiet=quiet, started=started)
+
+
+def refuse_cluster_folders(loaded: Loaded) -> None:
+    """A folder with the brokers of a cluster is no data folder of one broker."""
+    from ottla.broker.cluster_folder import belongs_to_cluster
+    from ottla.runtime.files import OsFileSystem
+
+    folder = belongs_to_cluster(OsFileSystem(), loaded.config.log_dirs)
+    if folder is not None:
+        raise click.ClickException(
+            f"{folder} has the data of several brokers: start them with --processes, or with "
+            "`ottla cluster up`, or name another folder with --data-dir"
+        )
+
+
+async def serve_member(loaded: Loaded, started: float, folder: str, ready_fd: int | None) -> int:
+    """The same as `serve`, as a broker of a cluster whose supervisor lends the metadata."""
+    from ottla.broker.cluster_folder import ClusterFolder
+    from ottla.cluster.lent import LentStore
+    from ottla.cluster.store import StoreError
+    from ottla.runtime.pid_file import hold
+
+    cluster = ClusterFolder((folder,))
+    try:
+        hold(cluster.process(loaded.config.node_id))
+        store = await LentStore.connect(cluster.socket)
+    except (OSError, StoreError) as error:
+        logger.error("%s", error)
+        return EXIT_FAILED
+    return await serve(loaded, started, quiet=True, store=store, ready_fd=ready_fd)
+
+
+async def serve(
+    loaded: Loaded,
+    started: float,
+    quiet: bool,
+    *,
+    store: MetadataStore | None = None,
+    ready_fd: int | None = None,
+) -> int:
     """Start, wait for a signal, stop; returns the exit code."""
     from ottla.broker.app import Broker, StartFailed
     from ottla.runtime import process
@@ -189,13 +287,14 @@ async def serve(loaded: Loaded, started: float, quiet: bool) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    say_what_was_read(loaded)
-    say_how_records_are_walked()
-    broker = Broker(loaded.config)
+    if store is None:  # otherwise the supervisor has said it, once for all
+        say_what_was_read(loaded)
+        say_how_records_are_walked()
+    broker = Broker(loaded.config, store=store)
     try:
         await broker.start()
     except StartFailed as error:
-        click.echo(f"Error: {error}", err=True)
+        say_error(str(error), supervised=store is not None)
         return EXIT_FAILED
     process.settle_collector()
     seconds = time.perf_counter() - started
@@ -203,16 +302,33 @@ async def serve(loaded: Loaded, started: float, quiet: bool) -> int:
         logger.info("started in %.2f s, listening on %s", seconds, ", ".join(listening(broker)))
     else:
         click.echo(banner(broker, seconds))
+    if ready_fd is not None:
+        tell_ready(ready_fd)
     failed = asyncio.ensure_future(broker.wait_failed())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((failed, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if failed.done():
-        click.echo(f"Error: {failed.result()}", err=True)
+        say_error(failed.result(), supervised=store is not None)
     else:
         failed.cancel()
     await broker.stop()
     return EXIT_FAILED if failed.done() and not failed.cancelled() else 0
+
+
+def say_error(text: str, *, supervised: bool) -> None:
+    """What a broker ends with; among the lines of others it says whose it is."""
+    if supervised:
+        logger.error("%s", text)
+    else:
+        click.echo(f"Error: {text}", err=True)
+
+
+def tell_ready(descriptor: int) -> None:
+    """Tell the supervisor, which may be gone by now, that clients are served."""
+    with suppress(OSError):
+        os.write(descriptor, b"!")
+    os.close(descriptor)
 
 
 def say_what_was_read(loaded: Loaded) -> None:
@@ -256,6 +372,33 @@ Try it from another terminal:
   echo 'hello, world' | {program} produce hello{where}
   {program} consume hello --from-beginning{where}
 Ctrl-C stops it.
+"""
+
+
+def cluster_banner(plan: Plan, seconds: float) -> str:
+    """What listens where, and what to type next."""
+    from ottla.client.settings import DEFAULT_PORT
+
+    program = command_name()
+    first = plan.addresses[0][1]
+    near = (f"127.0.0.1:{DEFAULT_PORT}", f"localhost:{DEFAULT_PORT}")
+    free = first.endswith(":0")  # then only the log tells
+    where = "" if first in near or free else f" --bootstrap {shlex.quote(first)}"
+    brokers = "\n              ".join(
+        f"{broker}: {'a free port' if free else address}" for broker, address in plan.addresses
+    )
+    replicas = min(3, len(plan.addresses))
+    noun = "broker" if len(plan.addresses) == 1 else "brokers"
+    return f"""\
+Ottla {__version__}: {len(plan.addresses)} {noun}, started in {seconds:.2f} s
+  brokers     {brokers}
+  data        {", ".join(plan.folder.roots)}
+Try it from another terminal:
+  {program} cluster status{where}
+  {program} topic create hello -p 3 -r {replicas}{where}
+  echo 'hello, world' | {program} produce hello{where}
+  {program} consume hello --from-beginning{where}
+Ctrl-C stops them all.
 """
 
 

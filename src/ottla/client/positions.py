@@ -7,14 +7,16 @@ and the partitions of one topic would start one by one, each after a fetch that 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Literal
 
 import confluent_kafka as rd
 
-from ottla.client.errors import translate, translated
+from ottla.client.errors import ClientError, translate, translated
 from ottla.client.settings import timestamp_ms
+from ottla.errors import ErrorCode
 from ottla.model.ids import TopicPartition
 
 Position = int | datetime | Literal["earliest", "latest"]
@@ -22,6 +24,7 @@ Position = int | datetime | Literal["earliest", "latest"]
 
 _LATEST = -1  # ListOffsets' own numbers, in place of a timestamp
 _EARLIEST = -2
+_NOT_YET = 0.05  # seconds before a new leader is asked again
 
 
 def check_partition(given: TopicPartition | tuple[str, int]) -> TopicPartition:
@@ -56,9 +59,25 @@ def check_offset(offset: int) -> int:
 def look_up(
     client: rd.Consumer, asked: Mapping[TopicPartition, int], timeout: float
 ) -> dict[TopicPartition, int]:
-    """One ListOffsets for timestamps (or -1, -2); -1 where no record is that young."""
-    if not asked:
-        return {}
+    """One ListOffsets for timestamps (or -1, -2); -1 where no record is that young.
+
+    A leader that was just elected does not know at first where its log ends for readers
+    (KIP-207). librdkafka does not ask again; this does, until the time is up.
+    """
+    deadline = time.monotonic() + timeout
+    while asked:
+        try:
+            return _look_up(client, asked, timeout)
+        except ClientError as error:
+            if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE or time.monotonic() > deadline:
+                raise
+            time.sleep(_NOT_YET)
+    return {}
+
+
+def _look_up(
+    client: rd.Consumer, asked: Mapping[TopicPartition, int], timeout: float
+) -> dict[TopicPartition, int]:
     with translated():
         answers = client.offsets_for_times(
             [rd.TopicPartition(tp.topic, tp.partition, moment) for tp, moment in asked.items()],

@@ -160,16 +160,16 @@ class Router:
         return tuple(nodes[number] for number in sorted(nodes))
 
     def node(self, number: int) -> Wire:
-        """A broker by its number."""
+        """A broker by its number, where the brokers last said that it is."""
+        place = self.topology.node(number)
         with self._lock:
             known = self._wires.get(number)
-            if known is not None and known.usable:
+            if known is not None and known.usable and _is_at(known, place):
                 return known
             closings = self._closings
-        place = self.topology.nodes.get(number)
         if place is None:
             self.metadata(())
-            place = self.topology.nodes.get(number)
+            place = self.topology.node(number)
         if place is None:
             raise NoSuchBroker(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {number}")
         try:
@@ -183,8 +183,10 @@ class Router:
             if self._closings == closings:
                 known = self._wires.get(number)
                 if known is not None and known.usable:
-                    wire.close()  # another thread was faster
-                    return known
+                    if _is_at(known, place):
+                        wire.close()  # another thread was faster
+                        return known
+                    known.close()  # whoever answers there is another broker by now
                 self._wires[number] = wire
                 self._reached.add(str(place))
                 return wire
@@ -351,6 +353,8 @@ class Router:
             if time.monotonic() + pause > deadline:
                 for error in unreached.values():
                     raise error
+                if wait_for_leader:
+                    again = {tp: _still_there(error) for tp, error in again.items()}
                 return found | again
             time.sleep(pause)
             rounds += 1
@@ -374,11 +378,14 @@ class Router:
                     raise
                 unreached |= dict.fromkeys(own, error)
                 continue
+            left_out = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "left out of the answer")
+            refused |= dict.fromkeys(own, left_out)
             for tp, code, value in answers(answer):
                 if code:
                     refused[tp] = KafkaError(error_code(code))
                 else:
                     values[tp] = value
+                    refused.pop(tp, None)
         return values, refused, unreached
 
     def ask_leader(
@@ -391,13 +398,17 @@ class Router:
     ) -> T:
         """The same about one partition; raises what went wrong."""
         found = self.ask_leaders([tp], lambda _: request, answers, wait_for_node=wait_for_node)
-        answer = found.get(tp, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "left out of the answer"))
+        answer = found[tp]
         if isinstance(answer, KafkaError):
             raise answer
         return answer
 
     def ask_each_node(self, call: Callable[[Node], T]) -> list[T]:
-        """What becomes of a call for every broker; one that leaves the cluster is left out."""
+        """What becomes of a call for every broker.
+
+        One that leaves the cluster meanwhile is left out, and all others are asked anew: what was
+        its business may have come to one that was asked before.
+        """
 
         def unless_gone(node: Node) -> list[T]:
             try:
@@ -405,9 +416,15 @@ class Router:
             except NoSuchBroker:
                 return []
 
-        return [
-            answer for node in self.nodes() for answer in self.retried(partial(unless_gone, node))
-        ]
+        while True:
+            answers = []
+            for node in self.nodes():
+                answer = self.retried(partial(unless_gone, node))
+                if not answer:
+                    break
+                answers += answer
+            else:
+                return answers
 
     def retried(self, call: Callable[[], T], *, repeatable: bool = True) -> T:
         """Call again while the failure is one that passes, until the deadline."""
@@ -465,6 +482,16 @@ class Router:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _is_at(wire: Wire, place: Node | None) -> bool:
+    """Whether a connection is to where a broker is; to where it was while nobody knows."""
+    return place is None or (wire.host, wire.port) == (place.host, place.port)
+
+
+def _still_there(error: KafkaError) -> KafkaError:
+    """A partition that is in the metadata, and that its leader does not know, is not gone."""
+    return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE) if error.code in ABSENT else error
 
 
 def _closed(place: str) -> KafkaError:

@@ -57,6 +57,11 @@ class Topology:
         with self._lock:
             return dict(self._nodes)
 
+    def node(self, number: int) -> Node | None:
+        """One of them."""
+        with self._lock:
+            return self._nodes.get(number)
+
     @property
     def complete(self) -> bool:
         """Whether `nodes` are all that a broker named last, and none has been lost since."""

@@ -12,6 +12,8 @@
     topics/<name>                   id and settings of a topic
     partitions/<topic id>/<n>       states of its partitions 64 n … 64 n + 63
     producer_ids                    the first producer id that nobody was given
+    hand_over/state, …/holder       while one broker's metadata is carried over: see `hand_over`
+    handed_over                     in the store that it came from: where it is now
 
 A topic's name is in the path of one key, so that creating it twice is a conflict; the states of its
 partitions lie under its id, so that a leader of a deleted topic cannot write into a new one of the
@@ -46,6 +48,10 @@ FEATURES = "features"
 CONTROLLER = "controller"
 PRODUCER_IDS = "producer_ids"
 BROKER_EPOCH = "brokers/epoch"
+REGISTRATIONS = "brokers/ids"
+HAND_OVER = "hand_over/state"
+HAND_OVER_HOLDER = "hand_over/holder"
+HANDED_OVER = "handed_over"
 
 _BROKERS = "brokers/ids/"
 _BROKER_STATES = "brokers/states/"
@@ -106,6 +112,15 @@ def encode_holder(broker_id: int) -> bytes:
 
 def decode_holder(key: str, value: bytes) -> int:
     return int(_decode(key, value)["broker"])
+
+
+def encode_hand_over(where: str) -> bytes:
+    """For the keys of a hand-over: the store that the metadata goes to."""
+    return _encode({"to": where})
+
+
+def decode_hand_over(key: str, value: bytes) -> str:
+    return str(_decode(key, value)["to"])
 
 
 # --- brokers --------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class Membership:
                 stale = image.registrations[broker_id]
                 same_folders = before is not None and before.directories == about.directories
                 if not (take_over and same_folders and stale.host == about.host):
-                    raise _duplicate(broker_id)
+                    raise _duplicate(stale)
                 version = registry.version(key)
                 assert version is not None
                 await registry.attempt(self._unchanged(broker_id), Delete(key, version))
@@ -221,8 +221,10 @@ def _may_have_lost(before: BrokerState | None, about: Host) -> bool:
     return about.lost or (not about.clean and before.boot_id != about.boot_id)
 
 
-def _duplicate(broker_id: int) -> KafkaError:
+def _duplicate(other: Broker) -> KafkaError:
+    places = ", ".join(endpoint.address for endpoint in other.endpoints.values())
     return KafkaError(
         ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-        f"Another broker is registered with broker id {broker_id}.",
+        f"Another broker is registered with broker id {other.id}"
+        f"{f', at {places}' if places else ''}: give this one another broker.id.",
     )

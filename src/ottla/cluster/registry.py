@@ -46,7 +46,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker, BrokerState
 from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.image import ClusterImage
-from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
+from ottla.model.topic import PartitionChange, PartitionState, Topic
 
 logger = logging.getLogger(__name__)
 
@@ -232,11 +232,17 @@ class Registry:
     async def ensure_cluster_id(self, wanted: str | None = None) -> str:
         """The cluster's id, created now if there is none: `wanted`, or a new random one.
 
-        INCONSISTENT_CLUSTER_ID when the store belongs to a cluster other than the wanted one.
+        INCONSISTENT_CLUSTER_ID when the store belongs to a cluster other than the wanted one;
+        StoreError while a broker's metadata is being carried into it.
         """
         proposal = wanted or topic_id_text(self.new_id())
         while not (await self.load()).cluster_id:
             await self.attempt(Create(layout.CLUSTER, layout.encode_cluster(proposal)))
+        if layout.HAND_OVER in self._entries:
+            raise StoreError(
+                "the metadata of another broker is being handed over to the metadata store; start "
+                "again when that is done"
+            )
         found = self.image.cluster_id
         if wanted not in (None, found):
             raise KafkaError(
@@ -265,19 +271,18 @@ class Registry:
         config: Mapping[str, str],
         *,
         fence: Check | None = None,
-        nobody_eligible: bool = False,
+        forget_eligible: Iterable[str] = (),
     ) -> None:
         """Replace the dynamic settings of a broker (an id in decimal), or of all (empty).
 
-        With `nobody_eligible` the eligible replicas of all topics are forgotten by then.
+        In the same commit the partitions of the topics in `forget_eligible` lose their eligible
+        replicas.
         """
-        if nobody_eligible:
-            # First, and in commits of their own, as there may be many. Those that have become
-            # eligible since then are forgotten together with the change.
-            for topic_id in list(self._chunks):
-                await self.change(partial(self._nobody_eligible, [topic_id]), fence)
-        topics = partial(self._nobody_eligible, self._chunks) if nobody_eligible else tuple
-        await self._replace_config(layout.broker_config_key(broker), config, fence, topics)
+        names = tuple(forget_eligible)
+        # Most of them before: one commit may not have room for all.
+        await self.change_partitions(self._forgetting_eligible(names), fence=fence)
+        key = layout.broker_config_key(broker)
+        await self._replace_config(key, config, fence, also=lambda: self._without_eligible(names))
 
     async def set_group_config(
         self, group: str, config: Mapping[str, str], *, fence: Check | None = None
@@ -290,16 +295,15 @@ class Registry:
         key: str,
         config: Mapping[str, str],
         fence: Check | None,
-        more: Callable[[], Iterable[Op]] = tuple,
+        also: Callable[[], list[Op]] = list,
     ) -> None:
         value = layout.encode_config(config)
 
         def ops() -> list[Op]:
             entry = self._entries.get(key)
             if config:
-                change = Create(key, value) if entry is None else Set(key, value, entry.version)
-                return [change, *more()]
-            return [*more()] if entry is None else [Delete(key, entry.version), *more()]
+                return [self.put(key, value), *also()]
+            return also() if entry is None else [Delete(key, entry.version), *also()]
 
         await self.change(ops, fence)
 
@@ -398,40 +402,41 @@ class Registry:
         config: Mapping[str, str],
         *,
         fence: Check | None = None,
-        nobody_eligible: bool = False,
+        forget_eligible: bool = False,
     ) -> None:
         """Replace the settings of a topic. UNKNOWN_TOPIC_ID when it is gone.
 
-        With `nobody_eligible` its eligible replicas are forgotten in the same commit.
+        With `forget_eligible` its partitions lose their eligible replicas in the same commit.
         """
 
         def ops() -> list[Op]:
             topic = self._topic(topic_id)
             key = layout.topic_key(topic.name)
-            cleared = self._nobody_eligible([topic_id]) if nobody_eligible else []
-            return [self.put(key, layout.encode_topic(topic_id, config)), *cleared]
+            changed = self.put(key, layout.encode_topic(topic_id, config))
+            return [changed, *self._without_eligible((topic.name,) if forget_eligible else ())]
 
         await self.change(ops, fence)
 
-    def _nobody_eligible(self, topic_ids: Iterable[TopicId]) -> list[Op]:
-        """Forget the eligible replicas of partitions that are led: under another
-        min.insync.replicas the high watermark may move without them. That of a partition without
-        a leader does not move, so there they stay."""
-        ops: list[Op] = []
-        for topic_id in topic_ids:
-            for number, states in self._chunks.get(topic_id, {}).items():
-                cleared = [
-                    replace(
-                        state, partition_epoch=state.partition_epoch + 1, elr=(), last_known_elr=()
-                    )
-                    if state.leader != NO_LEADER and (state.elr or state.last_known_elr)
-                    else state
-                    for state in states
-                ]
-                if cleared != list(states):
-                    key = layout.partitions_key(topic_id, number)
-                    ops.append(self.put(key, layout.encode_partitions(cleared)))
-        return ops
+    def _forgetting_eligible(self, names: Iterable[str]) -> list[PartitionChange]:
+        return [
+            PartitionChange(topic.id, index, before, after)
+            for name in names
+            if (topic := self.image.topics.get(name)) is not None
+            for index, before in enumerate(topic.partitions)
+            if (after := before.forget_eligible()) is not before
+        ]
+
+    def _without_eligible(self, names: Iterable[str]) -> list[Op]:
+        """The states of these topics' partitions with nobody eligible but those in sync."""
+        by_key: dict[str, list[PartitionChange]] = {}
+        for change in self._forgetting_eligible(names):
+            key = layout.partitions_key(change.topic_id, change.partition // layout.CHUNK)
+            by_key.setdefault(key, []).append(change)
+        return [
+            self.put(key, layout.encode_partitions(states))
+            for key, changes in by_key.items()
+            if (states := self._with_changes(changes, {})) is not None
+        ]
 
     async def change_partitions(
         self,

@@ -2,8 +2,8 @@
 
 The declarations are in `families`, one module each. An attribute holds the effective value: where
 Kafka has several names for one thing (log.retention.ms, .minutes, .hours; log.dirs, log.dir;
-node.id, broker.id) the strongest that was given has been applied. What was written where stays
-in the layers, for DescribeConfigs.
+node.id, broker.id; listeners, port) the strongest that was given has been applied. What was written
+where stays in the layers, for DescribeConfigs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ottla.config.families.share import ShareSettings
 from ottla.config.families.tiering import TieringSettings
 from ottla.config.families.tls import TlsSettings
 from ottla.config.families.transactions import TransactionSettings
+from ottla.config.families.zookeeper import ZookeeperSettings
 from ottla.config.listeners import Listener, ListenerPlan, plan_listeners
 
 FAMILIES: tuple[type[Settings], ...] = (
@@ -40,6 +41,7 @@ FAMILIES: tuple[type[Settings], ...] = (
     ShareSettings,
     TieringSettings,
     KraftSettings,
+    ZookeeperSettings,
 )
 """The families in documented order."""
 
@@ -57,6 +59,7 @@ class BrokerConfig(
     ShareSettings,
     TieringSettings,
     KraftSettings,
+    ZookeeperSettings,
 ):
     """The effective settings of one broker. `BrokerConfig()` has the defaults."""
 
@@ -99,6 +102,15 @@ class BrokerConfig(
                 static["broker.id"] = number
             own["layers"] = (*self.layers[:-1], MappingProxyType(static))
         own["broker_id"] = self.node_id
+        self._listen_at_port()
+
+    def _listen_at_port(self) -> None:
+        """Kafka's documents of old give a port and nothing else."""
+        if self.is_given("listeners") or not (self.is_given("port") or self.is_given("host.name")):
+            return
+        address = f"PLAINTEXT://{self.host_name}:{self.port}"
+        static = MappingProxyType({"listeners": address, **self.static})
+        self.__dict__.update(listener_addresses=(address,), layers=(*self.layers[:-1], static))
 
     @cached_property
     def listener_plan(self) -> ListenerPlan:

@@ -9,24 +9,16 @@ from types import MappingProxyType
 
 _ZOOKEEPER = (
     "clientCnxnSocket",
-    "connect",
-    "connection.timeout.ms",
     "max.in.flight.requests",
     "metadata.migration.enable",
     "metadata.migration.min.batch.size",
-    "session.timeout.ms",
     "set.acl",
     "ssl.cipher.suites",
-    "ssl.client.enable",
     "ssl.crl.enable",
     "ssl.enabled.protocols",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.keystore.location",
-    "ssl.keystore.password",
     "ssl.keystore.type",
     "ssl.ocsp.enable",
     "ssl.protocol",
-    "ssl.truststore.location",
     "ssl.truststore.password",
     "ssl.truststore.type",
 )
@@ -64,6 +56,6 @@ RETIRED = MappingProxyType(
             f"password.encoder.{name}": "passwords are not kept encoded"
             for name in _PASSWORD_ENCODER
         },
-        **{f"zookeeper.{name}": "metadata is embedded, without ZooKeeper" for name in _ZOOKEEPER},
+        **{f"zookeeper.{name}": "not needed to reach ZooKeeper" for name in _ZOOKEEPER},
     }
 )

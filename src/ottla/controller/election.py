@@ -111,8 +111,17 @@ def _first(replicas: tuple[int, ...], candidates: Collection[int]) -> int:
 
 def _uncleanly_led_by(state: PartitionState, leader: int) -> PartitionState:
     """Led by a replica that may lack records: what it has is the partition from now on, so nobody
-    else is in sync, nor eligible, before having caught up with it."""
-    return _changed(state, leader, (leader,), (), ())
+    else is in sync, nor eligible, before having caught up with it. The epoch is a new one even for
+    who has led before: it goes on from less, and others must not take that for what they have."""
+    return replace(
+        state,
+        leader=leader,
+        leader_epoch=state.leader_epoch + 1,
+        partition_epoch=state.partition_epoch + 1,
+        isr=(leader,),
+        elr=(),
+        last_known_elr=(),
+    )
 
 
 def _changed(

@@ -27,6 +27,8 @@ from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.controller.election import LogEnd
 from ottla.controller.internal_replicas import plan_more_replicas
 from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.broker import BrokerState
 from ottla.model.features import missing
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
@@ -41,6 +43,8 @@ LONGEST_PAUSE = 2.0
 SESSION_SECONDS = 6.0
 MOST_MOVED = 1000
 MIN_INSYNC = "min.insync.replicas"
+"""Who is eligible to lead was judged by it. Where fewer replicas suffice from now on, a leader goes
+on alone that others counted on to stand still: so with it the eligible are forgotten (KIP-966)."""
 
 
 class Upkeep(NamedTuple):
@@ -63,9 +67,11 @@ class ClusterKeeper:
         rules_of: Callable[[Topic], Rules],
         ask: AskLogEnds,
         upkeep: Callable[[], Upkeep],
+        session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
         self._ask = ask
+        self._session_seconds = session_seconds
         self._members = Membership(registry)
         self._rules_of = rules_of
         # Until then brokers that are missing may come back: see above. By the loop's clock.
@@ -81,7 +87,7 @@ class ClusterKeeper:
 
     def session_began(self) -> None:
         """This broker's session is new: for as long as one lasts, others may not be back yet."""
-        self.patient_until = asyncio.get_running_loop().time() + SESSION_SECONDS
+        self.patient_until = asyncio.get_running_loop().time() + self._session_seconds
 
     async def keep(self, term: Term, busy: asyncio.Lock) -> None:
         """Carry out what is to be done, until the term is lost or the store closed."""
@@ -221,13 +227,27 @@ class ClusterKeeper:
         for departure in todo.departures:
             if await self._members.note_departure(*departure, fence=fence):
                 logger.warning("broker %d is gone (epoch %d)", *departure)
-        refused = await self._registry.change_partitions(todo.partitions, fence=fence)
+        try:
+            refused = await self._registry.change_partitions(
+                todo.partitions, fence=fence, demands=lambda: self._unchanged(todo.relied_on)
+            )
+        except KafkaError as error:
+            logger.info("planning again: %s", error.message)
+            return
         _report(todo.partitions, refused)
         if refused:
             return  # those who arrive may depend on it
         for arrival in todo.arrivals:
             if await self._members.admit(*arrival, fence=fence):
                 logger.info("broker %d has joined the cluster (epoch %d)", *arrival)
+
+    def _unchanged(self, relied_on: Mapping[int, BrokerState]) -> list[Check]:
+        """Demand that these brokers are what they were when the plan was made."""
+        now = self._registry.image.broker_states
+        for broker, state in relied_on.items():
+            if now.get(broker) != state:
+                raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker} has changed")
+        return self._members.unchanged(relied_on)
 
     async def _recover(
         self, partition: TopicPartition, replicas: tuple[int, ...], fence: Check

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ottla.controller.election import LogEnd, prefer, recover, settle
+from ottla.model.broker import BrokerState
 from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
@@ -40,6 +41,9 @@ class Plan:
     departures: list[BrokerChange] = field(default_factory=list)
     partitions: list[PartitionChange] = field(default_factory=list)
     arrivals: list[BrokerChange] = field(default_factory=list)
+    # Brokers that lead or are in sync in what `partitions` says: it holds only while they are what
+    # they were. Who has registered anew meanwhile may have lost records.
+    relied_on: dict[int, BrokerState] = field(default_factory=dict)
     # Partitions without a leader that wait to learn what these replicas have.
     to_ask: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
 
@@ -83,6 +87,8 @@ def plan(
             live.discard(broker)
     for topic in _topics(image, None if result else topics):
         _plan_topic(result, topic, live, lost, rules_of(topic))
+    relied_on = {broker for change in result.partitions for broker in change.after.isr}
+    result.relied_on = {each: image.broker_states[each] for each in sorted(relied_on)}
     return result
 
 

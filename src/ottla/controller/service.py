@@ -23,7 +23,7 @@ from ottla.cluster.registry import Fenced, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.config.setting import ConfigError
 from ottla.controller.elections import plan_elections
-from ottla.controller.keeper import MIN_INSYNC, AskLogEnds, ClusterKeeper, Upkeep
+from ottla.controller.keeper import MIN_INSYNC, SESSION_SECONDS, AskLogEnds, ClusterKeeper, Upkeep
 from ottla.controller.placement import Random
 from ottla.controller.topics import (
     ConfigCheck,
@@ -80,7 +80,7 @@ class ConfigOutcome:
 class Controller:
     """One broker's candidacy for the role, and the role when it holds it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what of a broker the controller needs, each by its name
         self,
         registry: Registry,
         broker_id: int,
@@ -91,10 +91,11 @@ class Controller:
         rules_of: Callable[[Topic], Rules],
         ask_log_ends: AskLogEnds,
         upkeep: Callable[[], Upkeep] = Upkeep,
+        session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
         self._rules_of = rules_of
-        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, upkeep)
+        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, upkeep, session_seconds)
         self._broker_id = broker_id
         self._defaults = defaults
         self._check_topic_config = check_topic_config
@@ -299,7 +300,10 @@ class Controller:
                 _check_min_insync(change.name, config, image)
             if not validate_only:
                 await self._registry.set_broker_config(
-                    change.name, config, fence=fence, nobody_eligible=changed
+                    change.name,
+                    config,
+                    fence=fence,
+                    forget_eligible=_with_another_minimum(image, change.name, config),
                 )
             return
         if change.kind is ResourceKind.GROUP:
@@ -314,10 +318,19 @@ class Controller:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{change.name}' does not exist."
             )
         if not validate_only:
-            changed = config.get(MIN_INSYNC) != topic.config.get(MIN_INSYNC)
             await self._registry.set_topic_config(
-                topic.id, config, fence=fence, nobody_eligible=changed
+                topic.id,
+                config,
+                fence=fence,
+                forget_eligible=config.get(MIN_INSYNC) != topic.config.get(MIN_INSYNC),
             )
+
+
+def _with_another_minimum(image: ClusterImage, broker: str, config: Mapping[str, str]) -> list[str]:
+    """The topics for which these settings of the brokers mean another min.insync.replicas."""
+    if config.get(MIN_INSYNC) == image.broker_configs.get(broker, {}).get(MIN_INSYNC):
+        return []
+    return [topic.name for topic in image.topics.values() if MIN_INSYNC not in topic.config]
 
 
 def _check_min_insync(broker: str, config: Mapping[str, str], image: ClusterImage) -> None:

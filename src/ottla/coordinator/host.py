@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 SHORTAGE_SECONDS = 0.5  # to wait for a free descriptor
 LONG_LOAD_SECONDS = 1.0
+TRUNCATION_PAUSE = 0.01
 
 
 class Partitions(Protocol):
@@ -88,6 +89,7 @@ class Host:
         self.work_turn = asyncio.Semaphore(1)
         self.turn = Turn()
         self._slots: dict[int, Slot] = {}
+        self._looking_again: asyncio.TimerHandle | None = None
         self._closed = False
 
     def now(self) -> Now:
@@ -122,12 +124,21 @@ class Host:
 
     # ------------------------------------------------------------------ leadership
 
-    def apply(self, change: ImageChange) -> None:  # noqa: C901 - one branch for each: gone, new, replaced, offline
-        """Follow the cluster: load partitions that this broker leads now, unload the others."""
+    def apply(self, change: ImageChange) -> None:
+        """Follow the cluster; after the partitions have."""
         self.image = change.new
-        if self._closed or self.topic not in change.topics:
+        if self.topic in change.topics or self._node_id in change.brokers:
+            self.look()
+
+    def look(self) -> None:  # noqa: C901, PLR0912 - one branch for each: gone, new, replaced, offline
+        """Load partitions that this broker leads now, unload the others.
+
+        A broker leads only while it is registered and admitted: so there is something to look at
+        when that has changed, too, although no partition has.
+        """
+        if self._closed:
             return
-        topic = change.new.topics.get(self.topic)
+        topic = self.image.topics.get(self.topic)
         mine: dict[int, int] = {}
         if topic is not None:
             for index, state in enumerate(topic.partitions):
@@ -139,8 +150,13 @@ class Host:
         for index, epoch in mine.items():
             try:
                 partition = self.partitions.by_name(self.topic, index)
+            except OutOfDescriptors:
+                self.unload(index)
+                self._look_again()
+                continue
             except KafkaError as error:
-                logger.error("%s-%d cannot be coordinated: %s", self.topic, index, error)
+                if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER:  # the broker is not admitted
+                    logger.error("%s-%d cannot be coordinated: %s", self.topic, index, error)
                 self.unload(index)
                 continue
             slot = self._slots.get(index)
@@ -152,6 +168,16 @@ class Host:
             elif slot.leader_epoch != epoch:
                 logger.info("%s: loaded anew for leader epoch %d", partition.id, epoch)
                 self._replace(slot, epoch)
+
+    def _look_again(self) -> None:
+        """A partition has no files yet, and no descriptor was free to make them."""
+        if self._looking_again is None:
+            loop = asyncio.get_running_loop()
+            self._looking_again = loop.call_later(SHORTAGE_SECONDS, self._apply_again)
+
+    def _apply_again(self) -> None:
+        self._looking_again = None
+        self.apply(ImageChange(self.image, self.image, frozenset({self.topic})))
 
     def unload(self, index: int) -> None:
         """The shard is no longer ours."""
@@ -177,6 +203,8 @@ class Host:
     async def close(self) -> None:
         """Unload everything, and load nothing any more."""
         self._closed = True
+        if self._looking_again is not None:
+            self._looking_again.cancel()
         tasks = [slot.loading for slot in self if slot.loading is not None]
         for slot in self:
             slot.writer.write()
@@ -220,6 +248,8 @@ class Slot:
     async def _load(self) -> None:
         started = self._host.clock.monotonic()
         try:
+            while self.partition.truncating:  # elected meanwhile: what goes now never counted
+                await asyncio.sleep(TRUNCATION_PAUSE)
             count = await replay_log(
                 self.partition.log,
                 self.shard,

@@ -27,7 +27,7 @@ async def replay_log(
     offset = log.log_start_offset
     count = 0
     turn_ends = clock.monotonic() + SLICE_SECONDS
-    while offset < log.log_end_offset:
+    while (offset := max(offset, log.log_start_offset)) < log.log_end_offset:  # retention goes on
         region = log.read(offset, slice_bytes, upper=log.log_end_offset).region
         if region is None:
             break

@@ -158,7 +158,8 @@ class Writer:
 
     def _limit(self) -> int:
         """What the records of one batch may take."""
-        return self._partition.log.config.max_message_bytes - BATCH_OVERHEAD
+        config = self._partition.log.config
+        return min(config.max_message_bytes, config.segment_bytes) - BATCH_OVERHEAD
 
     def _append(self, records: Sequence[Record], command: Any, now: Now) -> None:
         if len(records) == 1 and self._settings.compression is Compression.NONE:

@@ -69,6 +69,9 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
+# What does not depend on the high watermark.
+KNOWN_ANYWAY = frozenset({EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD})
+
 # The first version that knows each named position.
 SINCE = {
     EARLIEST: 0,
@@ -133,7 +136,11 @@ def list_offsets(  # noqa: C901 - one refusal for each rule, then the lookups th
                 ):
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
                 partition = _partition(services, topic.name, part, body.replica_id)
-                if body.replica_id == CONSUMER and not partition.knows_high_watermark:
+                if (
+                    body.replica_id == CONSUMER
+                    and part.timestamp not in KNOWN_ANYWAY
+                    and not partition.knows_high_watermark
+                ):
                     raise KafkaError(
                         ErrorCode.OFFSET_NOT_AVAILABLE
                         if request.api_version >= KNOWS_NOT_AVAILABLE

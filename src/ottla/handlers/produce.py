@@ -245,8 +245,9 @@ def _when_committed(
             respond()
 
     def give_up() -> None:
-        for answer in unsettled.values():
+        for number, answer in unsettled.items():
             _mark_failed(answer, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+            waiting[number][1].abandon()
         unsettled.clear()
         respond()
 

@@ -35,6 +35,15 @@ class PartitionState:
             partition_epoch=self.partition_epoch + 1,
         )
 
+    def forget_eligible(self) -> PartitionState:
+        """The same, with nobody eligible but those in sync; the same object if so already.
+
+        Where nobody leads nothing can be acknowledged, and the eligible stay what they are.
+        """
+        if self.leader == NO_LEADER or not (self.elr or self.last_known_elr):
+            return self
+        return replace(self, partition_epoch=self.partition_epoch + 1, elr=(), last_known_elr=())
+
 
 class PartitionChange(NamedTuple):
     """A partition's next state; refused when it is not in the one before any more."""

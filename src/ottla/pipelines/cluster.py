@@ -147,9 +147,11 @@ class Cluster:
                     if isinstance(other, KafkaError) and other.code is answer.code
                 )
                 raise Unreachable(answer.code, f"nobody leads {names} at the moment")
-            elif is_retriable(answer.code) and answer.code not in ABSENT:
+            elif answer.code in ABSENT:
+                continue
+            elif is_retriable(answer.code) or answer.code is ErrorCode.UNKNOWN_SERVER_ERROR:
                 raise Unreachable(answer.code, f"{tp} cannot be asked at the moment: {answer}")
-            elif answer.code not in ABSENT:
+            else:
                 raise KafkaError(answer.code, str(tp))
         return found
 

@@ -8,6 +8,9 @@ Each request names the epoch of the last record of a log. Where the leader has a
 says up to where that epoch reached in its own, and the follower drops what is beyond (KIP-595);
 then it asks again, until both agree.
 
+A truncation that has begun is carried through, whoever leads meanwhile; another leader is asked
+when it is over.
+
 A leader that does not answer is tried again after a pause. What the image says meanwhile comes
 before: a partition whose leader has moved leaves this fetcher.
 """
@@ -22,7 +25,7 @@ from typing import NamedTuple, Protocol
 
 from ottla.config.broker import BrokerConfig
 from ottla.errors import ErrorCode, KafkaError
-from ottla.model.ids import NO_LEADER_EPOCH, TopicPartition
+from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.replication.partition import Partition
 from ottla.runtime.tasks import Tasks
 from ottla.storage.following import UnexpectedOffset
@@ -66,6 +69,11 @@ class Unreachable(Exception):
 class LeaderEndpoint(Protocol):
     """The leader, as a follower needs it."""
 
+    @property
+    def remembers(self) -> bool:
+        """Whether the leader knows what it was asked last: else the next fetch has to name it."""
+        ...
+
     async def fetch(
         self, wanted: Collection[Wanted], forgotten: Collection[Partition]
     ) -> list[Fetched]:
@@ -99,7 +107,7 @@ class Fetcher:
         self._config = config
         self._partitions: dict[TopicPartition, Partition] = {}
         self._asked: dict[TopicPartition, Wanted] = {}  # as the leader knows it
-        self._forgotten: dict[TopicPartition, Partition] = {}
+        self._forgotten: dict[tuple[TopicId, int], Partition] = {}
         self._resting: dict[TopicPartition, float] = {}  # after an error: not before this time
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -110,7 +118,7 @@ class Fetcher:
     def add(self, partition: Partition) -> None:
         """Follow a partition, or go on under a new epoch of its leader."""
         self._partitions[partition.id] = partition
-        self._forgotten.pop(partition.id, None)
+        self._forgotten.pop(_key(partition), None)
         self._resting.pop(partition.id, None)
         self._awake.set()
 
@@ -118,7 +126,7 @@ class Fetcher:
         self._partitions.pop(partition.id, None)
         self._resting.pop(partition.id, None)
         if self._asked.pop(partition.id, None) is not None:
-            self._forgotten[partition.id] = partition
+            self._forgotten[_key(partition)] = partition
 
     def start(self, tasks: Tasks) -> None:
         self._task = tasks.start(f"following broker {self._leader}", self._run(), endless=True)
@@ -162,19 +170,26 @@ class Fetcher:
         self._forgotten.clear()
         self._endpoint.reset()
 
-    async def _round(self) -> None:  # noqa: C901 - one request, from what is wanted to what is done
+    async def _round(self) -> None:  # noqa: C901, PLR0912 - one request, from what is wanted to what is done
         loop = asyncio.get_running_loop()
         now = loop.time()
+        if not self._endpoint.remembers:
+            self._asked.clear()
+            self._forgotten.clear()
         wanted = []
         for tp, partition in self._partitions.items():
+            if partition.truncating:
+                # By the fetcher of an earlier leader: what is asked for now might be cut off after
+                # it was counted.
+                self._resting[tp] = now + FIRST_PAUSE
             if self._resting and self._resting.get(tp, 0.0) > now:
                 if self._asked.pop(tp, None) is not None:
-                    self._forgotten[tp] = partition
+                    self._forgotten[_key(partition)] = partition
                 continue
             want = _wanted(partition)
             if self._asked.get(tp) != want:
                 self._asked[tp] = want
-                self._forgotten.pop(tp, None)
+                self._forgotten.pop(_key(partition), None)
                 wanted.append(want)
         if not self._asked:
             await asyncio.sleep(max(0.0, min(self._resting.values()) - now))
@@ -182,6 +197,7 @@ class Fetcher:
         forgotten, self._forgotten = self._forgotten, {}
         answers = await self._endpoint.fetch(wanted, forgotten.values())
         cuts: dict[Partition, Cut] = {}
+        begun_before: list[Fetched] = []
         for answer in answers:
             if not self._is_current(answer.partition):
                 continue
@@ -194,17 +210,27 @@ class Fetcher:
             else:
                 if cut is not None:
                     cuts[answer.partition] = cut
+                    if len(answer.records):
+                        begun_before.append(answer)
         await self._make(cuts)
+        for answer in begun_before:
+            self._take_from(answer, cuts[answer.partition].offset)
 
     def _is_current(self, partition: Partition) -> bool:
         """Whether the partition is still followed here, as it was when the leader was asked."""
         asked = self._asked.get(partition.id)
         return (
             asked is not None
-            and self._partitions.get(partition.id) is partition
-            and not partition.leading
-            and asked.leader_epoch == partition.leader_epoch
+            and self._is_followed(partition, asked)
             and asked.offset == partition.log.log_end_offset
+        )
+
+    def _is_followed(self, partition: Partition, asked: Wanted) -> bool:
+        return (
+            self._partitions.get(partition.id) is partition
+            and not partition.leading
+            and not partition.truncating
+            and asked.leader_epoch == partition.leader_epoch
         )
 
     async def _make(self, cuts: dict[Partition, Cut]) -> None:
@@ -244,10 +270,23 @@ class Fetcher:
                 log = partition.log
                 if log.log_start_offset != log.log_end_offset:
                     raise
-                # The leader's first offset lies inside of a batch, which was sent whole.
+                # The leader's first offset lies inside of a batch, which was sent whole. The log
+                # begins with that batch, then, and takes this answer (`_take_from`): the leader
+                # would not give it to who asks for its first record.
                 return Cut(partition.id, error.first_offset, fully=True)
             self._resting.pop(partition.id, None)
         return None
+
+    def _take_from(self, answer: Fetched, offset: int) -> None:
+        """Append to a log that was made to begin where the answer does."""
+        partition, asked = answer.partition, self._asked.get(answer.partition.id)
+        log = partition.log
+        if asked is None or not self._is_followed(partition, asked) or log.log_end_offset != offset:
+            return
+        try:
+            partition.append_replicated(answer.records, answer.high_watermark, answer.log_start)
+        except KafkaError as error:
+            self._rest(partition, f"{error.code.name}: {error.message or error.code.text}")
 
     async def _meet(self, partition: Partition) -> Cut | None:
         """The leader's log does not reach to the end of this one, or starts behind it."""
@@ -272,6 +311,11 @@ class Fetcher:
         logger.debug("%s: not followed for a moment: %s", partition.id, reason)
         pause = self._config().replica_fetch_backoff_ms / 1000
         self._resting[partition.id] = asyncio.get_running_loop().time() + pause
+
+
+def _key(partition: Partition) -> tuple[TopicId, int]:
+    """What a partition is to the leader's session: another topic of the same name is another."""
+    return partition.topic_id, partition.id.partition
 
 
 def _wanted(partition: Partition) -> Wanted:

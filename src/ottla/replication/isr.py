@@ -7,12 +7,15 @@ The high watermark. Every in-sync replica has what is below it. While a change o
 way to the store, or its outcome is not known, the old set and the new one count together: whichever
 of the two the next leader comes from has what was shown and acknowledged. A follower that has
 caught up and is about to join counts too, or a busy leader would run away from it for ever. Below
-min.insync.replicas the mark stands still (KIP-966), so that those who left remain eligible.
+min.insync.replicas the mark stands still (KIP-966), so that those who left remain eligible; and as
+long as the store calls anybody eligible, whatever the minimum is by now: a smaller one counts from
+the moment when the store has taken note that nobody else may lead.
 
 Who leaves. A follower that has not been caught up for `replica.lag.time.max.ms`, or one that asks
-for less than the high watermark: it has lost what it had. A follower is caught up when it asks for
-the end of the log; also, from the moment of its last fetch, when it asks for what was the end then:
-so a busy partition has in-sync followers although none is ever quite at the end.
+for less than the high watermark: it has lost what it had, and is not eligible either. A follower is
+caught up when it asks for the end of the log; also, from the moment of its last fetch, when it asks
+for what was the end then: so a busy partition has in-sync followers although none is ever quite at
+the end.
 
 Who joins. A follower that has reached the high watermark and the first offset of this leader's
 epoch, fetches under the broker epoch it is live with (KIP-903), and has no change in flight.
@@ -54,9 +57,14 @@ def eligible(
     return elr, last_known
 
 
-def with_isr(state: PartitionState, isr: tuple[int, ...], rules: Rules) -> PartitionState:
-    """The next state of a partition whose leader has found other replicas in sync."""
-    elr, last_known = eligible(state, isr, rules)
+def with_isr(
+    state: PartitionState, isr: tuple[int, ...], rules: Rules, *, lost: Collection[int] = NOBODY
+) -> PartitionState:
+    """The next state of a partition whose leader has found other replicas in sync, and some that
+    have `lost` records; the same object if it is that already."""
+    elr, last_known = eligible(state, isr, rules, lost=lost)
+    if (isr, elr, last_known) == (state.isr, state.elr, state.last_known_elr):
+        return state
     return replace(
         state,
         partition_epoch=state.partition_epoch + 1,
@@ -184,9 +192,9 @@ class InSyncReplicas:
         may_join: Callable[[int, int], bool],
     ) -> int:
         """How far everybody has come; never below `current`."""
-        counted = {*self.state.isr, *(self._proposed or ())}
-        if not self.enough:
+        if self.state.elr or not self.enough:
             return current
+        counted = {*self.state.isr, *(self._proposed or ())}
         mark = leader_end
         for broker, follower in self.followers.items():
             if broker in counted:
@@ -217,6 +225,16 @@ class InSyncReplicas:
                 UNKNOWN < follower.end < high_watermark
                 or not follower.is_caught_up(leader_end, now_ms, max_lag_ms)
             )
+        )
+
+    def lacking(self, high_watermark: int) -> frozenset[int]:
+        """Replicas that count as having everything below the high watermark, and have not."""
+        state = self.state
+        return frozenset(
+            each
+            for each in (*state.isr, *state.elr)
+            if (follower := self.followers.get(each)) is not None
+            and UNKNOWN < follower.end < high_watermark
         )
 
     def may_add(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ottla.cluster import layout
@@ -22,7 +22,7 @@ from ottla.cluster.store import Check, StoreClosed, StoreError
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import PartitionChange
-from ottla.replication.isr import with_isr
+from ottla.replication.isr import NOBODY, InSyncReplicas, with_isr
 from ottla.replication.partition import Partition
 from ottla.runtime.tasks import Tasks
 
@@ -37,8 +37,20 @@ class Proposal(NamedTuple):
     """A change that a leader asks for; `added` has the epochs under which replicas were judged."""
 
     partition: Partition
+    in_sync: InSyncReplicas
     change: PartitionChange
     added: dict[int, int]
+
+    @property
+    def stands(self) -> bool:
+        """Whether the leader still counts on it. It does not once it has led anew, be it under the
+        same epoch: then it has forgotten what it had asked for, and the mark may have moved on."""
+        in_sync = self.in_sync
+        return (
+            self.partition.in_sync is in_sync
+            and in_sync.in_flight
+            and in_sync.state == self.change.before
+        )
 
 
 class IsrUpdates:
@@ -54,19 +66,14 @@ class IsrUpdates:
         self._queue: dict[TopicPartition, Proposal] = {}
         self._worker: asyncio.Task[None] | None = None
 
-    def propose(self, partition: Partition, isr: tuple[int, ...]) -> None:
-        """Ask for another in-sync set, unless one was asked for already."""
-        in_sync = partition.in_sync
-        if in_sync is None or in_sync.in_flight or isr == in_sync.state.isr:
+    def propose(
+        self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = NOBODY
+    ) -> None:
+        """Ask for other sets, unless that was done already: see `proposal`."""
+        made = proposal(partition, isr, lost)
+        if made is None:
             return
-        before = in_sync.state
-        after = with_isr(before, isr, in_sync.rules)
-        in_sync.proposed(isr)
-        change = PartitionChange(partition.topic_id, partition.id.partition, before, after)
-        added = {
-            each: in_sync.followers[each].broker_epoch for each in isr if each not in before.isr
-        }
-        self._queue[partition.id] = Proposal(partition, change, added)
+        self._queue[partition.id] = made
         if self._worker is None or self._worker.done():
             self._worker = self._tasks.start("changing in-sync replicas", self._work())
 
@@ -86,7 +93,7 @@ class IsrUpdates:
                 return
 
     async def _commit(self, proposals: list[Proposal]) -> None:
-        changes = [proposal.change for proposal in proposals]
+        changes = [made.change for made in proposals]
         try:
             refused = await self._registry.change_partitions(
                 changes, demands=lambda: self._demands(proposals)
@@ -100,24 +107,26 @@ class IsrUpdates:
         except KafkaError as error:
             if len(proposals) > 1:
                 # One of them spoils the others: each for itself.
-                for proposal in proposals:
-                    await self._commit([proposal])
+                for made in proposals:
+                    await self._commit([made])
                 return
             unchanged = proposals[0].partition.id
             logger.info("%s: in-sync replicas stay as they are: %s", unchanged, error)
             refused = changes
         not_taken = set(refused)
-        for partition, change, _ in proposals:
-            if change in not_taken:
-                _forget(partition, change)
+        for made in proposals:
+            if made.change in not_taken:
+                forget(made)
             else:
-                _report(partition, change)
+                _report(made.partition, made.change)
 
     def _demands(self, proposals: list[Proposal]) -> list[Check]:
         image = self._registry.image
         relied_on = {(self._node_id, self._broker_epoch())}
-        for proposal in proposals:
-            relied_on.update(proposal.added.items())
+        for made in proposals:
+            if not made.stands:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was led anew meanwhile")
+            relied_on.update(made.added.items())
         checks = []
         for broker_id, epoch in sorted(relied_on):
             broker = image.brokers.get(broker_id)
@@ -144,11 +153,33 @@ class IsrUpdates:
                 continue
 
 
-def _forget(partition: Partition, change: PartitionChange) -> None:
-    """The proposal was certainly not taken, or the image has shown what became of it."""
+def proposal(
+    partition: Partition, isr: tuple[int, ...], lost: Collection[int] = NOBODY
+) -> Proposal | None:
+    """What the leader of a partition asks the store for when `isr` are in sync, and the `lost` lack
+    records that they once had; the partition counts it as in flight from here on. None while
+    another change is in flight, and where nothing would change."""
     in_sync = partition.in_sync
-    if in_sync is not None and in_sync.in_flight and in_sync.state == change.before:
-        in_sync.refused()
+    if in_sync is None or in_sync.in_flight:
+        return None
+    before = in_sync.state
+    after = with_isr(before, isr, in_sync.rules, lost=lost)
+    if after is before:
+        return None
+    in_sync.proposed(isr)
+    return Proposal(
+        partition,
+        in_sync,
+        PartitionChange(partition.topic_id, partition.id.partition, before, after),
+        {each: in_sync.followers[each].broker_epoch for each in isr if each not in before.isr},
+    )
+
+
+def forget(made: Proposal) -> None:
+    """The proposal was certainly not taken, or the image has shown what became of it."""
+    if made.stands:
+        made.in_sync.refused()
+        made.partition.recount()
 
 
 def _report(partition: Partition, change: PartitionChange) -> None:

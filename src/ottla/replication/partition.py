@@ -16,8 +16,8 @@ Where no descriptor was free for that, the producers who wait are told, and it i
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Container
+from collections.abc import Collection, Container
+from functools import partial
 from typing import Protocol
 
 from ottla.errors import ErrorCode, KafkaError
@@ -54,8 +54,11 @@ class ClusterView(Protocol):
         """Whether a broker is live under this epoch, so that it can be in sync."""
         ...
 
-    def propose_isr(self, partition: Partition, isr: tuple[int, ...]) -> None:
-        """Ask the store for another in-sync set; it answers with a new state."""
+    def propose_isr(
+        self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()
+    ) -> None:
+        """Ask the store for another in-sync set, without eligibility for those who have `lost`
+        records; it answers with a new state."""
         ...
 
 
@@ -63,10 +66,10 @@ class Partition:
     """One partition on one of the brokers that hold it: as its leader, or as a follower."""
 
     __slots__ = (
-        "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail", "_truncating",
-        "_waiting", "_waiting_here",
+        "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail",
+        "_last_waiting", "_waiting", "_waiting_here",
         "appended", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log", "readable",
-        "state", "topic_id", "written",
+        "state", "topic_id", "truncating", "written",
     )  # fmt: skip
 
     def __init__(
@@ -92,13 +95,15 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.leading = cluster is None
         self.in_sync: InSyncReplicas | None = None  # of a leader that has followers
-        self._truncating = False
+        self.truncating = False  # nothing is appended, and nobody leads, before that is done
         self._elected: tuple[PartitionState, Rules | None] | None = None  # while it is truncated
         # changes with every append
         self._flushing = False
         self._flushing_tail = False
-        self._waiting: deque[tuple[int, Deferred[None]]] = deque()  # for the high watermark
-        self._waiting_here: deque[tuple[int, Deferred[None]]] = deque()  # for this broker's disk
+        # Numbered: for the high watermark, and for this broker's disk.
+        self._waiting: dict[int, tuple[int, Deferred[None]]] = {}
+        self._waiting_here: dict[int, tuple[int, Deferred[None]]] = {}
+        self._last_waiting = 0
         end = log.log_end_offset
         self.written = end  # this broker's part of the promise is kept below
         if len(state.replicas) > 1:
@@ -119,7 +124,7 @@ class Partition:
         A new epoch begins at the log's end, so that followers, who ask for theirs, are told where
         to truncate to.
         """
-        if self._truncating:
+        if self.truncating:
             self._elected = (state, rules)
             return
         stays = self.leading and state.leader_epoch == self.leader_epoch
@@ -138,7 +143,8 @@ class Partition:
                 followers.rules = rules
             if state.partition_epoch > followers.state.partition_epoch:
                 followers.confirmed(state, cluster.now_ms())
-                self._advance()
+            self._advance()
+            self._review_eligible()
             return
         self.in_sync = InSyncReplicas(
             cluster.node_id,
@@ -148,6 +154,7 @@ class Partition:
             cluster.now_ms(),
         )
         self._advance()
+        self._review_eligible()
 
     def follow(self, state: PartitionState) -> None:
         """Be a follower under `state`: whoever waits here for a leader is told."""
@@ -228,9 +235,12 @@ class Partition:
         return self.log.flush_due and info.last_offset >= self.log.recovery_point
 
     def wait_committed(self, info: AppendInfo, acks: int = -1) -> Deferred[None]:
+        """Done when the append may be acknowledged; who waits no longer abandons it."""
         waiting: Deferred[None] = Deferred()
         line = self._waiting if acks == -1 or self.in_sync is None else self._waiting_here
-        line.append((info.last_offset, waiting))
+        self._last_waiting = number = self._last_waiting + 1
+        line[number] = info.last_offset, waiting
+        waiting.on_abandon = partial(line.pop, number, None)
         return waiting
 
     # ------------------------------------------------------------------ followers
@@ -251,6 +261,8 @@ class Partition:
                 cluster.propose_isr(self, in_sync.with_((broker,)))
         elif offset < self.high_watermark:
             self.shrink_isr()
+        if in_sync.state.elr:
+            self._review_eligible()
         if moved:
             self._advance()
 
@@ -263,7 +275,23 @@ class Partition:
             self.high_watermark, self.log.log_end_offset, cluster.now_ms(), cluster.max_lag_ms
         )
         if removed:
-            cluster.propose_isr(self, in_sync.without(removed))
+            lost = in_sync.lacking(self.high_watermark)
+            cluster.propose_isr(self, in_sync.without(removed), lost)
+
+    def _review_eligible(self) -> None:
+        """Ask for fewer eligible replicas: none where enough are in sync, by a minimum that may
+        have become smaller, and nobody who lacks what it once had."""
+        in_sync, cluster = self.in_sync, self._cluster
+        if in_sync is None or cluster is None or not in_sync.state.elr:
+            return
+        lost = in_sync.lacking(self.high_watermark)
+        if in_sync.enough or lost:
+            cluster.propose_isr(self, in_sync.without(lost), lost)
+
+    def recount(self) -> None:
+        """Somebody may not count any more who was about to join: see how far the others are."""
+        if self.in_sync is not None:
+            self._advance()
 
     def _advance(self) -> None:
         """Move the high watermark as far as the in-sync replicas are; tell those who wait."""
@@ -282,17 +310,19 @@ class Partition:
             self.readable.notify(gained)
 
     @staticmethod
-    def _settle(line: deque[tuple[int, Deferred[None]]], end: int) -> None:
+    def _settle(line: dict[int, tuple[int, Deferred[None]]], end: int) -> None:
         """Answer those who wait for what is below `end`.
 
         Not in order: who sends a batch again waits for an earlier offset than others before him.
         """
-        for _ in range(len(line)):
-            last_offset, deferred = line.popleft()
-            if last_offset < end:
-                deferred.resolve(None)
-            else:
-                line.append((last_offset, deferred))
+        for number in [each for each, (last_offset, _) in line.items() if last_offset < end]:
+            if number in line:
+                line.pop(number)[1].resolve(None)
+
+    def _fail_waiting(self, error: KafkaError) -> None:
+        for line in (self._waiting, self._waiting_here):
+            while line:
+                line.pop(next(iter(line)))[1].fail(error)
 
     # ------------------------------------------------------------------ following
 
@@ -315,10 +345,10 @@ class Partition:
     def begin_truncation(self) -> None:
         """The log is about to be cut, which takes a while: nothing is appended meanwhile, and who
         is elected meanwhile leads when it is done."""
-        self._truncating = True
+        self.truncating = True
 
     def end_truncation(self) -> None:
-        self._truncating = False
+        self.truncating = False
         end = self.written = self.log.log_end_offset
         if self.high_watermark > end:
             self.high_watermark = self.log.high_watermark = end
@@ -365,10 +395,7 @@ class Partition:
         else:
             error = flush.exception()
         if error is not None:
-            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-            for line in (self._waiting, self._waiting_here):
-                while line:
-                    line.popleft()[1].fail(failure)
+            self._fail_waiting(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
             if isinstance(error, OutOfDescriptors):
                 self._flush_tail()
             return False
@@ -445,6 +472,4 @@ class Partition:
         """The partition is deleted or led elsewhere: nobody waits here any longer."""
         self.readable.hurry()
         self.appended.hurry()
-        for line in (self._waiting, self._waiting_here):
-            while line:
-                line.popleft()[1].fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        self._fail_waiting(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))

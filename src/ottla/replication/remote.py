@@ -1,8 +1,8 @@
 """A leader on another broker, over the wire: fetch sessions and offsets.
 
 The session is the follower's side of KIP-227: the leader remembers what it was asked, and a request
-names only what has changed. Whenever the leader does not know the session, the next request is a
-full one again.
+names only what has changed. Whenever the leader does not know the session, or has no room for one,
+the next request is a full one again.
 """
 
 from __future__ import annotations
@@ -88,6 +88,10 @@ class RemoteLeader:
         self._session_id = NO_SESSION
         self._session_epoch = FIRST_EPOCH
         self._partitions: dict[tuple[bytes, int], Partition] = {}
+
+    @property
+    def remembers(self) -> bool:
+        return self._session_id != NO_SESSION
 
     async def fetch(
         self, wanted: Collection[Wanted], forgotten: Collection[Partition]

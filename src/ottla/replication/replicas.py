@@ -159,6 +159,11 @@ class Replicas:
                 made = self._make(topic, tp, is_new=self._waiting.pop(tp))
                 if made is not None and (made.leading or not led):
                     return made
+                if tp in self._waiting:
+                    raise OutOfDescriptors(
+                        ErrorCode.KAFKA_STORAGE_ERROR,
+                        f"no descriptor was free to make {tp}; it will be tried again",
+                    )
         raise self._absent(topic, index, by_id)
 
     def _absent(self, topic: Topic | None, index: int, by_id: bool) -> KafkaError:
@@ -186,6 +191,10 @@ class Replicas:
                 self._remove(before)
             if after is not None:
                 self._update(after, 0 if before is None else len(before.partitions))
+        if change.brokers and self._cluster is not None:
+            # Whoever was waited for, because it had caught up, may have died.
+            for partition in self.led():
+                partition.recount()
         self._following = True
 
     def take_note_of_admission(self) -> None:
@@ -319,7 +328,11 @@ class Replicas:
         for partition in partitions:
             if self._cluster is not None:
                 self._cluster.stop_following(partition)
-            self._logs.delete(partition.id)
+            try:
+                self._logs.delete(partition.id)
+            except KafkaError as error:
+                # Its folder has failed, which was logged. The others' are deleted all the same.
+                self._logs.offline_partitions[partition.id] = error.message or str(error)
             partition.retire()
 
     def take_offline(self, lost: Iterable[TopicPartition]) -> None:

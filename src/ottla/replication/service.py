@@ -7,7 +7,7 @@ a partition the partition table says (`replicas.py`), following the image.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from ottla.cluster.registry import Registry
 from ottla.config.broker import BrokerConfig
@@ -69,8 +69,10 @@ class Replication:
         state = image.broker_states.get(broker)
         return state is None or not state.stopping
 
-    def propose_isr(self, partition: Partition, isr: tuple[int, ...]) -> None:
-        self._updates.propose(partition, isr)
+    def propose_isr(
+        self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()
+    ) -> None:
+        self._updates.propose(partition, isr, lost)
 
     # ------------------------------------------------------------------ for the partition table
 
@@ -133,3 +135,4 @@ class Replication:
             assert self._replicas is not None
             for partition in list(self._replicas.led()):
                 partition.shrink_isr()
+                partition.recount()

@@ -19,10 +19,11 @@ LogFormat = Literal["human", "json"]
 
 
 class HumanFormatter(logging.Formatter):
-    """`2026-01-31 12:00:00,123 WARNING storage.log: message`"""
+    """`2026-01-31 12:00:00,123 WARNING storage.log: message`, after a label if there is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, label: str = "") -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(package)s: %(message)s")
+        self._label = f"{label} | " if label else ""
         self._second = -1
         self._second_text = ""
 
@@ -37,15 +38,23 @@ class HumanFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.package = record.name.removeprefix("ottla.")
-        return super().format(record)
+        text = super().format(record)
+        if self._label:
+            text = "\n".join(self._label + line for line in text.splitlines())
+        return text
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (UTC, ISO 8601), level, logger, message, error."""
+    """One JSON object a line: label if any, time (UTC, ISO 8601), level, logger, message, error."""
+
+    def __init__(self, label: str = "") -> None:
+        super().__init__()
+        self._label = {"label": label} if label else {}
 
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {
+            **self._label,
             "time": f"{seconds}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -57,11 +66,17 @@ class JsonFormatter(logging.Formatter):
 
 
 def setup(
-    log_format: LogFormat = "human", level: str = "INFO", stream: IO[str] | None = None
+    log_format: LogFormat = "human",
+    level: str = "INFO",
+    stream: IO[str] | None = None,
+    *,
+    label: str = "",
 ) -> None:
-    """Send everything the product logs to `stream` (standard error), in one form."""
+    """Send everything the product logs to `stream` (standard error), in one form.
+
+    A label tells the lines of one process from those of others that write to the same place."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else HumanFormatter())
+    handler.setFormatter(JsonFormatter(label) if log_format == "json" else HumanFormatter(label))
     # No line tells the process, the thread or the place in the code. Finding them out takes as long
     # as all the rest of a line, and a rebalance of a thousand groups logs two thousand lines.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

@@ -151,7 +151,7 @@ class LogDirectories:
                     self._release_locks()
                     raise StorageUnavailable(describe(error, "opening", folder.path)) from None
                 self._folder_failed(folder, not_made(self._fs, folder.path, error))
-        self._require_one()
+        self.require_folder()
 
     @property
     def meta(self) -> dict[str, MetaProperties | None]:
@@ -169,7 +169,7 @@ class LogDirectories:
                 if is_shortage(error):
                     raise StorageUnavailable(reason) from None
                 self._folder_failed(folder, reason)
-        self._require_one()
+        self.require_folder()
 
     async def load(  # noqa: C901 - the steps of a start, in their order
         self,
@@ -225,7 +225,7 @@ class LogDirectories:
         for name in (paths.RECOVERY_POINT_CHECKPOINT, paths.CLEANER_CHECKPOINT):
             if any(self._reaches_too_far(name, result) for _, result in loaded):
                 await self.write_checkpoint(name)
-        self._require_one()
+        self.require_folder()
 
     def _reaches_too_far(self, name: str, loaded: Loaded) -> bool:
         """Whether a checkpoint has an offset behind the end of its log, which was cut. It must not
@@ -439,7 +439,7 @@ class LogDirectories:
 
     async def cut(self, cuts: Sequence[Cut]) -> None:
         """Cut several logs, one way or the other, together."""
-        await truncate(cuts, self, self._fs, self._workers, self._clock)
+        await truncate(cuts, self)
 
     def logs_in(self, folder: str) -> list[Log]:
         """The usable logs of one data folder."""
@@ -574,7 +574,8 @@ class LogDirectories:
         if self._on_offline is not None:
             self._on_offline(folder.path, lost)
 
-    def _require_one(self) -> None:
+    def require_folder(self) -> None:
+        """Raises StorageUnavailable when no data folder can be used."""
         if not any(folder.failure is None for folder in self._folders.values()):
             self._release_locks()
             reasons = "; ".join(folder.failure or "" for folder in self._folders.values())

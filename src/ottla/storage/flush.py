@@ -82,6 +82,11 @@ class Flushable(Protocol):
         """Why the log is offline, if it is."""
         ...
 
+    @property
+    def has_unsynced_truncation(self) -> bool:
+        """Whether a power cut could bring back records that were truncated."""
+        ...
+
     def begin_flush(self) -> FlushJob | None:
         """What is to be synced now; None when everything is."""
         ...
@@ -131,13 +136,14 @@ class GroupCommit:
     def wait_flushed(
         self, log: Flushable, offset: int, *, urgent: bool = True
     ) -> asyncio.Future[None]:
-        """Done when everything below `offset` is durable: pass the last offset plus one.
+        """Done when everything below `offset` is durable: pass the last offset plus one. So is then
+        every truncation that was made before.
 
         Without `urgent` it takes its turn behind the flushes that nobody waits for, until somebody
         wants this log's at once.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if log.recovery_point >= offset:
+        if _is_durable(log, offset):
             future.set_result(None)
         elif log.failure is not None:
             future.set_exception(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure))
@@ -232,6 +238,10 @@ class GroupCommit:
         log.finish_flush(job, self._clock.now_ms())
 
 
+def _is_durable(log: Flushable, offset: int) -> bool:
+    return log.recovery_point >= offset and not log.has_unsynced_truncation
+
+
 def _settle(
     log: Flushable,
     waiting: list[tuple[int, asyncio.Future[None]]],
@@ -242,7 +252,7 @@ def _settle(
     for offset, future in waiting:
         if future.done():
             continue
-        if log.recovery_point >= offset:
+        if _is_durable(log, offset):
             future.set_result(None)
         elif failure is not None:
             future.set_exception(type(failure)(failure.code, failure.message))

@@ -483,7 +483,10 @@ def assemble(
     epochs.truncate_from_end(end)
     epochs.truncate_from_start(start)
     snapshots = ProducerSnapshots(fs, task.folder, recovered.snapshots)
-    snapshots.remove_strays(segments.bases)
+    if created:
+        snapshots.clear()  # one may be at an offset that this log is still to reach
+    else:
+        snapshots.remove_strays(segments.bases)
     log = Log(
         partition=task.partition,
         topic_id=prepared.topic_id,

@@ -114,6 +114,7 @@ class Broker:
         self._folders = [str(self.data_dir / f"data-{n}") for n in range(1, folders + 1)]
         self.port = port or 0
         self._make_store = store
+        self._boots = 1  # of the machine that it seems to run on
         self._clock = ShiftedClock()
         self._disk = Disk()
         self.faults = Faults(self._disk, self._clock)
@@ -193,6 +194,7 @@ class Broker:
                 store=store,
                 fs=self._session,
                 clock=self._clock,
+                boot=f"boot-{self._boots}",
                 handlers=[self.faults.wrap(handler) for handler in HANDLERS],
             )
             thread.call(app.start(), START_SECONDS)
@@ -235,6 +237,7 @@ class Broker:
         self._abandon()
         if power_loss:
             self._disk.lose_unsynced()
+            self._boots += 1
 
     def wait_ended(self, timeout: float = 10.0) -> str:
         """Wait until the broker ends by itself, as on a full disk; returns why."""

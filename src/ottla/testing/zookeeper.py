@@ -189,11 +189,13 @@ class ZooKeeperProcess:
 
 def ensemble(folder: Path, servers: int = 3) -> list[ZooKeeperProcess]:
     """Several that are one; start them all with `launch`, then wait for each."""
+    # Ticks are short here. A leader that gets no processor for half a second must not be deposed.
+    limits: dict[str, object] = {"initLimit": 100, "syncLimit": 50}
     places = {
         f"server.{number}": f"{LOOPBACK}:{free_port()}:{free_port()}"
         for number in range(1, servers + 1)
     }
     return [
-        ZooKeeperProcess(folder / f"server-{number}", server_id=number, settings=places)
+        ZooKeeperProcess(folder / f"server-{number}", server_id=number, settings=limits | places)
         for number in range(1, servers + 1)
     ]

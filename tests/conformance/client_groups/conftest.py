@@ -31,7 +31,7 @@ def produce(bootstrap: str) -> Callable[..., list[str]]:
 
     def send(topic: str, count: int, partitions: int = PARTITIONS) -> list[str]:
         nonlocal sent
-        values = [str(it) for it in range(sent, sent + count)]
+        values = [str(each) for each in range(sent, sent + count)]
         for number, value in enumerate(values):
             producer.produce(topic, value.encode(), partition=number % partitions)
         sent += count

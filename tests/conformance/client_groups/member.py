@@ -30,7 +30,7 @@ def commit(consumer: Consumer, topic: str, offsets: dict[str, int]) -> int:
         done = consumer.commit(offsets=wanted, asynchronous=False)
     except KafkaException as error:
         return int(error.args[0].code())
-    return next((int(it.error.code()) for it in done if it.error), 0)
+    return next((int(each.error.code()) for each in done if each.error), 0)
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     consumer = Consumer(settings)
 
     def on_lost(_: Consumer, partitions: list[TopicPartition]) -> None:
-        say(lost=commit(consumer, topic, {str(it.partition): 1 for it in partitions}))
+        say(lost=commit(consumer, topic, {str(each.partition): 1 for each in partitions}))
 
     consumer.subscribe([topic], on_lost=on_lost)
     while True:

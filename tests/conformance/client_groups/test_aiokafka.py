@@ -38,7 +38,7 @@ async def produce(bootstrap: str) -> AsyncIterator[Callable[..., Any]]:
 
     async def send(topic: str, count: int, partitions: int = PARTITIONS) -> list[str]:
         nonlocal sent
-        values = [str(it) for it in range(sent, sent + count)]
+        values = [str(each) for each in range(sent, sent + count)]
         for number, value in enumerate(values):
             await producer.send(topic, value.encode(), partition=number % partitions)
         await producer.flush()
@@ -54,7 +54,7 @@ async def member(bootstrap: str, group: str) -> AsyncIterator[Callable[..., Any]
     made: list[AIOKafkaConsumer] = []
 
     async def join(*topics: str, **settings: Any) -> AIOKafkaConsumer:
-        it = AIOKafkaConsumer(
+        each = AIOKafkaConsumer(
             *topics,
             bootstrap_servers=bootstrap,
             group_id=group,
@@ -65,13 +65,13 @@ async def member(bootstrap: str, group: str) -> AsyncIterator[Callable[..., Any]
             metadata_max_age_ms=300,
             **settings,
         )
-        made.append(it)
-        await it.start()
-        return it
+        made.append(each)
+        await each.start()
+        return each
 
     yield join
-    for it in made:
-        await it.stop()
+    for each in made:
+        await each.stop()
 
 
 async def read(consumer: AIOKafkaConsumer, until: Callable[[list[str]], bool]) -> list[str]:
@@ -80,7 +80,7 @@ async def read(consumer: AIOKafkaConsumer, until: Callable[[list[str]], bool]) -
     async with asyncio.timeout(TIMEOUT):
         while not until(values):
             for records in (await consumer.getmany(timeout_ms=50)).values():
-                values += [it.value.decode() for it in records]
+                values += [each.value.decode() for each in records]
     return values
 
 
@@ -99,61 +99,61 @@ async def test_commits_keep_their_notes_and_the_next_member_goes_on(member, topi
 
 async def test_a_member_seeks_pauses_and_resumes(member, topic, produce):
     sent = await produce(topic, 40)
-    it = await member(topic)
-    await read(it, lambda values: len(values) == 40)
+    each = await member(topic)
+    await read(each, lambda values: len(values) == 40)
     there = TopicPartition(topic, 1)
-    it.seek(there, 7)
-    assert await read(it, lambda values: len(values) == 3) == sent[29::4]
-    it.pause(there)
+    each.seek(there, 7)
+    assert await read(each, lambda values: len(values) == 3) == sent[29::4]
+    each.pause(there)
     more = await produce(topic, 8)
-    others = await read(it, lambda values: len(values) == 6)
+    others = await read(each, lambda values: len(values) == 6)
     assert sorted(others) == sorted(set(more) - {more[1], more[5]})
-    it.resume(there)
-    assert await read(it, lambda values: len(values) == 2) == [more[1], more[5]]
+    each.resume(there)
+    assert await read(each, lambda values: len(values) == 2) == [more[1], more[5]]
 
 
 async def test_a_member_that_was_thrown_out_commits_no_more(
     member, topic, produce, admin, group, wire
 ):
     await produce(topic, 40)
-    it = await member(topic)
-    await read(it, lambda values: len(values) == 40)
+    each = await member(topic)
+    await read(each, lambda values: len(values) == 40)
     there = TopicPartition(topic, 0)
-    await it.commit({there: 10})
+    await each.commit({there: 10})
     (described,) = (await admin.describe_consumer_groups([group]))[0].groups
     ((member_id, *_),) = described[5]
     left = wire().ask("leave_group", 3, group_id=group, members=[{"member_id": member_id}])
     assert left.error_code == 0
     with pytest.raises(CommitFailedError):
-        await it.commit({there: 1})
+        await each.commit({there: 1})
     assert (await admin.list_consumer_group_offsets(group))[there].offset == 10
 
 
 async def test_a_pattern_finds_topics_that_are_made_later(member, admin, unique, produce):
     prefix = unique("logs")
-    names = [f"{prefix}.{it}" for it in ("a", "b")]
+    names = [f"{prefix}.{each}" for each in ("a", "b")]
     await admin.create_topics([NewTopic(names[0], 1, 1)])
-    it = await member()
-    it.subscribe(pattern=f"^{re.escape(prefix)}.*")
-    await read(it, lambda _: it.assignment() == {TopicPartition(names[0], 0)})
+    each = await member()
+    each.subscribe(pattern=f"^{re.escape(prefix)}.*")
+    await read(each, lambda _: each.assignment() == {TopicPartition(names[0], 0)})
     await admin.create_topics([NewTopic(names[1], 1, 1)])
-    await read(it, lambda _: it.assignment() == {TopicPartition(name, 0) for name in names})
+    await read(each, lambda _: each.assignment() == {TopicPartition(name, 0) for name in names})
     sent = await produce(names[1], 3, partitions=1)
-    assert await read(it, lambda values: len(values) == 3) == sent
+    assert await read(each, lambda values: len(values) == 3) == sent
 
 
 async def test_partitions_that_are_added_are_read(member, topic, admin, produce):
-    it = await member(topic)
-    await read(it, lambda _: len(it.assignment()) == PARTITIONS)
+    each = await member(topic)
+    await read(each, lambda _: len(each.assignment()) == PARTITIONS)
     await admin.create_partitions({topic: NewPartitions(6)})
-    await read(it, lambda _: it.assignment() == {TopicPartition(topic, p) for p in range(6)})
+    await read(each, lambda _: each.assignment() == {TopicPartition(topic, p) for p in range(6)})
 
 
 async def test_a_group_is_found_listed_and_described(member, topic, produce, admin, group):
     await produce(topic, 40)
-    it = await member(topic, client_id="somebody")
-    await read(it, lambda values: len(values) == 40)
-    await it.commit()
+    each = await member(topic, client_id="somebody")
+    await read(each, lambda values: len(values) == 40)
+    await each.commit()
     assert (group, "consumer") in await admin.list_consumer_groups()
     (described,) = (await admin.describe_consumer_groups([group]))[0].groups
     error, name, state, protocol_type, protocol, members, *_ = described
@@ -162,7 +162,7 @@ async def test_a_group_is_found_listed_and_described(member, topic, produce, adm
     ((_, client, host, *_),) = members
     assert (client, host) == ("somebody", "/127.0.0.1")
     found = await admin.list_consumer_group_offsets(group)
-    ends = await it.end_offsets(list(found))
-    assert found == {p: OffsetAndMetadata(10, "") for p in it.assignment()}
+    ends = await each.end_offsets(list(found))
+    assert found == {p: OffsetAndMetadata(10, "") for p in each.assignment()}
     assert {p: end - found[p].offset for p, end in ends.items()} == dict.fromkeys(found, 0)
-    assert it.highwater(TopicPartition(topic, 0)) == 10
+    assert each.highwater(TopicPartition(topic, 0)) == 10

@@ -94,7 +94,7 @@ class Confluent(Member):
             message = self.consumer.poll(0.1)
             if message is not None and not message.error():
                 self.values.append(int(message.value()))
-            self.owned = {it.partition for it in self.consumer.assignment()}
+            self.owned = {each.partition for each in self.consumer.assignment()}
         self.consumer.close()
         self.owned = set()
 
@@ -119,8 +119,8 @@ class Python(Member):
         while not self._stop.is_set():
             # long enough for a rebalance: it begins anew with every poll
             for records in self.consumer.poll(timeout_ms=500).values():
-                self.values.extend(int(it.value) for it in records)
-            self.owned = {it.partition for it in self.consumer.assignment()}
+                self.values.extend(int(each.value) for each in records)
+            self.owned = {each.partition for each in self.consumer.assignment()}
         self.consumer.close()
         self.owned = set()
 
@@ -147,8 +147,8 @@ class Aio(Member):
         await consumer.start()
         while not self._stop.is_set():
             for records in (await consumer.getmany(timeout_ms=100)).values():
-                self.values.extend(int(it.value) for it in records)
-            self.owned = {it.partition for it in consumer.assignment()}
+                self.values.extend(int(each.value) for each in records)
+            self.owned = {each.partition for each in consumer.assignment()}
         await consumer.stop()
         self.owned = set()
 
@@ -178,18 +178,18 @@ def members(bootstrap) -> Iterator[Callable[..., Any]]:
         return started[-1]
 
     yield start
-    for it in started:
-        it._stop.set()
-    for it in started:
-        it._thread.join(TIMEOUT)
+    for each in started:
+        each._stop.set()
+    for each in started:
+        each._thread.join(TIMEOUT)
 
 
 def shared(*members: Member) -> bool:
     """Every partition has exactly one owner among these."""
-    for it in members:
-        it.check()
-    owned = [partition for it in members for partition in it.owned]
-    return sorted(owned) == list(range(PARTITIONS)) and all(it.owned for it in members)
+    for each in members:
+        each.check()
+    owned = [partition for each in members for partition in each.owned]
+    return sorted(owned) == list(range(PARTITIONS)) and all(each.owned for each in members)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -232,11 +232,11 @@ def test_more_members_than_partitions_wait_their_turn(members, topic, unique, ev
     everybody = [members("librdkafka range", group, topic) for _ in range(PARTITIONS + 1)]
 
     def settled() -> bool:
-        owned = sorted(len(it.owned) for it in everybody)
+        owned = sorted(len(each.owned) for each in everybody)
         return owned == [0, *[1] * PARTITIONS]
 
     eventually(settled, timeout=TIMEOUT)
-    worker = next(it for it in everybody if it.owned)
+    worker = next(each for each in everybody if each.owned)
     worker.leave()
     everybody.remove(worker)
     eventually(lambda: shared(*everybody), timeout=TIMEOUT)
@@ -245,7 +245,9 @@ def test_more_members_than_partitions_wait_their_turn(members, topic, unique, ev
 def test_groups_do_not_disturb_each_other(members, topic, produce, unique, eventually):
     produce(topic, 20)
     readers = [members("librdkafka range", unique("group"), topic) for _ in range(2)]
-    eventually(lambda: all(sorted(it.values) == list(range(20)) for it in readers), timeout=TIMEOUT)
+    eventually(
+        lambda: all(sorted(each.values) == list(range(20)) for each in readers), timeout=TIMEOUT
+    )
 
 
 def test_a_silent_member_is_replaced(bootstrap, members, topic, unique, eventually):
@@ -283,7 +285,7 @@ def test_a_static_member_comes_back_to_what_it_had(
     eventually(lambda: shared(one, again), timeout=TIMEOUT)
     assert again.owned == before
     described = admin.describe_consumer_groups([group])[group].result()
-    assert {it.group_instance_id for it in described.members} == {"one", "two"}
+    assert {each.group_instance_id for each in described.members} == {"one", "two"}
 
 
 # -- administration ----------------------------------------------------------------------------
@@ -297,7 +299,7 @@ def admin(bootstrap) -> AdminClient:
 def offsets_of(admin: AdminClient, group: str) -> dict[int, int]:
     asked = [ConsumerGroupTopicPartitions(group)]
     found = admin.list_consumer_group_offsets(asked)[group].result()
-    return {it.partition: it.offset for it in found.topic_partitions}
+    return {each.partition: each.offset for each in found.topic_partitions}
 
 
 def test_a_group_is_listed_described_reset_and_deleted(
@@ -308,12 +310,12 @@ def test_a_group_is_listed_described_reset_and_deleted(
     one = members("librdkafka range", group, topic, **{"client.id": "somebody"})
     eventually(lambda: len(one.values) == 40, timeout=TIMEOUT)
 
-    listed = {it.group_id: it for it in admin.list_consumer_groups().result().valid}
+    listed = {each.group_id: each for each in admin.list_consumer_groups().result().valid}
     assert listed[group].state is ConsumerGroupState.STABLE
     described = admin.describe_consumer_groups([group])[group].result()
-    (it,) = described.members
-    assert (it.client_id, it.host) == ("somebody", "/127.0.0.1")
-    assert {p.partition for p in it.assignment.topic_partitions} == set(range(PARTITIONS))
+    (each,) = described.members
+    assert (each.client_id, each.host) == ("somebody", "/127.0.0.1")
+    assert {p.partition for p in each.assignment.topic_partitions} == set(range(PARTITIONS))
     assert described.partition_assignor == "range"
     reset = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 3)])]
     (refused,) = admin.alter_consumer_group_offsets(reset)[group].result().topic_partitions
@@ -331,7 +333,7 @@ def test_a_group_is_listed_described_reset_and_deleted(
     again.leave()
     admin.delete_consumer_groups([group])[group].result()
     assert offsets_of(admin, group) == {}
-    assert group not in {it.group_id for it in admin.list_consumer_groups().result().valid}
+    assert group not in {each.group_id for each in admin.list_consumer_groups().result().valid}
 
 
 def test_offsets_are_kept_for_consumers_that_assign_themselves(

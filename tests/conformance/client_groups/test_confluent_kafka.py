@@ -82,8 +82,8 @@ class Member:
         self.consumer.subscribe(list(topics), on_revoke=self._on_revoke)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.revoked |= {(it.topic, it.partition) for it in partitions}
-        read = [it for it in consumer.position(partitions) if it.offset >= 0]
+        self.revoked |= {(item.topic, item.partition) for item in partitions}
+        read = [item for item in consumer.position(partitions) if item.offset >= 0]
         if read and self.commits:
             consumer.commit(offsets=read, asynchronous=False)
 
@@ -98,7 +98,7 @@ class Member:
 
     @property
     def owned(self) -> set[tuple[str, int]]:
-        return {(it.topic, it.partition) for it in self.consumer.assignment()}
+        return {(item.topic, item.partition) for item in self.consumer.assignment()}
 
 
 @pytest.fixture
@@ -111,27 +111,27 @@ def member(bootstrap: str, group: str) -> Iterator[Callable[..., Member]]:
         return made[-1]
 
     yield join
-    for it in made:
+    for item in made:
         with contextlib.suppress(RuntimeError):  # closed by the test
-            it.consumer.close()
+            item.consumer.close()
 
 
 def together(*members: Member, until: Callable[[], Any]) -> None:
     """Everybody polls, as applications do, until something holds."""
     deadline = time.monotonic() + TIMEOUT
     while not until():
-        assert time.monotonic() < deadline, [(sorted(it.owned), it.errors) for it in members]
-        for it in members:
-            it.poll()
+        assert time.monotonic() < deadline, [(sorted(item.owned), item.errors) for item in members]
+        for item in members:
+            item.poll()
 
 
 def everything(topic: str, partitions: int = PARTITIONS) -> set[tuple[str, int]]:
-    return {(topic, it) for it in range(partitions)}
+    return {(topic, item) for item in range(partitions)}
 
 
 def shared(*members: Member, topic: str) -> bool:
-    owned = [it for each in members for it in each.owned]
-    return sorted(owned) == sorted(everything(topic)) and all(it.owned for it in members)
+    owned = [item for each in members for item in each.owned]
+    return sorted(owned) == sorted(everything(topic)) and all(item.owned for item in members)
 
 
 # -- members come and go -----------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_whoever_takes_over_begins_at_the_committed_offset(protocol, member, top
     sent = produce(topic, 40)
     one = member(protocol, topic, commits=False)
     together(one, until=lambda: len(one.values) == 40)
-    half = [TopicPartition(topic, it, 5) for it in range(PARTITIONS)]
+    half = [TopicPartition(topic, item, 5) for item in range(PARTITIONS)]
     one.consumer.commit(offsets=half, asynchronous=False)
     one.consumer.close()
     two = member(protocol, topic)
@@ -222,8 +222,8 @@ def process(bootstrap: str, group: str) -> Iterator[Callable[..., Process]]:
         return started[-1]
 
     yield start
-    for it in started:
-        it.close()
+    for item in started:
+        item.close()
 
 
 @protocols
@@ -280,7 +280,7 @@ def test_a_second_holder_of_an_instance_id_pushes_the_first_one_out(member, topi
     together(first, until=lambda: first.owned == everything(topic))
     second = member("classic", topic, group_instance_id="i")
     together(first, second, until=lambda: first.errors)
-    assert [it.code() for it in first.errors] == [KafkaError._FATAL]
+    assert [item.code() for item in first.errors] == [KafkaError._FATAL]
     together(second, until=lambda: second.owned == everything(topic))
 
 
@@ -289,7 +289,7 @@ def test_a_second_holder_is_turned_away_by_the_consumer_protocol(member, topic, 
     together(first, until=lambda: first.owned == everything(topic))
     second = member("consumer", topic, group_instance_id="i")
     together(first, second, until=lambda: second.errors)
-    assert [it.code() for it in second.errors] == [KafkaError._FATAL]
+    assert [item.code() for item in second.errors] == [KafkaError._FATAL]
     sent = produce(topic, 8)
     together(first, until=lambda: len(first.values) == 8)
     assert sorted(first.values) == sorted(sent)
@@ -301,12 +301,12 @@ def test_a_second_holder_is_turned_away_by_the_consumer_protocol(member, topic, 
 @protocols
 def test_a_pattern_finds_topics_that_are_made_later(protocol, member, admin, unique, produce):
     prefix = unique("logs")
-    names = [f"{prefix}.{it}" for it in ("a", "b")]
+    names = [f"{prefix}.{item}" for item in ("a", "b")]
     admin.create_topics([NewTopic(names[0], 1)])[names[0]].result()
     one = member(protocol, f"^{prefix}\\..*")
     together(one, until=lambda: one.owned == {(names[0], 0)})
     admin.create_topics([NewTopic(names[1], 1)])[names[1]].result()
-    together(one, until=lambda: one.owned == {(it, 0) for it in names})
+    together(one, until=lambda: one.owned == {(item, 0) for item in names})
     sent = produce(names[0], 2, partitions=1) + produce(names[1], 2, partitions=1)
     together(one, until=lambda: len(one.values) == 4)
     assert sorted(one.values) == sorted(sent)
@@ -327,43 +327,43 @@ def test_partitions_that_are_added_find_an_owner(protocol, member, topic, admin)
 @protocols
 def test_a_member_seeks_pauses_and_resumes(protocol, member, topic, produce):
     sent = produce(topic, 40)
-    it = member(protocol, topic)
-    together(it, until=lambda: len(it.values) == 40)
-    it.values.clear()
-    it.consumer.seek(TopicPartition(topic, 1, 7))
-    together(it, until=lambda: len(it.values) == 3)
-    assert it.values == sent[29::4]
-    it.values.clear()
-    it.consumer.pause([TopicPartition(topic, 1)])
+    item = member(protocol, topic)
+    together(item, until=lambda: len(item.values) == 40)
+    item.values.clear()
+    item.consumer.seek(TopicPartition(topic, 1, 7))
+    together(item, until=lambda: len(item.values) == 3)
+    assert item.values == sent[29::4]
+    item.values.clear()
+    item.consumer.pause([TopicPartition(topic, 1)])
     more = produce(topic, 8)
-    together(it, until=lambda: len(it.values) == 6)
-    assert sorted(it.values) == sorted(set(more) - {more[1], more[5]})
-    it.consumer.resume([TopicPartition(topic, 1)])
-    together(it, until=lambda: len(it.values) == 8)
-    assert it.values[6:] == [more[1], more[5]]
+    together(item, until=lambda: len(item.values) == 6)
+    assert sorted(item.values) == sorted(set(more) - {more[1], more[5]})
+    item.consumer.resume([TopicPartition(topic, 1)])
+    together(item, until=lambda: len(item.values) == 8)
+    assert item.values[6:] == [more[1], more[5]]
 
 
 @protocols
 def test_commits_wait_or_call_back_and_keep_their_notes(protocol, member, topic, produce):
     produce(topic, 40)
-    it = member(protocol, topic)
-    together(it, until=lambda: len(it.values) == 40)
+    item = member(protocol, topic)
+    together(item, until=lambda: len(item.values) == 40)
     noted = [TopicPartition(topic, p, p + 1, metadata=f"note {p}") for p in range(PARTITIONS)]
-    done = it.consumer.commit(offsets=noted, asynchronous=False)
+    done = item.consumer.commit(offsets=noted, asynchronous=False)
     assert [(p.offset, p.error) for p in done] == [(p + 1, None) for p in range(PARTITIONS)]
-    found = it.consumer.committed([TopicPartition(topic, p) for p in range(PARTITIONS)], TIMEOUT)
+    found = item.consumer.committed([TopicPartition(topic, p) for p in range(PARTITIONS)], TIMEOUT)
     assert [(p.offset, p.metadata) for p in found] == [
         (p + 1, f"note {p}") for p in range(PARTITIONS)
     ]
-    it.committed.clear()
-    it.consumer.commit()
-    together(it, until=lambda: it.committed)
-    ((error, told),) = it.committed
+    item.committed.clear()
+    item.consumer.commit()
+    together(item, until=lambda: item.committed)
+    ((error, told),) = item.committed
     assert error is None
     assert sorted((p.partition, p.offset) for p in told) == [(p, 10) for p in range(PARTITIONS)]
     missing = [TopicPartition(topic, PARTITIONS, 1)]
     with pytest.raises(KafkaException) as caught:
-        it.consumer.commit(offsets=missing, asynchronous=False)
+        item.consumer.commit(offsets=missing, asynchronous=False)
     assert caught.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
@@ -373,11 +373,11 @@ def test_commits_wait_or_call_back_and_keep_their_notes(protocol, member, topic,
 def offsets_of(admin: AdminClient, group: str) -> dict[int, int]:
     asked = [ConsumerGroupTopicPartitions(group)]
     found = admin.list_consumer_group_offsets(asked)[group].result()
-    return {it.partition: it.offset for it in found.topic_partitions}
+    return {item.partition: item.offset for item in found.topic_partitions}
 
 
 def listed(admin: AdminClient, **filters: Any) -> dict[str, Any]:
-    return {it.group_id: it for it in admin.list_consumer_groups(**filters).result().valid}
+    return {item.group_id: item for item in admin.list_consumer_groups(**filters).result().valid}
 
 
 @protocols
@@ -385,9 +385,9 @@ def test_a_group_with_members_is_listed_and_described_but_not_moved_or_deleted(
     protocol, member, topic, produce, admin, group
 ):
     produce(topic, 40)
-    it = member(protocol, topic, client_id="somebody", group_instance_id="i")
-    together(it, until=lambda: len(it.values) == 40)
-    it.consumer.commit(asynchronous=False)
+    item = member(protocol, topic, client_id="somebody", group_instance_id="i")
+    together(item, until=lambda: len(item.values) == 40)
+    item.consumer.commit(asynchronous=False)
 
     kind = ConsumerGroupType[protocol.upper()]
     other = ConsumerGroupType["CONSUMER" if protocol == "classic" else "CLASSIC"]
@@ -422,9 +422,9 @@ def test_a_group_without_members_is_moved_and_deleted(
     protocol, member, topic, produce, admin, group, eventually
 ):
     sent = produce(topic, 40)
-    it = member(protocol, topic)
-    together(it, until=lambda: len(it.values) == 40)
-    it.consumer.close()  # its callback commits
+    item = member(protocol, topic)
+    together(item, until=lambda: len(item.values) == 40)
+    item.consumer.close()  # its callback commits
     eventually(lambda: listed(admin)[group].state is ConsumerGroupState.EMPTY)
     assert offsets_of(admin, group) == dict.fromkeys(range(PARTITIONS), 10)
     moved = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 3)])]
@@ -449,15 +449,15 @@ def test_lag_is_what_was_written_less_what_was_committed(
 ):
     produce(topic, 40)
     seen: list[dict[str, Any]] = []
-    it = member(
+    item = member(
         protocol,
         topic,
         statistics_interval_ms=100,
         stats_cb=lambda text: seen.append(json.loads(text)),
     )
-    together(it, until=lambda: len(it.values) == 40)
+    together(item, until=lambda: len(item.values) == 40)
     half = [TopicPartition(topic, p, p) for p in range(PARTITIONS)]
-    it.consumer.commit(offsets=half, asynchronous=False)
+    item.consumer.commit(offsets=half, asynchronous=False)
 
     ends = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in range(4)})
     committed = offsets_of(admin, group)
@@ -468,4 +468,4 @@ def test_lag_is_what_was_written_less_what_was_committed(
         partitions = seen[-1]["topics"][topic]["partitions"] if seen else {}
         return {int(p): each["consumer_lag_stored"] for p, each in partitions.items() if p != "-1"}
 
-    together(it, until=lambda: told() == dict.fromkeys(range(PARTITIONS), 0))
+    together(item, until=lambda: told() == dict.fromkeys(range(PARTITIONS), 0))

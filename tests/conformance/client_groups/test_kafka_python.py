@@ -55,10 +55,10 @@ def member(bootstrap: str, group: str) -> Iterator[Callable[..., KafkaConsumer]]
         return made[-1]
 
     yield join
-    for it in made:
+    for item in made:
         # one that was thrown out learns it at the latest now
         with contextlib.suppress(CommitFailedError):
-            it.close()
+            item.close()
 
 
 def read(consumer: KafkaConsumer, until: Callable[[list[str]], bool]) -> list[str]:
@@ -69,7 +69,7 @@ def read(consumer: KafkaConsumer, until: Callable[[list[str]], bool]) -> list[st
         assert time.monotonic() < deadline, (values, consumer.assignment())
         # long enough for a rebalance: it begins anew with every poll
         for records in consumer.poll(timeout_ms=500).values():
-            values += [it.value.decode() for it in records]
+            values += [item.value.decode() for item in records]
     return values
 
 
@@ -104,29 +104,29 @@ def test_commits_keep_their_notes_and_the_next_member_goes_on(member, topic, pro
 
 def test_a_member_seeks_pauses_and_resumes(member, topic, produce):
     sent = produce(topic, 40)
-    it = member(topic)
-    read(it, lambda values: len(values) == 40)
+    item = member(topic)
+    read(item, lambda values: len(values) == 40)
     there = TopicPartition(topic, 1)
-    it.seek(there, 7)
-    assert read(it, lambda values: len(values) == 3) == sent[29::4]
-    it.pause(there)
+    item.seek(there, 7)
+    assert read(item, lambda values: len(values) == 3) == sent[29::4]
+    item.pause(there)
     more = produce(topic, 8)
-    others = read(it, lambda values: len(values) == 6)
+    others = read(item, lambda values: len(values) == 6)
     assert sorted(others) == sorted(set(more) - {more[1], more[5]})
-    it.resume(there)
-    assert read(it, lambda values: len(values) == 2) == [more[1], more[5]]
+    item.resume(there)
+    assert read(item, lambda values: len(values) == 2) == [more[1], more[5]]
 
 
 def test_a_member_that_was_thrown_out_commits_no_more(member, topic, produce, admin, group):
     produce(topic, 40)
-    it = member(topic)
-    read(it, lambda values: len(values) == 40)
-    it.commit(offsets(topic, 10, 10, 10, 10))
+    item = member(topic)
+    read(item, lambda values: len(values) == 40)
+    item.commit(offsets(topic, 10, 10, 10, 10))
     (described,) = admin.describe_groups([group])[group]["members"]
     gone = MemberToRemove(member_id=described["member_id"])
     assert list(admin.remove_group_members(group, [gone]).values()) == [NoError]
     with pytest.raises(CommitFailedError):
-        it.commit(offsets(topic, 1, 1, 1, 1))
+        item.commit(offsets(topic, 1, 1, 1, 1))
     found = admin.list_group_offsets([group])[group]
     assert {each.offset for each in found.values()} == {10}
 
@@ -136,24 +136,24 @@ def test_a_member_that_was_thrown_out_commits_no_more(member, topic, produce, ad
 
 def test_a_pattern_finds_topics_that_are_made_later(member, admin, unique, produce):
     prefix = unique("logs")
-    names = [f"{prefix}.{it}" for it in ("a", "b")]
+    names = [f"{prefix}.{item}" for item in ("a", "b")]
     admin.create_topics([NewTopic(names[0], 1, 1)])
-    it = member()
-    it.subscribe(pattern=f"^{re.escape(prefix)}.*")
-    read(it, lambda _: it.assignment() == {TopicPartition(names[0], 0)})
+    item = member()
+    item.subscribe(pattern=f"^{re.escape(prefix)}.*")
+    read(item, lambda _: item.assignment() == {TopicPartition(names[0], 0)})
     admin.create_topics([NewTopic(names[1], 1, 1)])
-    read(it, lambda _: it.assignment() == {TopicPartition(name, 0) for name in names})
+    read(item, lambda _: item.assignment() == {TopicPartition(name, 0) for name in names})
     sent = produce(names[1], 3, partitions=1)
-    assert read(it, lambda values: len(values) == 3) == sent
+    assert read(item, lambda values: len(values) == 3) == sent
 
 
 def test_partitions_that_are_added_are_read(member, topic, admin, produce):
-    it = member(topic)
-    read(it, lambda _: len(it.assignment()) == PARTITIONS)
+    item = member(topic)
+    read(item, lambda _: len(item.assignment()) == PARTITIONS)
     admin.create_partitions({topic: NewPartitions(6)})
-    read(it, lambda _: it.assignment() == {TopicPartition(topic, p) for p in range(6)})
+    read(item, lambda _: item.assignment() == {TopicPartition(topic, p) for p in range(6)})
     sent = produce(topic, 12, partitions=6)
-    assert sorted(read(it, lambda values: len(values) == 12)) == sorted(sent)
+    assert sorted(read(item, lambda values: len(values) == 12)) == sorted(sent)
 
 
 # -- administration --------------------------------------------------------------------------------
@@ -163,9 +163,9 @@ def test_a_group_with_members_is_described_but_not_moved_or_deleted(
     member, topic, produce, admin, group
 ):
     produce(topic, 40)
-    it = member(topic, client_id="somebody")
-    read(it, lambda values: len(values) == 40)
-    it.commit()
+    item = member(topic, client_id="somebody")
+    read(item, lambda values: len(values) == 40)
+    item.commit()
     stable = admin.list_groups(states_filter=["Stable"], types_filter=["classic"])
     assert group in {each["group_id"] for each in stable}
     empty = admin.list_groups(states_filter=["Empty"])
@@ -182,20 +182,20 @@ def test_a_group_with_members_is_described_but_not_moved_or_deleted(
     assert admin.alter_group_offsets(group, offsets(topic, 1)) == {there: UnknownMemberIdError}
     refused = admin.delete_group_offsets(group, [there])
     assert refused == {there: GroupSubscribedToTopicError}
-    ends = it.end_offsets([TopicPartition(topic, p) for p in range(PARTITIONS)])
+    ends = item.end_offsets([TopicPartition(topic, p) for p in range(PARTITIONS)])
     committed = admin.list_group_offsets([group])[group]
     assert {p: end - committed[p].offset for p, end in ends.items()} == dict.fromkeys(ends, 0)
-    assert it.highwater(there) == 10
+    assert item.highwater(there) == 10
 
 
 def test_a_group_without_members_is_moved_and_deleted(
     member, topic, produce, admin, group, eventually
 ):
     sent = produce(topic, 40)
-    it = member(topic)
-    read(it, lambda values: len(values) == 40)
-    it.commit()
-    it.close()
+    item = member(topic)
+    read(item, lambda values: len(values) == 40)
+    item.commit()
+    item.close()
     there, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     assert admin.alter_group_offsets(group, offsets(topic, 3)) == {there: NoError}
     again = member(topic)

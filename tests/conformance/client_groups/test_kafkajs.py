@@ -24,7 +24,7 @@ def produce(kafkajs: Any) -> Callable[..., list[str]]:
 
     def send(topic: str, count: int, partitions: int = PARTITIONS) -> list[str]:
         nonlocal sent
-        values = [str(it) for it in range(sent, sent + count)]
+        values = [str(each) for each in range(sent, sent + count)]
         messages = [
             {"value": base64.b64encode(value.encode()).decode(), "partition": number % partitions}
             for number, value in enumerate(values)
@@ -85,17 +85,17 @@ def member(kafkajs: Any, group: str, unique: Any) -> Iterator[Callable[..., Memb
         return made[-1]
 
     yield join
-    for it in made:
-        if it.node is kafkajs:
-            it.call("disconnect")
+    for each in made:
+        if each.node is kafkajs:
+            each.call("disconnect")
 
 
 def everything(topic: str, partitions: int = PARTITIONS) -> set[tuple[str, int]]:
-    return {(topic, it) for it in range(partitions)}
+    return {(topic, each) for each in range(partitions)}
 
 
 def shared(*members: Member, topic: str) -> bool:
-    owned = [it.owned for it in members]
+    owned = [each.owned for each in members]
     return (
         sorted(set().union(*owned)) == sorted(everything(topic))
         and all(owned)
@@ -105,7 +105,9 @@ def shared(*members: Member, topic: str) -> bool:
 
 def committed(kafkajs: Any, group: str, topic: str) -> dict[int, tuple[int, str | None]]:
     (found,) = kafkajs.admin("fetchOffsets", {"groupId": group, "topics": [topic]})
-    return {it["partition"]: (int(it["offset"]), it["metadata"]) for it in found["partitions"]}
+    return {
+        each["partition"]: (int(each["offset"]), each["metadata"]) for each in found["partitions"]
+    }
 
 
 def state_of(kafkajs: Any, group: str) -> str:
@@ -140,7 +142,7 @@ def test_a_crashed_member_is_replaced_from_the_committed_offset(
     node = start_kafkajs(bootstrap)
     doomed = member(topic, node=node, commits=False, consumer={"sessionTimeout": 2_000})
     eventually(lambda: len(doomed.values) == 40, timeout=TIMEOUT)
-    offsets = [{"topic": topic, "partition": it, "offset": "3"} for it in range(PARTITIONS)]
+    offsets = [{"topic": topic, "partition": each, "offset": "3"} for each in range(PARTITIONS)]
     doomed.call("commitOffsets", offsets)
     node.process.kill()
     heir = member(topic)
@@ -152,9 +154,9 @@ def test_a_pattern_finds_its_topics(member, new_topic, produce, eventually):
     first, other = new_topic(1), new_topic(1)
     sent = produce(first.name, 4, partitions=1)
     produce(other.name, 4, partitions=1)
-    it = member(pattern=f"^{first.name[:-1]}.$")
-    eventually(lambda: it.values == sent, timeout=TIMEOUT)
-    assert it.owned == {(first.name, 0)}
+    each = member(pattern=f"^{first.name[:-1]}.$")
+    eventually(lambda: each.values == sent, timeout=TIMEOUT)
+    assert each.owned == {(first.name, 0)}
 
 
 def test_partitions_that_are_added_find_an_owner(kafkajs, member, topic, eventually):
@@ -170,36 +172,36 @@ def test_partitions_that_are_added_find_an_owner(kafkajs, member, topic, eventua
 
 def test_a_member_seeks_pauses_and_resumes(member, topic, produce, eventually):
     sent = produce(topic, 40)
-    it = member(topic)
-    eventually(lambda: len(it.values) == 40, timeout=TIMEOUT)
-    it.call("seek", {"topic": topic, "partition": 1, "offset": "7"})
-    eventually(lambda: len(it.values) == 43, timeout=TIMEOUT)
-    assert it.values[40:] == sent[29::4]
-    it.call("pause", [{"topic": topic, "partitions": [1]}])
+    each = member(topic)
+    eventually(lambda: len(each.values) == 40, timeout=TIMEOUT)
+    each.call("seek", {"topic": topic, "partition": 1, "offset": "7"})
+    eventually(lambda: len(each.values) == 43, timeout=TIMEOUT)
+    assert each.values[40:] == sent[29::4]
+    each.call("pause", [{"topic": topic, "partitions": [1]}])
     more = produce(topic, 8)
-    eventually(lambda: len(it.values) == 49, timeout=TIMEOUT)
-    assert sorted(it.values[43:]) == sorted(set(more) - {more[1], more[5]})
-    it.call("resume", [{"topic": topic, "partitions": [1]}])
-    eventually(lambda: len(it.values) == 51, timeout=TIMEOUT)
-    assert it.values[49:] == [more[1], more[5]]
+    eventually(lambda: len(each.values) == 49, timeout=TIMEOUT)
+    assert sorted(each.values[43:]) == sorted(set(more) - {more[1], more[5]})
+    each.call("resume", [{"topic": topic, "partitions": [1]}])
+    eventually(lambda: len(each.values) == 51, timeout=TIMEOUT)
+    assert each.values[49:] == [more[1], more[5]]
 
 
 def test_commits_keep_their_notes(kafkajs, member, topic, group, produce, eventually):
     produce(topic, 40)
-    it = member(topic, commits=False)
-    eventually(lambda: len(it.values) == 40, timeout=TIMEOUT)
+    each = member(topic, commits=False)
+    eventually(lambda: len(each.values) == 40, timeout=TIMEOUT)
     offsets = [
         {"topic": topic, "partition": p, "offset": str(p), "metadata": f"note {p}"}
         for p in range(3)
     ]
-    it.call("commitOffsets", offsets)
+    each.call("commitOffsets", offsets)
     assert committed(kafkajs, group, topic) == {
         **{p: (p, f"note {p}") for p in range(3)},
         3: (-1, None),
     }
     missing = [{"topic": topic, "partition": PARTITIONS, "offset": "1"}]
     with pytest.raises(kafkajs.Error) as caught:
-        it.call("commitOffsets", missing)
+        each.call("commitOffsets", missing)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in caught.value.types
 
 
@@ -207,15 +209,15 @@ def test_lag_is_what_was_written_less_what_was_committed(
     kafkajs, member, topic, group, produce, eventually
 ):
     produce(topic, 40)
-    it = member(topic, commits=False)
-    eventually(lambda: len(it.values) == 40, timeout=TIMEOUT)
-    it.call(
+    each = member(topic, commits=False)
+    eventually(lambda: len(each.values) == 40, timeout=TIMEOUT)
+    each.call(
         "commitOffsets",
         [{"topic": topic, "partition": p, "offset": str(p)} for p in range(PARTITIONS)],
     )
     ends = kafkajs.call(call="admin", method="fetchTopicOffsets", arguments=topic)
     done = committed(kafkajs, group, topic)
-    lag = {it["partition"]: int(it["high"]) - done[it["partition"]][0] for it in ends}
+    lag = {each["partition"]: int(each["high"]) - done[each["partition"]][0] for each in ends}
     assert lag == {0: 10, 1: 9, 2: 8, 3: 7}
 
 
@@ -226,8 +228,8 @@ def test_a_group_is_listed_described_moved_and_deleted(
     kafkajs, member, topic, group, produce, eventually
 ):
     sent = produce(topic, 40)
-    it = member(topic)
-    eventually(lambda: len(it.values) == 40, timeout=TIMEOUT)
+    each = member(topic)
+    eventually(lambda: len(each.values) == 40, timeout=TIMEOUT)
     assert {"groupId": group, "protocolType": "consumer"} in kafkajs.admin("listGroups")["groups"]
     (found,) = kafkajs.call(call="admin", method="describeGroups", arguments=[group])["groups"]
     assert (found["state"], found["protocol"]) == ("Stable", "RoundRobinAssigner")
@@ -237,7 +239,7 @@ def test_a_group_is_listed_described_moved_and_deleted(
         kafkajs.call(call="admin", method="deleteGroups", arguments=[group])
     assert "NON_EMPTY_GROUP" in caught.value.types
 
-    it.call("stop")
+    each.call("stop")
     eventually(lambda: state_of(kafkajs, group) == "Empty", timeout=TIMEOUT)
     assert committed(kafkajs, group, topic) == dict.fromkeys(range(PARTITIONS), (10, None))
     moved = [{"partition": 0, "offset": "3"}]

@@ -14,7 +14,7 @@ MODULE = "ottla.testing.plugin"
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    installed = any(it.value == MODULE for it in entry_points(group="pytest11"))
+    installed = any(each.value == MODULE for each in entry_points(group="pytest11"))
     plugin = () if installed else ("-p", MODULE)
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     return pytester.runpytest_subprocess(

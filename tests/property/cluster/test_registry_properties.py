@@ -108,7 +108,7 @@ def test_an_image_grown_step_by_step_equals_one_built_at_once(
         fresh = await Registry(store).load()
         assert fresh.topics == expected
         assert fresh.topic_names == {topic.id: name for name, topic in expected.items()}
-        assert fresh.broker_configs == {name: it for name, it in configs.items() if it}
+        assert fresh.broker_configs == {name: each for name, each in configs.items() if each}
         for registry in registries:
             assert await registry.load() == fresh
         await store.close()

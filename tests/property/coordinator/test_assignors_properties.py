@@ -68,17 +68,17 @@ def check_owners(members: Members, topics: Topics, assignment: Mapping[str, Part
     for name, share in assignment.items():
         assert set(share) <= members[name].topics
         assert all(share.values()), "a topic without partitions"
-        owners.update((topic, it) for topic, partitions in share.items() for it in partitions)
-    wanted = {topic for it in members.values() for topic in it.topics}
+        owners.update((topic, each) for topic, partitions in share.items() for each in partitions)
+    wanted = {topic for each in members.values() for topic in each.topics}
     assert owners == Counter(
-        (topic, it) for topic in wanted for it in range(topics[topic].partitions)
+        (topic, each) for topic in wanted for each in range(topics[topic].partitions)
     )
 
 
 def owning(members: Members, assignment: Mapping[str, Partitions]) -> Members:
     return {
-        name: Subscriber(it.topics, assignment.get(name, {}), it.instance_id, it.rack)
-        for name, it in members.items()
+        name: Subscriber(each.topics, assignment.get(name, {}), each.instance_id, each.rack)
+        for name, each in members.items()
     }
 
 
@@ -118,29 +118,29 @@ def test_uniform_differs_by_one_at_most_and_moves_no_more_than_it_must(
         after = ASSIGNORS["uniform"].assign(now, topics)
         assert max(loads(after).values()) - min(loads(after).values()) <= 1
         least, extra = divmod(sum(loads(after).values()), len(members))
-        for name, it in now.items():
+        for name, each in now.items():
             may_stay = sum(
                 len({p for p in partitions if p < topics[topic].partitions})
-                for topic, partitions in it.owned.items()
-                if topic in it.topics
+                for topic, partitions in each.owned.items()
+                if topic in each.topics
             )
             stayed = sum(
                 len(partitions & after[name].get(topic, frozenset()))
-                for topic, partitions in it.owned.items()
+                for topic, partitions in each.owned.items()
             )
             assert stayed >= min(may_stay, least)
         kept_extra = sum(
             1
-            for name, it in now.items()
-            if sum(len(it.owned[t] & after[name].get(t, frozenset())) for t in it.owned) > least
+            for name, each in now.items()
+            if sum(len(each.owned[t] & after[name].get(t, frozenset())) for t in each.owned) > least
         )
         had_extra = sum(
             1
-            for it in now.values()
+            for each in now.values()
             if sum(
-                len({p for p in it.owned[t] if p < topics[t].partitions})
-                for t in it.owned
-                if t in it.topics
+                len({p for p in each.owned[t] if p < topics[t].partitions})
+                for t in each.owned
+                if t in each.topics
             )
             > least
         )
@@ -158,8 +158,8 @@ def test_uniform_leaves_no_move_that_would_even_out_two_members(data: st.DataObj
         load = loads(after)
         for giver, share in after.items():
             for topic in share:
-                for taker, it in now.items():
-                    if topic in it.topics:
+                for taker, each in now.items():
+                    if topic in each.topics:
                         assert load[giver] - load[taker] < 2
 
 
@@ -169,11 +169,11 @@ def test_range_gives_joined_topics_alike(data: st.DataObject) -> None:
     topics = data.draw(topics_of_a_cluster())
     members = data.draw(members_of_a_group(topics, alike=False))
     assignment = ASSIGNORS["range"].assign(members, topics)
-    readers = {t: {m for m, it in members.items() if t in it.topics} for t in topics}
+    readers = {t: {m for m, each in members.items() if t in each.topics} for t in topics}
     for one in topics:
         for other in topics:
             if (
                 readers[one] == readers[other]
                 and topics[one].partitions == topics[other].partitions
             ):
-                assert all(it.get(one) == it.get(other) for it in assignment.values())
+                assert all(each.get(one) == each.get(other) for each in assignment.values())

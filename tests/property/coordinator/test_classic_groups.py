@@ -138,9 +138,11 @@ class Groups(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3))
     def followers_sync(self, count: int) -> None:
         if self.group is not None:
-            followers = [it for it in self.group.members.values() if it.member_id != self.leader]
-            for it in followers[:count]:
-                self.send(Sync(GROUP, it.member_id, it.instance_id, self.group.generation))
+            followers = [
+                each for each in self.group.members.values() if each.member_id != self.leader
+            ]
+            for each in followers[:count]:
+                self.send(Sync(GROUP, each.member_id, each.instance_id, self.group.generation))
 
     @property
     def leader(self) -> str | None:
@@ -149,12 +151,12 @@ class Groups(RuleBasedStateMachine):
     @rule(offer=OFFERS, count=st.integers(1, 3))
     def everybody_joins(self, offer: Any, count: int) -> None:
         members = [] if self.group is None else list(self.group.members.values())
-        for it in members[:count]:
+        for each in members[:count]:
             self.send(
                 Join(
                     GROUP,
-                    it.member_id,
-                    it.instance_id,
+                    each.member_id,
+                    each.instance_id,
                     Client("c", "/h"),
                     6_000,
                     5_000,
@@ -171,7 +173,7 @@ class Groups(RuleBasedStateMachine):
     def the_leader_syncs(self) -> None:
         if self.group is not None and self.leader is not None:
             leader = self.group.members[self.leader]
-            shares = tuple((it, it.encode()) for it in self.group.members)
+            shares = tuple((each, each.encode()) for each in self.group.members)
             self.send(
                 Sync(
                     GROUP,
@@ -188,7 +190,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(who=st.lists(st.integers(0, 20), min_size=1, max_size=3), instance=INSTANCES)
     def leave(self, who: list[int], instance: str | None) -> None:
-        leavers = tuple(Leaver(self.pick(it), instance) for it in who)
+        leavers = tuple(Leaver(self.pick(each), instance) for each in who)
         codes = self.send(Leave(GROUP, leavers))
         assert isinstance(codes, KafkaError) or len(codes) == len(leavers)
 
@@ -197,8 +199,8 @@ class Groups(RuleBasedStateMachine):
         commits = (PartitionCommit("t", 0, offset),)
         reply = self.send(CommitOffsets(GROUP, commits, self.pick(who), None, self.guess(off)))
         if not isinstance(reply, KafkaError):
-            ((_, (it,)),) = self.send(FetchOffsets(GROUP, None))
-            assert it.committed.offset == offset
+            ((_, (each,)),) = self.send(FetchOffsets(GROUP, None))
+            assert each.committed.offset == offset
 
     @rule()
     def delete(self) -> None:
@@ -224,8 +226,8 @@ class Groups(RuleBasedStateMachine):
         self.runner.failures = 0
         written = self.group is not None and self.group.state is State.STABLE
         before = self.runner.run(DescribeGroup(GROUP)) if written else None
-        sent_away = {it for it, _ in self.runner.shard.unload(_MOVED)}
-        assert sent_away == {it for it in self.waiting if not self.runner.is_answered(it)}
+        sent_away = {each for each, _ in self.runner.shard.unload(_MOVED)}
+        assert sent_away == {each for each in self.waiting if not self.runner.is_answered(each)}
         self.waiting.clear()
         self.generation = -1
         self.runner.reload(compact=compact)
@@ -243,12 +245,12 @@ class Groups(RuleBasedStateMachine):
     @invariant()
     def answers_are_given_once(self) -> None:
         still = []
-        for it in self.waiting:
-            if not self.runner.is_answered(it):
-                still.append(it)
+        for each in self.waiting:
+            if not self.runner.is_answered(each):
+                still.append(each)
                 continue
             try:
-                reply = self.runner.answer(it)
+                reply = self.runner.answer(each)
             except KafkaError:
                 continue
             if isinstance(reply, Joined) and reply.error is ErrorCode.NONE:

@@ -38,7 +38,7 @@ subscriptions = st.one_of(
 
 
 def each(partitions: Partitions) -> set[tuple[TopicId, int]]:
-    return {(topic, it) for topic in partitions for it in partitions[topic]}
+    return {(topic, item) for topic in partitions for item in partitions[topic]}
 
 
 class Life:
@@ -208,7 +208,9 @@ class ConsumerGroups(RuleBasedStateMachine):
         if group is None:
             return
         now = {"group": group.epoch, "target": group.target_epoch}
-        now |= {f"member {it.id}": it.epoch for it in group.members.values() if it.epoch > 0}
+        now |= {
+            f"member {item.id}": item.epoch for item in group.members.values() if item.epoch > 0
+        }
         for what, epoch in now.items():
             assert epoch >= self.epochs.get(what, 0), f"{what} went from {self.epochs[what]} back"
         self.epochs = {"group": 0, "target": 0} | now
@@ -225,18 +227,18 @@ class ConsumerGroups(RuleBasedStateMachine):
         for _ in range(40):
             self.world.runner.advance(2_000)
             self.world.runner.do_work()
-            for it in consumers:
-                it.beat()
+            for item in consumers:
+                item.beat()
         group = self.group
         if not consumers or group is None:
             return
         assert group.state_name == "Stable", group.members
-        owned = [one for it in consumers for one in each(it.owned)]
+        owned = [one for item in consumers for one in each(item.owned)]
         assert len(owned) == len(set(owned))
         wanted = {name: size for name, size in self.sizes.items() if name in NAMES[:3]}
         image = self.world.image
         assert set(owned) == {
-            (image.topics[name].id, it) for name, size in wanted.items() for it in range(size)
+            (image.topics[name].id, item) for name, size in wanted.items() for item in range(size)
         }
 
 

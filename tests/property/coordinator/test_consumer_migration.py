@@ -63,32 +63,32 @@ class MixedGroups(RuleBasedStateMachine):
     def step_modern(self, data: st.DataObject) -> None:
         self.step(data.draw(st.sampled_from(self.modern)))
 
-    def step(self, it: Consumer) -> None:
+    def step(self, each: Consumer) -> None:
         try:
-            if it.epoch:
-                it.beat()
+            if each.epoch:
+                each.beat()
             else:
-                it.join()
+                each.join()
         except KafkaError as error:
             if not error.code.retriable:
-                it.epoch = 0
-                it.owned = {}
+                each.epoch = 0
+                each.owned = {}
 
     @precondition(lambda self: self.classic)
     @rule(data=st.data(), says_so=st.booleans())
     def stop_classic(self, data: st.DataObject, says_so: bool) -> None:
-        it = data.draw(st.sampled_from(self.classic))
-        self.classic.remove(it)
-        if says_so and it.member_id:
-            self.quietly(it.leave)
+        each = data.draw(st.sampled_from(self.classic))
+        self.classic.remove(each)
+        if says_so and each.member_id:
+            self.quietly(each.leave)
 
     @precondition(lambda self: self.modern)
     @rule(data=st.data(), says_so=st.booleans())
     def stop_modern(self, data: st.DataObject, says_so: bool) -> None:
-        it = data.draw(st.sampled_from(self.modern))
-        self.modern.remove(it)
+        each = data.draw(st.sampled_from(self.modern))
+        self.modern.remove(each)
         if says_so:
-            self.quietly(it.leave)
+            self.quietly(each.leave)
 
     def quietly(self, call: Any) -> None:
         try:
@@ -118,15 +118,17 @@ class MixedGroups(RuleBasedStateMachine):
 
     @rule(compact=st.booleans())
     def restart(self, compact: bool) -> None:
-        for it in self.classic:
-            it.lose_connection()
+        for each in self.classic:
+            each.lose_connection()
         self.world.runner.reload(compact=compact)
 
     # -------------------------------------------------------------- what must hold
 
     def owned(self) -> list[One]:
-        everything = [one for it in self.classic for one in it.owned]
-        everything += [("a", p) for it in self.modern for held in it.owned.values() for p in held]
+        everything = [one for each in self.classic for one in each.owned]
+        everything += [
+            ("a", p) for each in self.modern for held in each.owned.values() for p in held
+        ]
         return everything
 
     @invariant()
@@ -143,7 +145,7 @@ class MixedGroups(RuleBasedStateMachine):
             for new in self.modern:
                 self.step(new)
         if self.classic or self.modern:
-            wanted = [("a", it) for it in range(self.partitions)]
+            wanted = [("a", each) for each in range(self.partitions)]
             assert sorted(self.owned()) == wanted, (self.classic, self.modern)
 
 

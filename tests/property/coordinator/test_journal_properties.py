@@ -36,19 +36,19 @@ BYTES = st.binary(max_size=200) | st.sampled_from([63, 64, 8191, 8192, 1 << 20])
     INTS,
 )
 def test_offsets_are_packed_as_the_codec_does(
-    it: CommittedOffset, group: str, topic: str, partition: int
+    each: CommittedOffset, group: str, topic: str, partition: int
 ) -> None:
-    key, value = journal.offset(group, topic, partition, it)
+    key, value = journal.offset(group, topic, partition, each)
     assert key == journal._key(OffsetCommitKey(group=group, topic=topic, partition=partition))
     message = OffsetCommitValue(
-        offset=it.offset,
-        leader_epoch=it.leader_epoch,
-        metadata=it.metadata,
-        commit_timestamp=it.commit_timestamp_ms,
-        expire_timestamp=it.expire_timestamp_ms,
-        topic_id=it.topic_id,
+        offset=each.offset,
+        leader_epoch=each.leader_epoch,
+        metadata=each.metadata,
+        commit_timestamp=each.commit_timestamp_ms,
+        expire_timestamp=each.expire_timestamp_ms,
+        topic_id=each.topic_id,
     )
-    expires = it.expire_timestamp_ms >= 0
+    expires = each.expire_timestamp_ms >= 0
     version = journal.OFFSET_WITH_EXPIRY_VERSION if expires else journal.OFFSET_VERSION
     assert value == journal._value(message, version)
 
@@ -85,15 +85,15 @@ def test_targets_are_packed_as_the_codec_does(
     st.builds(journal.CurrentAssignment, INTS, INTS, st.integers(0, 127), SHARES, SHARES),
 )
 def test_assignments_are_packed_as_the_codec_does(
-    group: str, member: str, it: journal.CurrentAssignment
+    group: str, member: str, each: journal.CurrentAssignment
 ) -> None:
-    _, value = journal.current_assignment(group, member, it)
+    _, value = journal.current_assignment(group, member, each)
     message = wire.ConsumerGroupCurrentMemberAssignmentValue(
-        member_epoch=it.member_epoch,
-        previous_member_epoch=it.previous_member_epoch,
-        state=it.state,
-        assigned_partitions=_listed(it.assigned),
-        partitions_pending_revocation=_listed(it.pending_revocation),
+        member_epoch=each.member_epoch,
+        previous_member_epoch=each.previous_member_epoch,
+        state=each.state,
+        assigned_partitions=_listed(each.assigned),
+        partitions_pending_revocation=_listed(each.pending_revocation),
     )
     assert value == journal._value(message, journal.CONSUMER_VERSION)
 
@@ -128,7 +128,7 @@ def test_a_generation_means_what_its_record_says(
     if isinstance(record, Written):
         assert record.meaning == journal.decode(*record)
     else:
-        assert any(not it.rebalance_timeout_ms for it in generation.members)
+        assert any(not each.rebalance_timeout_ms for each in generation.members)
 
 
 @given(st.integers(0, 2**63 - 1), BYTES, BYTES)

@@ -93,13 +93,17 @@ def test_what_is_due_is_what_goes(
     positions = Committed({"a": a, "b": b})
     fates = reopened(bench, start, watermark).explain_retention(positions).segments
     now_ms = bench.clock.now_ms()
-    named = [it.fate.due_ms for it in fates if it.fate.due_ms is not None]
+    named = [each.fate.due_ms for each in fates if each.fate.due_ms is not None]
     moments = {now_ms, now_ms + later, *named, *(due - 1 for due in named if due)}
     for moment in sorted(moments):
         log = reopened(bench, start, watermark)
         log.delete_old(moment, positions)
-        left = [it.base_offset for it in log.explain_retention(positions).segments]
-        stay = [it.base_offset for it in fates if it.fate.due_ms is None or it.fate.due_ms > moment]
+        left = [each.base_offset for each in log.explain_retention(positions).segments]
+        stay = [
+            each.base_offset
+            for each in fates
+            if each.fate.due_ms is None or each.fate.due_ms > moment
+        ]
         assert left == (stay or [log.log_end_offset])
         assert log.delete_old(moment, positions) == []
 
@@ -120,12 +124,12 @@ def test_a_hold_keeps_what_is_unread_and_never_more_than_its_bytes(
     held.delete_old(now_ms, positions)
     assert held.log_start_offset <= free.log_start_offset
     groups = held.config.ottla_retention_hold_groups
-    needed = min((0 if it is None else it for it in (a, b)[: len(groups)]), default=99)
+    needed = min((0 if each is None else each for each in (a, b)[: len(groups)]), default=99)
     if held.log_start_offset < free.log_start_offset:
         assert held.size <= held.config.ottla_retention_hold_bytes
         first_end = held.explain_retention(positions).segments[0].end_offset
         assert first_end > needed
     elif held.log_start_offset > needed and groups:
         before = reopened(bench, 0, 99).explain_retention(positions).segments
-        sizes = [it.size for it in before if it.base_offset < held.log_start_offset]
+        sizes = [each.size for each in before if each.base_offset < held.log_start_offset]
         assert held.size + sizes[-1] > held.config.ottla_retention_hold_bytes

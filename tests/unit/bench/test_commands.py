@@ -14,7 +14,7 @@ NOT_MEASURED = {
 
 
 def test_every_tool_that_does_something_by_itself_is_measured() -> None:
-    assert {it.typed.split()[0] for it in COMMANDS} == TOOLS.keys() - NOT_MEASURED
+    assert {each.typed.split()[0] for each in COMMANDS} == TOOLS.keys() - NOT_MEASURED
 
 
 def test_names_are_filled_in_and_nothing_else_is() -> None:
@@ -31,4 +31,4 @@ def test_title_is_the_program_and_its_verb() -> None:
 
 
 def test_titles_tell_the_commands_apart() -> None:
-    assert len({it.title for it in COMMANDS}) == len(COMMANDS)
+    assert len({each.title for each in COMMANDS}) == len(COMMANDS)

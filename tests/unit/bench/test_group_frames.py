@@ -48,7 +48,7 @@ def test_sync_of_the_leader_brings_a_share_for_each_member() -> None:
     frame = group_frames.sync_group("g", b"a", group_frames.assignments(shares)).with_number(7)
     request = decoded(frame, groups.SyncGroupRequest, 3)
     assert (request.group_id, request.generation_id, request.member_id) == ("g", 7, "a")
-    assert [(it.member_id, bytes(it.assignment)) for it in request.assignments] == [
+    assert [(each.member_id, bytes(each.assignment)) for each in request.assignments] == [
         ("a", shares[b"a"]),
         ("b", b""),
     ]
@@ -84,7 +84,7 @@ def test_commit_of_a_topic_names_all_its_partitions() -> None:
     frame = group_frames.offset_commits("g", "orders", 3, 42)
     request = decoded(frame, group_offsets.OffsetCommitRequest, 7)
     ((*partitions,),) = [topic.partitions for topic in request.topics]
-    assert [(it.partition_index, it.committed_offset) for it in partitions] == [
+    assert [(each.partition_index, each.committed_offset) for each in partitions] == [
         (0, 42),
         (1, 42),
         (2, 42),
@@ -95,7 +95,9 @@ def test_offsets_are_asked_for_by_topic_and_read_back() -> None:
     frame = group_frames.offset_fetch("g", "orders", 2)
     request = decoded(frame, group_offsets.OffsetFetchRequest, 5)
     assert request.group_id == "g"
-    assert [(it.name, list(it.partition_indexes)) for it in request.topics] == [("orders", [0, 1])]
+    assert [(each.name, list(each.partition_indexes)) for each in request.topics] == [
+        ("orders", [0, 1])
+    ]
     partitions = [
         group_offsets.OffsetFetchResponsePartition(
             partition_index=0, committed_offset=7, metadata=None
@@ -132,7 +134,7 @@ def test_consumer_heartbeat_says_nothing_new() -> None:
 
 @pytest.mark.parametrize("error", [0, 79])
 def test_joined_is_read_as_it_was_written(error: int) -> None:
-    members = [groups.JoinGroupResponseMember(member_id=it, metadata=b"") for it in ("a", "b")]
+    members = [groups.JoinGroupResponseMember(member_id=each, metadata=b"") for each in ("a", "b")]
     response = groups.JoinGroupResponse(
         error_code=error,
         generation_id=4,

@@ -21,8 +21,8 @@ def test_template_puts_each_key_into_its_record() -> None:
         assert header.length + 12 == len(batch) == len(template)
         assert checksum_ok(batch, 0, header)
         records = list(iter_records(batch, header))
-        assert [int.from_bytes(it.key or b"", "big") for it in records] == keys.tolist()
-        assert {bytes(it.value or b"") for it in records} == {b"v" * 50}
+        assert [int.from_bytes(each.key or b"", "big") for each in records] == keys.tolist()
+        assert {bytes(each.value or b"") for each in records} == {b"v" * 50}
 
 
 def test_every_key_comes_once_in_each_pass_in_another_order() -> None:

@@ -151,17 +151,17 @@ def test_only_a_member_with_something_to_learn_asks_again() -> None:
     first.epoch, first.owns = 1, 4
     group.arrive()
     second.answered(beaten(2, 0))
-    assert [len(it.sock.asked) for it in (first, second)] == [1, 1]  # type: ignore[attr-defined]
+    assert [len(each.sock.asked) for each in (first, second)] == [1, 1]  # type: ignore[attr-defined]
     first.answered(beaten(1, 2))
     first.answered(beaten(2))
-    assert [len(it.sock.asked) for it in (first, second)] == [2, 2]  # type: ignore[attr-defined]
+    assert [len(each.sock.asked) for each in (first, second)] == [2, 2]  # type: ignore[attr-defined]
 
 
 def test_consumer_group_goes_on_without_the_one_that_left() -> None:
     group = members.ConsumerGroup(Room(), "g", "orders", 2, 4)
     first, second = group.members
-    for it in (first, second):
-        it.epoch, it.owns = 2, 2
+    for each in (first, second):
+        each.epoch, each.owns = 2, 2
     group.depart()
     second.answered(beaten(-1))
     assert second.owns == 0

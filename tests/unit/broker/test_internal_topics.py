@@ -25,7 +25,7 @@ class FakeController:
     """A controller that notes what it is asked for."""
 
     def __init__(self, brokers: int = 1) -> None:
-        self.image = ClusterImage(brokers={it: Broker(it, 0, {}) for it in range(brokers)})
+        self.image = ClusterImage(brokers={each: Broker(each, 0, {}) for each in range(brokers)})
         self.asked: list[NewTopic] = []
         self.error: KafkaError | None = None
 
@@ -81,7 +81,7 @@ async def test_fewer_replicas_than_somebody_can_expect_are_said_once(
     )
     await topics.ensure(OFFSETS)
     await topics.ensure(OFFSETS)
-    assert [it.levelname for it in caplog.records] == ["WARNING"]
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
     assert f"on each of the {brokers} broker(s) there are, not the 3 that" in caplog.text
 
 

@@ -107,7 +107,7 @@ async def test_a_broker_reads_what_was_made(data: Data) -> None:
     registry = Registry(store)
     image = await registry.load()
     assert image.cluster_id == "c"
-    epochs = [it.leader_epoch - LEADER_EPOCH_GAP for it in image.topics["wide"].partitions]
+    epochs = [each.leader_epoch - LEADER_EPOCH_GAP for each in image.topics["wide"].partitions]
     assert epochs == list(range(70))
     assert (await registry.allocate_producer_ids()).start >= PRODUCER_ID_GAP
     await store.close()
@@ -173,7 +173,7 @@ def test_an_id_that_is_missing_is_the_one_of_the_other_partitions(data: Data) ->
     data.partition(B, "alone-0", batch(0), topic_id=None)
     data.write(f"{data.partition(B, 'orders-2', batch(0))}/partition.metadata", b"rubbish")
     made = data.plan()
-    assert {it.name: it.id for it in made.topics} == {"orders": ONE, "alone": FRESH}
+    assert {each.name: each.id for each in made.topics} == {"orders": ONE, "alone": FRESH}
     assert any("/a/orders-0: partition.metadata is missing" in note for note in made.notes)
     assert any("alone: no folder of it says its topic id" in note for note in made.notes)
 
@@ -261,7 +261,7 @@ def backup_of(topic_id: TopicId = ONE, partitions: int = 2, **settings: str) -> 
         layout.broker_config_key(""): layout.encode_config({"message.max.bytes": "5"}),
         "controller/epoch": layout.encode_holder(7),
     }
-    contents = journal.Contents({key: journal.Entry(it, 3) for key, it in entries.items()}, 99)
+    contents = journal.Contents({key: journal.Entry(each, 3) for key, each in entries.items()}, 99)
     return Backup("c", 7, contents)
 
 
@@ -291,9 +291,9 @@ def test_the_data_is_newer_than_the_backup(data: Data) -> None:
     data.partition(B, "orders-2", batch(0))
     data.partition(B, "later-0", batch(0), topic_id=TWO)
     made = data.plan(base=backup_of(partitions=2, **{"retention.ms": "5"}).contents)
-    topics = {it.name: it for it in made.topics}
+    topics = {each.name: each for each in made.topics}
     assert topics["orders"].config == {"retention.ms": "5"}
-    epochs = [it.leader_epoch - LEADER_EPOCH_GAP for it in topics["orders"].partitions]
+    epochs = [each.leader_epoch - LEADER_EPOCH_GAP for each in topics["orders"].partitions]
     assert epochs == [25, 25, 0]
     assert topics["later"].id == TWO
     assert made.next_producer_id == 7 + PRODUCER_ID_GAP

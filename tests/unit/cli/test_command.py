@@ -58,7 +58,7 @@ def ours(line: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "path", [it for it, about in TREE.items() if isinstance(about.command, Noun)]
+    "path", [item for item, about in TREE.items() if isinstance(about.command, Noun)]
 )
 def test_what_a_command_does_is_not_cut_off_in_the_list(path: str) -> None:
     listed = TREE[path].get_help().partition("Commands:\n")[2].partition("Examples:")[0]

@@ -34,7 +34,7 @@ def test_a_misspelt_command_is_refused_with_the_right_one(ottla: Run) -> None:
     result = ottla("topics")
     assert result.exit_code == 2
     assert "no command 'topics'; did you mean `ottla topic`?" in result.stderr
-    assert "there are server, topic, produce" in ottla("xyzzy").stderr
+    assert "there are server, cluster, topic, produce" in ottla("xyzzy").stderr
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ async def folder(tmp_path: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    files = (it for it in folder.rglob("*") if it.is_file() and it.name != ".lock")
-    return {str(it.relative_to(folder)): it.read_bytes() for it in files}
+    files = (each for each in folder.rglob("*") if each.is_file() and each.name != ".lock")
+    return {str(each.relative_to(folder)): each.read_bytes() for each in files}
 
 
 def test_an_export_can_be_imported_elsewhere(ottla: Run, folder: Path, tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_an_export_can_be_imported_elsewhere(ottla: Run, folder: Path, tmp_path:
     written = ottla("metadata", "export", str(file), "--data-dir", str(folder))
     assert written.exit_code == 0
     assert file.read_text() == printed.stdout
-    for it in (folder / "metadata").iterdir():
-        it.unlink()
+    for each in (folder / "metadata").iterdir():
+        each.unlink()
     (folder / "metadata").rmdir()
     looked = ottla("metadata", "import", str(file), "--data-dir", str(folder))
     assert looked.exit_code == 0

@@ -218,12 +218,12 @@ def test_the_answers_of_all_brokers_are_put_together() -> None:
     topic = explain(router, "orders")  # type: ignore[arg-type]
     first, second, third = topic.partitions
     assert topic.cleanup_policy == ("compact", "delete")
-    assert [it.readers for it in first.segments] == [
+    assert [each.readers for each in first.segments] == [
         (Position("a", 3),),
         (Position("a", 3), Position("b", 10)),
     ]
     assert first.holds == (Position("slow", None),)
-    assert [it.behind for it in first.segments] == [None, 0]
+    assert [each.behind for each in first.segments] == [None, 0]
     assert second.error is not None
     assert (second.leader, second.error.message) == (2, "the disk is gone")
     assert third.error is not None

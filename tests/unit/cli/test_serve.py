@@ -35,6 +35,7 @@ Run = Callable[..., Result]
         ),
         (["--data-dir", ""], "--data-dir is empty; name a folder"),
         (["--data-dir", "  "], "--data-dir is empty; name a folder"),
+        (["--set", "zookeeper.digest.password=x"], "everybody on this machine can read a command"),
     ],
 )
 def test_a_flag_that_cannot_be_is_refused_by_its_own_name(

@@ -74,7 +74,9 @@ async def test_all_leader_epochs_are_raised_in_few_commits(
     wide = topic(registry, "wide", 5_000)
     await registry.create_topics([*many, wide])
     above = {
-        TopicPartition(it.name, n): -1 for it in (*many, wide) for n in range(len(it.partitions))
+        TopicPartition(each.name, n): -1
+        for each in (*many, wide)
+        for n in range(len(each.partitions))
     }
     above[TopicPartition("t7", 0)] = 41
     before = registry.image.revision
@@ -82,8 +84,8 @@ async def test_all_leader_epochs_are_raised_in_few_commits(
     assert registry.image.revision - before <= 4
     assert registry.image == await rebuilt(store)
     epochs = {
-        it.name: {state.leader_epoch for state in it.partitions}
-        for it in registry.image.topics.values()
+        each.name: {state.leader_epoch for state in each.partitions}
+        for each in registry.image.topics.values()
     }
     assert epochs.pop("t7") == {42}
     assert all(found == {1} for found in epochs.values())
@@ -121,7 +123,7 @@ async def test_a_thousand_large_topics_are_split_into_commits(
     assert await registry.create_topics(topics) == []
     commits = (await store.read("")).revision - before
     assert 1 < commits < 10
-    assert registry.image.topics == {it.name: it for it in topics}
+    assert registry.image.topics == {each.name: each for each in topics}
 
 
 async def test_deleting_removes_every_key_of_a_topic(

@@ -48,9 +48,8 @@ def test_the_shipped_file_of_kafka_3_9_loads_unchanged(data: Path) -> None:
     assert loaded.ignored == (
         "num.io.threads",
         "num.network.threads",
-        "zookeeper.connect",
-        "zookeeper.connection.timeout.ms",
     )
+    assert loaded.config.zookeeper_connect == "localhost:2181"
 
 
 def test_the_shipped_kraft_file_of_kafka_3_9_loads_unchanged(data: Path) -> None:
@@ -60,11 +59,32 @@ def test_the_shipped_kraft_file_of_kafka_3_9_loads_unchanged(data: Path) -> None
 
 
 def test_our_own_shipped_file_says_what_the_defaults_say() -> None:
-    loaded = load(REPOSITORY / "config" / "server.properties", strict=True)
+    loaded = load(REPOSITORY / "config" / "standalone.properties", strict=True)
     assert loaded.warnings == ()
     assert loaded.ignored == ()
     assert loaded.config.log_dirs == load().config.log_dirs
     assert loaded.config.listeners == load().config.listeners
+
+
+def test_the_file_for_a_cluster_says_what_the_old_documents_say() -> None:
+    loaded = load(REPOSITORY / "config" / "server.properties", strict=True)
+    assert (loaded.warnings, loaded.ignored, loaded.later) == ((), (), ())
+    given = set(loaded.config.static)
+    assert {"broker.id", "port", "log.dir", "zookeeper.connect"} <= given
+    text = (REPOSITORY / "config" / "server.properties").read_text()
+    for stronger in ("listeners=", "log.dirs="):
+        assert not any(line.startswith(stronger) for line in text.splitlines())
+    assert loaded.config.zookeeper_connect == "localhost:2181"
+    assert loaded.config.listeners == load().config.listeners
+
+
+def test_a_port_alone_is_a_listener(tmp_path: Path) -> None:
+    for text, expected in (
+        ("port=9093", "PLAINTEXT://127.0.0.1:9093"),
+        ("port=9093\nhost.name=localhost", "PLAINTEXT://localhost:9093"),
+        ("port=9093\nlisteners=PLAINTEXT://localhost:1", "PLAINTEXT://localhost:1"),
+    ):
+        assert load(write(tmp_path, text)).config.listener_addresses == (expected,)
 
 
 def test_flags_come_before_the_file(tmp_path: Path) -> None:

@@ -85,6 +85,14 @@ def test_unclean_election_takes_a_damaged_replica_last() -> None:
     assert settle(only_one, {1}, Rules(1, unclean=True), lost={1}).leader == 1
 
 
+def test_who_leads_again_with_less_does_so_under_a_new_epoch() -> None:
+    """Or followers, who have records of the old one that it has lost, would not notice."""
+    only_one = replace(STATE, isr=(1,))
+    after = settle(only_one, {1}, Rules(1, unclean=True), lost={1})
+    assert led(after) == (1, (1,), (), ())
+    assert after.leader_epoch == only_one.leader_epoch + 1
+
+
 def test_an_eligible_replica_comes_before_an_unclean_election() -> None:
     waiting = replace(STATE, leader=NO_LEADER, isr=(), elr=(1,))
     assert settle(waiting, {1, 2}, Rules(2, unclean=True)).leader == 1

@@ -86,7 +86,7 @@ class Slate:
         return self.ticks
 
     def unload(self, error: KafkaError) -> list[Answer]:
-        return [(it, error) for it in self.parked]
+        return [(each, error) for each in self.parked]
 
 
 class Disk:
@@ -162,12 +162,12 @@ class Bench:
         await self.host.wait_loaded()
 
     def slate(self, index: int = 0) -> Slate:
-        shard = next(it.shard for it in self.host if it.index == index)
+        shard = next(each.shard for each in self.host if each.index == index)
         assert isinstance(shard, Slate)
         return shard
 
     def slot(self, index: int = 0) -> Slot:
-        return next(it for it in self.host if it.index == index)
+        return next(each for each in self.host if each.index == index)
 
     def run(self, command: Callable[[Slate, Now], Result]) -> Any:
         return self.host.run(0, command)
@@ -175,19 +175,19 @@ class Bench:
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    it = Bench()
-    yield it
-    await it.host.close()
-    it.workers.close()
+    each = Bench()
+    yield each
+    await each.host.close()
+    each.workers.close()
 
 
 @pytest.fixture
 async def slow() -> AsyncIterator[Bench]:
     """With fsync before anything is committed."""
-    it = Bench(TopicConfig(flush_messages=1))
-    yield it
-    await it.host.close()
-    it.workers.close()
+    each = Bench(TopicConfig(flush_messages=1))
+    yield each
+    await each.host.close()
+    each.workers.close()
 
 
 def write(
@@ -264,10 +264,28 @@ async def test_a_shard_that_cannot_begin_is_not_kept_quiet(
     assert await bench.deaths.get() == f"loading {NAME}-0: a bug"
 
 
+async def test_retention_may_delete_what_was_to_be_loaded_next() -> None:
+    bench = Bench(TopicConfig(cleanup_policy=frozenset({"compact", "delete"})))
+    partition = bench.partitions[0]
+    for number in range(40):
+        batch = bytearray(build_batch([(1, b"%d" % number, b"v", ())]))
+        partition.append(memoryview(batch), 1)
+    bench.lead(1, 1)
+    while not bench.slate().content:
+        await asyncio.sleep(0)
+    partition.delete_records(39)
+    await bench.host.wait_loaded()
+    assert bench.slot().active
+    assert b"39" in bench.slate().content
+    assert len(bench.slate().content) < 40
+    await bench.host.close()
+    bench.workers.close()
+
+
 async def test_a_log_is_replayed_in_slices_and_all_of_it(bench: Bench) -> None:
     log = bench.partitions[0].log
     for number in range(50):
-        records = [(1, b"%d-%d" % (number, it), b"x" * 20, ()) for it in range(3)]
+        records = [(1, b"%d-%d" % (number, each), b"x" * 20, ()) for each in range(3)]
         batch = bytearray(build_batch(records))
         bench.partitions[0].append(memoryview(batch), 1)
     assert log.size > 10 * bench.settings.load_buffer_bytes
@@ -342,7 +360,7 @@ async def test_what_comes_after_may_replace_the_reply_and_write_more(bench: Benc
 
 async def test_independent_records_are_split_into_batches_that_fit(bench: Bench) -> None:
     await bench.ready()
-    records = [(b"%d" % it, b"x" * 300_000) for it in range(10)]
+    records = [(b"%d" % each, b"x" * 300_000) for each in range(10)]
     assert refused(lambda: bench.run(lambda s, n: Result(None, records))) is (
         ErrorCode.UNKNOWN_SERVER_ERROR
     )
@@ -375,9 +393,9 @@ async def test_nothing_is_told_before_it_is_committed(slow: Bench) -> None:
     other = slow.run(lambda slate, now: Result(parked))
     read = slow.run(lambda slate, now: Result(slate.content[b"a"], answers=[(parked, "seen")]))
     await asyncio.sleep(0)
-    assert [it.done for it in (first, other, read)] == [False, False, False]
+    assert [each.done for each in (first, other, read)] == [False, False, False]
     await slow.disk.flush()
-    assert [it.result() for it in (first, other, read)] == ["done", "seen", b"v"]
+    assert [each.result() for each in (first, other, read)] == ["done", "seen", b"v"]
     assert slow.run(lambda slate, now: Result("at once")) == "at once"
 
 
@@ -466,9 +484,9 @@ async def test_when_the_partition_is_led_elsewhere_everybody_is_sent_away(slow: 
     slow.slate().parked.append(parked)
     waiting = [slow.run(lambda slate, now: Result(parked)), slow.run(write(b"a"))]
     slow.lead(2, 1)
-    for it in waiting:
+    for each in waiting:
         with pytest.raises(KafkaError) as caught:
-            it.result()
+            each.result()
         assert caught.value.code is ErrorCode.NOT_COORDINATOR
     assert refused(lambda: slow.run(write(b"b"))) is ErrorCode.NOT_COORDINATOR
 
@@ -508,11 +526,31 @@ async def test_a_new_epoch_of_the_same_leader_loads_anew(bench: Bench) -> None:
     bench.run(write(b"a", b"ours"))
     bench.slate().content[b"c"] = b"in memory only"
     meanwhile = build_batch([(1, b"b", b"theirs", ())], base_offset=1, leader_epoch=4)
-    bench.partitions[0].log.append_replicated(memoryview(bytearray(meanwhile)))
+    bench.partitions[0].log.append_replicated(memoryview(bytearray(meanwhile)), leader_epoch=4)
     bench.lead(1, 1, epoch=5)
     assert refused(lambda: bench.run(write(b"c"))) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await bench.host.wait_loaded()
     assert bench.slate().content == {b"a": b"ours", b"b": b"theirs"}
+
+
+async def test_a_log_is_loaded_when_its_truncation_is_over(bench: Bench) -> None:
+    """Who is elected while it still truncates, as a follower, leads when that is done."""
+    await bench.ready()
+    bench.run(write(b"a", b"stays"))
+    bench.run(write(b"b", b"goes"))
+    partition = bench.partitions[0]
+    bench.lead(2, 1, epoch=1)
+    partition.follow(PartitionState(2, 1, 1, (2,), (2,)))
+    partition.begin_truncation()
+    bench.lead(1, 1, epoch=2)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bench.slate().content == {}
+    partition.log.truncate_to(1)
+    partition.end_truncation()
+    await bench.host.wait_loaded()
+    assert bench.slate().content == {b"a": b"stays"}
+    assert bench.run(write(b"c")) == "done"
 
 
 async def test_whoever_waits_when_the_epoch_changes_asks_again(slow: Bench) -> None:
@@ -667,7 +705,7 @@ async def test_a_state_that_cannot_be_trusted_is_made_anew(
     await asyncio.sleep(0)
     await bench.host.wait_loaded()
     # what is in the log cannot be applied now either: the shard is given up, and said to be
-    assert all(it.shard is not before for it in bench.host)
+    assert all(each.shard is not before for each in bench.host)
     assert "cannot be loaded" in caplog.text
 
 
@@ -763,9 +801,9 @@ async def test_work_that_fails_comes_back_with_its_error(bench: Bench) -> None:
 async def test_a_command_for_all_reaches_each_loaded_shard(bench: Bench) -> None:
     await bench.ready()
     bench.host.notify(write(b"all"))
-    assert [it.content for it in bench.slates] == [{b"all": b"v"}] * 2
+    assert [each.content for each in bench.slates] == [{b"all": b"v"}] * 2
     replies = bench.host.run_everywhere(lambda: write(b"b"))
-    assert [await settled(it) for it in replies] == ["done", "done"]
+    assert [await settled(each) for each in replies] == ["done", "done"]
     bench.lead(2, 1)
     bench.lead(1, 1)
     assert refused(lambda: bench.host.run_everywhere(lambda: write(b"c")) and None) is (

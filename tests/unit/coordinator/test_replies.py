@@ -29,7 +29,7 @@ def test_a_reply_to_come_is_shaped_when_it_comes() -> None:
 
 
 def test_a_failure_stays_one_and_so_does_a_failing_shape() -> None:
-    for settle in (lambda it: it.fail(BAD), lambda it: it.resolve(0)):
+    for settle in (lambda each: each.fail(BAD), lambda each: each.resolve(0)):
         coming: Deferred[int] = Deferred()
         shaped = then(coming, lambda number: 1 // number)
         settle(coming)

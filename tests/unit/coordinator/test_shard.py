@@ -84,11 +84,11 @@ def test_it_is_a_dictionary_of_times(steps: list[tuple[str, int, int]]) -> None:
             model.pop(key, None)
         else:
             now += number
-            due = {it for it, at in model.items() if at <= now}
+            due = {each for each, at in model.items() if at <= now}
             assert set(deadlines.pop_due(now)) == due
-            model = {it: at for it, at in model.items() if it not in due}
+            model = {each: at for each, at in model.items() if each not in due}
         assert len(deadlines) == len(model)
-        assert all(deadlines.get(it) == at for it, at in model.items())
+        assert all(deadlines.get(each) == at for each, at in model.items())
         if model:
             assert deadlines.next_ms is not None
             assert deadlines.next_ms <= min(model.values())

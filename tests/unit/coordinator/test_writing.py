@@ -112,16 +112,16 @@ class Desk:
         region = log.read(0, 1 << 30, upper=log.log_end_offset).region
         data = b"" if region is None else region.read()
         return [
-            [it.key for it in iter_records(memoryview(data)[at : at + header.size], header)]
+            [each.key for each in iter_records(memoryview(data)[at : at + header.size], header)]
             for at, header in batches(data)
         ]
 
 
 @pytest.fixture
 async def desk() -> Desk:
-    it = Desk()
-    await it.warm()
-    return it
+    each = Desk()
+    await each.warm()
+    return each
 
 
 def pending(reply: Any) -> Deferred[Any]:
@@ -156,7 +156,7 @@ async def test_the_first_few_of_a_turn_are_written_at_once_and_the_others_togeth
         b"c",
         b"d",
     ]
-    assert [await it for it in later] == [b"b", b"c", b"d"]
+    assert [await each for each in later] == [b"b", b"c", b"d"]
     assert desk.batches() == [[b"warm"], *[[b"a"]] * FEW, [b"b", b"c", b"d"]]
 
 
@@ -264,7 +264,7 @@ async def test_a_refusal_leaves_nothing_to_the_garbage_collector(desk: Desk) -> 
 async def test_a_large_crowd_is_written_in_portions(desk: Desk) -> None:
     desk.crowd()
     replies = [desk.command(b"%d" % number) for number in range(3 * CROWD)]
-    answered = [not isinstance(it, Deferred) or it.done for it in replies]
+    answered = [not isinstance(each, Deferred) or each.done for each in replies]
     assert answered[0], "before the turn has ended"
     assert not answered[-1]
     sizes = [len(batch) for batch in desk.batches()[1 + FEW :]]
@@ -294,7 +294,7 @@ async def test_what_is_too_large_is_refused_and_harms_nobody(desk: Desk) -> None
 async def test_independent_records_come_after_what_was_gathered(desk: Desk) -> None:
     desk.crowd()
     desk.command(b"b")
-    desk.run([(b"%d" % it, b"x" * 300_000) for it in range(5)], None, atomic=False)
+    desk.run([(b"%d" % each, b"x" * 300_000) for each in range(5)], None, atomic=False)
     assert desk.batches()[1 + FEW :] == [[b"b"], [b"0", b"1", b"2"], [b"3", b"4"]]
 
 
@@ -316,7 +316,7 @@ async def test_when_it_cannot_be_written_everybody_is_told_and_the_state_is_brok
     written = pending(desk.command(b"b"))
     asked = pending(desk.writer.reply("what b has changed", None))
     refuse(monkeypatch, code)
-    assert [await failure(it) for it in (written, asked)] == [told, told]
+    assert [await failure(each) for each in (written, asked)] == [told, told]
     assert (desk.writer.broken, desk.broken) == (True, [told])
     assert "could not be written" in caplog.text
 
@@ -383,8 +383,8 @@ async def test_when_somebody_else_writes_in_between_the_state_is_broken(desk: De
 async def test_a_crowd_on_one_partition_delays_nobody_on_another() -> None:
     turn = Turn()
     desks = [Desk(turn), Desk(turn)]
-    for it in desks:
-        await it.warm()
+    for each in desks:
+        await each.warm()
     desks[0].crowd()
     later = pending(desks[0].command(b"b"))
     desks[1].crowd()
@@ -407,3 +407,14 @@ async def test_one_record_is_a_batch_like_any_other(
         0,
         {"CreateTime": "CREATE_TIME", "LogAppendTime": "LOG_APPEND_TIME"}[stamp],
     )
+
+
+async def test_what_is_gathered_fits_into_a_segment() -> None:
+    desk = Desk(config=TopicConfig(segment_bytes=1_000))
+    await desk.warm()
+    replies = [desk.command(b"key %d" % number, b"v" * 100) for number in range(20)]
+    for number, reply in enumerate(replies):
+        told = await reply if isinstance(reply, Deferred) else reply
+        assert told == b"key %d" % number
+    assert desk.broken == []
+    assert len(desk.shard.notes) == 21

@@ -389,7 +389,7 @@ def test_api_versions_lists_the_table_behind_the_old_header(version: int) -> Non
     answer = read(
         reply, version, correlation_id=5, key=ApiKey.API_VERSIONS, kind=ApiVersionsResponse
     )
-    assert [(it.api_key, it.min_version, it.max_version) for it in answer.api_keys] == [
+    assert [(each.api_key, each.min_version, each.max_version) for each in answer.api_keys] == [
         (18, 0, 4),
         (22, 0, 5),
     ]
@@ -471,9 +471,9 @@ def deleted(request: Request[DeleteRecordsRequest], services: Services) -> Delet
                 name=topic.name,
                 partitions=[
                     DeleteRecordsPartitionResult(
-                        partition_index=it.partition_index, low_watermark=len(topic.partitions)
+                        partition_index=each.partition_index, low_watermark=len(topic.partitions)
                     )
-                    for it in topic.partitions
+                    for each in topic.partitions
                 ],
             )
             for topic in request.body.topics
@@ -492,8 +492,8 @@ async def test_a_request_of_many_entries_is_handled_in_turns_with_others() -> No
         await asyncio.sleep(0)
     assert turns > 3
     (topic,) = read(reply.result(), 2, key=ApiKey.DELETE_RECORDS, kind=DeleteRecordsResponse).topics
-    assert [it.partition_index for it in topic.partitions] == list(range(20_000))
-    assert max(it.low_watermark for it in topic.partitions) <= 128  # as the handler saw it
+    assert [each.partition_index for each in topic.partitions] == list(range(20_000))
+    assert max(each.low_watermark for each in topic.partitions) <= 128  # as the handler saw it
     assert crowd.lent == 0
 
 
@@ -509,7 +509,7 @@ async def test_a_request_of_few_but_long_entries_is_handled_in_turns() -> None:
     reply = crowd.ask([DeleteRecordsTopic(name=name, partitions=[]) for name in names])
     parts = await reply if isinstance(reply, Deferred) else reply
     found = read(parts, 2, key=ApiKey.DELETE_RECORDS, kind=DeleteRecordsResponse).topics
-    assert [it.name for it in found] == names
+    assert [each.name for each in found] == names
     assert max(pieces) <= 128
     assert crowd.lent == 0
 
@@ -553,7 +553,7 @@ async def test_what_changes_something_is_done_to_the_end_even_if_the_client_has_
 
     async def handler(request: Request[Any], services: Services) -> DeleteRecordsResponse:
         await asyncio.sleep(0)
-        done.extend(it.partition_index for it in request.body.topics[0].partitions)
+        done.extend(each.partition_index for each in request.body.topics[0].partitions)
         return deleted(request, services)
 
     crowd = Crowd(handler, changes=True)
@@ -571,7 +571,7 @@ async def test_a_request_of_many_entries_without_an_answer_is_handled_in_turns_t
     seen: list[int] = []
 
     def handler(request: Request[Any], services: Services) -> None:
-        seen.extend(it.partition_index for it in request.body.topics[0].partitions)
+        seen.extend(each.partition_index for each in request.body.topics[0].partitions)
 
     crowd = Crowd(handler)
     reply = deferred(crowd.delete(20_000))

@@ -39,9 +39,9 @@ def answer(asked: DeleteRecordsRequest) -> DeleteRecordsResponse:
                 name=topic.name,
                 partitions=[
                     DeleteRecordsPartitionResult(
-                        partition_index=it.partition_index, low_watermark=1
+                        partition_index=item.partition_index, low_watermark=1
                     )
-                    for it in topic.partitions
+                    for item in topic.partitions
                 ],
             )
             for topic in asked.topics

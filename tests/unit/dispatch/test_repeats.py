@@ -37,9 +37,9 @@ class Client:
             body = request.body
             self.bodies.append(body)
             said = [
-                (topic.name, topic.topic_id, it.index, it.records and bytes(it.records))
+                (topic.name, topic.topic_id, each.index, each.records and bytes(each.records))
                 for topic in body.topic_data
-                for it in topic.partition_data
+                for each in topic.partition_data
             ]
             self.seen.append(
                 (request.api_version, request.client_id, body.transactional_id, body.acks, said)

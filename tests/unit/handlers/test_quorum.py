@@ -34,13 +34,15 @@ def ask(image: ClusterImage) -> Any:
 
 
 def test_brokers_that_are_not_the_controller_observe() -> None:
-    brokers = {it: broker(it) for it in (3, 2, 1)}
+    brokers = {each: broker(each) for each in (3, 2, 1)}
     answer = ask(ClusterImage(revision=77, controller_id=2, controller_epoch=5, brokers=brokers))
     (partition,) = answer.topics[0].partitions
     assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (2, 5, 77)
-    assert [it.replica_id for it in partition.current_voters] == [2]
-    assert partition.observers == [QuorumReplica(replica_id=it, log_end_offset=-1) for it in (1, 3)]
-    assert [(it.node_id, it.listeners[0].host) for it in answer.nodes] == [(2, "host-2")]
+    assert [each.replica_id for each in partition.current_voters] == [2]
+    assert partition.observers == [
+        QuorumReplica(replica_id=each, log_end_offset=-1) for each in (1, 3)
+    ]
+    assert [(each.node_id, each.listeners[0].host) for each in answer.nodes] == [(2, "host-2")]
 
 
 @pytest.mark.parametrize("controller", [-1, 9])

@@ -43,14 +43,14 @@ class Table:
             1,
             self.logs,
             self.logs.group_commit,
-            lambda it: TopicConfig.resolve(it.config, BrokerConfig()),
+            lambda each: TopicConfig.resolve(each.config, BrokerConfig()),
         )
 
     def show(self, *topics: Topic) -> None:
         new = replace(
             self.image,
-            topics={it.name: it for it in topics},
-            topic_names={it.id: it.name for it in topics},
+            topics={each.name: each for each in topics},
+            topic_names={each.id: each.name for each in topics},
         )
         changed = frozenset(self.image.topics) | frozenset(new.topics)
         self.replicas.apply(ImageChange(self.image, new, changed))

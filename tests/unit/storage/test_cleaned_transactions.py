@@ -59,7 +59,9 @@ def data(bench: LogBench, log: Log) -> list[int]:
 
 def markers(bench: LogBench, log: Log) -> list[int]:
     """Offsets of markers that have not been emptied."""
-    return [it.base_offset for it in bench.batches(log) if it.is_control and it.record_count]
+    return [
+        item.base_offset for item in bench.batches(log) if item.is_control and item.record_count
+    ]
 
 
 def at(bench: LogBench, log: Log, offset: int) -> BatchHeader:

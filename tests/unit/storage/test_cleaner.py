@@ -84,7 +84,7 @@ class Broker:
         while region := log.read(offset, 1 << 20, upper=log.log_end_offset).region:
             data = region.read()
             for position, header in batches(data):
-                found += [it.offset for it in iter_records(data[position:], header)]
+                found += [each.offset for each in iter_records(data[position:], header)]
                 offset = header.next_offset
         return found
 
@@ -297,7 +297,7 @@ class TestChanges:
         meanwhile(lambda: log.advance_start(7))
         assert await broker.clean()
         assert broker.cleaner.statistics().runs == 1
-        assert [it for it in broker.offsets(log) if it >= 7] == [7, 8, 9]
+        assert [each for each in broker.offsets(log) if each >= 7] == [7, 8, 9]
 
     async def test_retention(self, broker: Broker, meanwhile: Any) -> None:
         config = replace_policy("compact", "delete")
@@ -374,7 +374,7 @@ class TestChanges:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         assert broker.offsets(log) in (list(range(10)), [5, 6, 7, 8, 9])
-        assert not [it for it in broker.fs.listdir(log.folder) if it.endswith(".swap")]
+        assert not [each for each in broker.fs.listdir(log.folder) if each.endswith(".swap")]
 
 
 class TestTrouble:

@@ -234,7 +234,7 @@ class TestSegments:
             log.roll()
         bench.clean(log)
         headers = bench.batches(log)
-        assert [(it.base_offset, it.record_count) for it in headers] == [(1, 0), (3, 1)]
+        assert [(each.base_offset, each.record_count) for each in headers] == [(1, 0), (3, 1)]
         assert log.log_end_offset == 4
 
     def test_what_was_read_is_found_again_by_offset_and_time(self) -> None:
@@ -262,7 +262,7 @@ class TestSegments:
         bench.put(log, (b"b", b"2" * 99_900))
         log.roll()
         bench.clean(log)
-        assert [it.record_count for it in bench.batches(log)] == [1, 0, 1]
+        assert [each.record_count for each in bench.batches(log)] == [1, 0, 1]
         for opened in (log, bench.killed().open()):
             assert opened.compaction._segments[0].time_index.last() == (written, 0)
 

@@ -37,7 +37,7 @@ def test_a_producer_goes_on_from_its_last_batch_though_that_was_compacted_away()
     bench.flush(log)
     put(b"lost", 2)  # so the producer's last batch is not in what is cleaned
     bench.clean(log)
-    assert [it.base_offset for it in bench.batches(log)] == [0, 2, 3]
+    assert [each.base_offset for each in bench.batches(log)] == [0, 2, 3]
     bench = bench.power_lost(names=True)
     log = bench.open(recovery_point=3)
     assert log.log_end_offset == 3
@@ -65,7 +65,7 @@ def test_a_transaction_that_was_compacted_away_does_not_open_again() -> None:
         bench.put(log, (b"later %d" % number, b"v" * 300))
         log.roll()
     bench.clean(log)
-    assert not any(it.is_transactional for it in bench.batches(log))
+    assert not any(each.is_transactional for each in bench.batches(log))
     bench.flush(log)
     end = log.log_end_offset
     bench = bench.killed()

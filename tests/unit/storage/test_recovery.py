@@ -574,3 +574,24 @@ class TestChecking:
             file = bench.fs.open(path, create=True)
             file.append(b"junk" + build_batch([(1, None, b"v", ())], base_offset=base))
             assert find_batch(file, 0, file.size(), base - 3) == 4
+
+
+def test_a_log_that_begins_anew_believes_no_snapshot_of_an_earlier_one() -> None:
+    """Of a young folder a power cut, or a hand, may have left just that."""
+    bench = LogBench(TopicConfig(retention_ms=-1))
+    log = bench.open()
+    for number in range(4):
+        bench.append(log, b"old", producer_id=7, producer_epoch=0, sequence=number)
+    bench.close(log)
+    for name in bench.fs.listdir(FOLDER):
+        if not name.endswith(".snapshot"):
+            bench.fs.remove(f"{FOLDER}/{name}")
+    log = bench.open()
+    for number in range(4):
+        bench.append(log, b"new", producer_id=9, producer_epoch=0, sequence=number)
+    bench.close(log)
+    log = bench.open(clean=True)
+    assert [state.producer_id for state in log.producers()] == [9]
+    sent_again = bench.append(log, b"new", producer_id=9, producer_epoch=0, sequence=3)
+    assert sent_again.duplicate
+    assert log.log_end_offset == 4

@@ -28,7 +28,7 @@ class Committed:
 
 
 def rules(log: Log, positions: Committed | None = None) -> list[Rule]:
-    return [it.fate.rule for it in log.explain_retention(positions).segments]
+    return [each.fate.rule for each in log.explain_retention(positions).segments]
 
 
 def filled(config: TopicConfig, *, segments: int = 4) -> tuple[LogBench, Log, int]:

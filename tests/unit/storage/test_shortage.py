@@ -93,7 +93,7 @@ def life(bench: LogBench, log: Log) -> list[tuple[int, bytes]]:
 def facts(bench: LogBench, log: Log) -> list[object]:
     """What must not depend on where descriptors were missing."""
     end = log.log_end_offset
-    data = [it for it in bench.contents(log) if it[1].isdigit()]
+    data = [each for each in bench.contents(log) if each[1].isdigit()]
     return [
         data,
         (log.log_start_offset, end),

@@ -63,7 +63,7 @@ def test_a_crash_leaves_each_group_old_or_new_and_never_half() -> None:
     bench.clean(log)
     end = bench.fs.operations
     after = found(bench, log)
-    one = [it for it in after if it < 10] + [it for it in before if it >= 10]
+    one = [each for each in after if each < 10] + [each for each in before if each >= 10]
     assert len(before) == 12
     assert after == [1, 2, 4, 5, 6, 10, 11]
     seen = []
@@ -82,7 +82,7 @@ def test_a_crash_leaves_each_group_old_or_new_and_never_half() -> None:
             except Crashed:
                 pass
             assert found(*reopened(fs.killed())) == seen[-1], number
-    assert {tuple(it) for it in seen} == {tuple(before), tuple(one), tuple(after)}
+    assert {tuple(each) for each in seen} == {tuple(before), tuple(one), tuple(after)}
 
 
 def swapping() -> tuple[LogBench, Log, Plan, CleanedSegment]:
@@ -136,7 +136,7 @@ def test_snapshots_of_segments_that_are_gone_go_too() -> None:
     bench, log, plan, item = swapping()
     assert log.compaction.begin(plan, item)
     log.compaction.finish()
-    names = [it for it in bench.fs.listdir(FOLDER) if it.endswith(".snapshot")]
+    names = [each for each in bench.fs.listdir(FOLDER) if each.endswith(".snapshot")]
     assert [int(name[:20]) for name in names] == [10, 11, 12]
 
 

@@ -46,7 +46,7 @@ def test_a_power_cut_takes_names_that_their_folder_did_not_sync(
         session.open(str(tmp_path / name), create=True).sync()
     session.sync_dir(str(tmp_path / "kept"))
     disk.lose_unsynced()
-    found = sorted(str(it.relative_to(tmp_path)) for it in tmp_path.rglob("*"))
+    found = sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*"))
     assert found == ["kept", "kept/a", "lost"]
 
 

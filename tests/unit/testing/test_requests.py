@@ -78,7 +78,7 @@ def test_every_part_of_an_answer_gets_the_code() -> None:
         ]
     )
     spoil(answer, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert [it.error_code for it in answer.topics[0].partitions] == [6, 6]
+    assert [each.error_code for each in answer.topics[0].partitions] == [6, 6]
 
 
 def test_a_fetch_fails_in_the_partitions_of_the_topic_and_without_records() -> None:

@@ -6,7 +6,11 @@
 `--topic x`, `--topic=x` and `-topic x` are the same. Abbreviations are not understood, because
 Kafka switches them off. An option that needs an argument takes the next word whatever it looks
 like; `--topic=` takes the next word as well. Options may be repeated: `value` of a repeated one
-is an error, `values` gives all. Words that belong to no option are kept in `rest`.
+is an error, `values` gives all. Words that belong to no option are kept in `rest`. A dash that a
+word processor has made long counts as two: `—list`.
+
+`--zookeeper HOST:PORT[/chroot]`, which Kafka's tools had until 2.8, finds the brokers by what they
+have registered there. Every tool that takes --bootstrap-server takes it.
 
 A mistake is one line on stderr, in Kafka's words and with a pointer to --help where Kafka prints
 the whole help or a stack trace, and exit code 1. Kafka's tools print their help on stderr with
@@ -78,8 +82,9 @@ COMMAND_CONFIG = Option(
     "command-config", "A properties file with settings for the connection.", "FILE"
 )
 BROKER_LIST = Option("broker-list", "", "HOST:PORT,...", hidden=True)
-ZOOKEEPER = Option("zookeeper", "", "HOST:PORT,...", hidden=True)
+ZOOKEEPER = Option("zookeeper", "", "HOST:PORT,.../CHROOT", hidden=True)
 HELP = Option("help", "Print this text.")
+_DASHES = ("-", "\N{EM DASH}", "\N{EN DASH}")
 VERSION = Option("version", "Print the version of Kafka that this tool follows.")
 
 
@@ -159,10 +164,10 @@ class Parser:
             if word == "--":
                 options.rest.extend(words[position:])
                 break
-            if not word.startswith("-") or word == "-":
+            if not word.startswith(_DASHES) or word in _DASHES:
                 options.rest.append(word)
                 continue
-            name, equals, inline = word.lstrip("-").partition("=")
+            name, equals, inline = word.lstrip("".join(_DASHES)).partition("=")
             spec = self.specs.get(name)
             if spec is None:
                 raise self._unknown(name)
@@ -199,10 +204,15 @@ class Parser:
             print(KAFKA_VERSION)
             raise HelpShown(0)
         if options.has("zookeeper"):
-            raise Failure(
-                "zookeeper is not a recognized option: Kafka has no ZooKeeper any more, give the "
-                "address of a broker with --bootstrap-server instead"
-            )
+            self._find_brokers(options)
+
+    def _find_brokers(self, options: Options) -> None:
+        """What --zookeeper stands for."""
+        if BOOTSTRAP.name not in self.specs:
+            raise UsageError("zookeeper is not a recognized option")
+        if options.has(BOOTSTRAP.name) or options.has(BROKER_LIST.name):
+            raise UsageError("Only one of --bootstrap-server or --zookeeper must be specified")
+        options.found[BOOTSTRAP.name] = [registered_brokers(options.required("zookeeper"))]
 
     def help(self) -> str:
         """What --help prints: every option with a few words about it."""
@@ -300,6 +310,25 @@ def bootstrap_of(options: Options, *names: str) -> str:
         return bootstrap_servers(given)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def registered_brokers(address: str) -> str:
+    """The brokers that are registered in a ZooKeeper, as --bootstrap-server would name them."""
+    import asyncio
+
+    from ottla.cluster.zookeeper.address import BadAddress, parse_address
+    from ottla.cluster.zookeeper.endpoints import NoBrokers, live_brokers
+
+    try:
+        brokers = asyncio.run(live_brokers(parse_address(address)))
+    except (BadAddress, NoBrokers) as error:
+        raise Failure(str(error)) from None
+    return ",".join(
+        endpoint.address
+        for broker in brokers
+        for endpoint in broker.endpoints.values()
+        if endpoint.security_protocol == "PLAINTEXT"
+    )
 
 
 def connect(options: Options, *names: str) -> DirectAdmin:

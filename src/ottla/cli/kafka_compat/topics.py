@@ -81,6 +81,19 @@ PARSER = Parser(
     ],
 )
 
+LIST_PARSER = Parser(
+    "kafka-list-topic",
+    "Show topics, a line for each partition.",
+    [
+        BOOTSTRAP,
+        BROKER_LIST,
+        COMMAND_CONFIG,
+        Option("topic", "The topics; a regular expression.", "topic"),
+        Option("under-replicated-partitions", "Only those with replicas out of sync."),
+        Option("unavailable-partitions", "Only those without a leader."),
+    ],
+)
+
 
 def main(arguments: Sequence[str]) -> int:
     """kafka-topics."""
@@ -100,11 +113,30 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def list_topic(arguments: Sequence[str]) -> int:
-    """kafka-list-topic of Kafka 0.7 and 0.8: the topics as kafka-topics --describe shows them."""
-    if {"--help", "--version", "--zookeeper"} & {word.partition("=")[0] for word in arguments}:
-        PARSER.parse(arguments)
-    chosen = ["--describe", *arguments]
-    return main(chosen)
+    """kafka-list-topic of Kafka 0.8: a line for each partition."""
+    options = LIST_PARSER.parse(arguments)
+    try:
+        with connect(options, "bootstrap-server", "broker-list") as admin:
+            names = _matching(admin, options)
+            if not names:
+                print("no topics exist!")
+            live = {node.id for node in admin.describe_cluster().nodes}
+            reports = [name for name in REPORTS if options.has(name)]
+            for topic in admin.describe_topics(names):
+                for part in topic.partitions:
+                    if not reports or any(_reported(name, part, 1, live) for name in reports):
+                        print(_old_line(topic.name, part))
+    except KafkaError as error:
+        raise Failure(explain(error)) from None
+    return 0
+
+
+def _old_line(topic: str, part: PartitionDescription) -> str:
+    return (
+        f"topic: {topic} partition: {part.partition} "
+        f"leader: {'none' if part.leader is None else part.leader} "
+        f"replicas: {','.join(map(str, part.replicas))} isr: {','.join(map(str, part.isr))}"
+    )
 
 
 def _failed(text: str) -> Failure:

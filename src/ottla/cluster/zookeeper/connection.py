@@ -104,6 +104,13 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             plain.close()
             raise
 
+    def select(self, readers: list[Any], *rest: Any, **options: Any) -> Any:
+        """What TLS has decrypted already is ready, too, and no selector knows of it."""
+        decrypted = [each for each in readers if isinstance(each, ssl.SSLSocket) and each.pending()]
+        if decrypted:
+            return decrypted, [], []
+        return super().select(readers, *rest, **options)
+
     def dispatch_callback(self, callback: Any) -> None:
         self.completion_queue.put(lambda: callback.func(*callback.args))
 

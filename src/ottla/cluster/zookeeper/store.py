@@ -1,10 +1,14 @@
 """The metadata store on an ensemble of ZooKeeper.
 
 Reads come from a mirror that is brought up to date first (`follow.py`), so a read sees every commit
-that was finished when it began, on whatever client. Commits are one multi each, planned from the
-mirror (`mirror.py`) and never tried again after a lost connection: whether such a one happened is
-looked up among the changes after the next `sync`, by its id. Only when there is no connection for
-a session's length, or the changes say that it did not happen, the caller gets `Unavailable`.
+that was finished when it began, on whatever client, as far as ZooKeeper's `sync` promises that: a
+leader that was deposed and has not noticed yet answers it, too, and a client of the leader itself
+may for a moment be behind those of the others.
+
+Commits are one multi each, planned from the mirror (`mirror.py`) and never tried again after a lost
+connection: whether such a one happened is looked up among the changes after the next `sync`, by its
+id. Only when there is no connection for a session's length, or the changes do not show it, the
+caller gets `Unavailable`.
 
 While the connection is down, reads and commits wait: nothing is answered from the mirror that is
 not known to be current. A session is lost when ZooKeeper says so or when its key is gone, not when
@@ -23,6 +27,7 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ottla.cluster.store import (
@@ -550,6 +555,7 @@ class _Watch:
         self._prefix = prefix
         self._news = asyncio.Event()
         self._news.set()
+        self._is_new = True
         self._ended: StoreError | None = None
         if store._end.done():
             self.end(store._end.result()())
@@ -566,6 +572,11 @@ class _Watch:
         return self
 
     async def __anext__(self) -> Revision:
+        if self._is_new:
+            # What was committed before is no news, though the mirror may not have it yet.
+            self._is_new = False
+            with suppress(StoreError):
+                await self._store._wait(self._store.refresh())
         await self._news.wait()
         if self._ended is not None:
             if isinstance(self._ended, StoreClosed):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.config.declare import Settings, integer, long, names, string
-from ottla.config.rules import at_least, distinct
+from ottla.config.rules import at_least, between, distinct
 from ottla.config.setting import MAX_INT, Difference
 
 
@@ -40,6 +40,22 @@ class NetworkSettings(Settings):
         ),
         doc="Addresses to bind, as NAME://host:port. An empty host or 0.0.0.0 binds every "
         "interface, port 0 any free port; an IPv6 literal goes in brackets.",
+    )
+    port: int = integer(
+        default=9092,
+        rule=between(0, 65_535),
+        importance="high",
+        internal=True,
+        foreign=True,
+        doc="Where to listen when there are no listeners. Kafka had it until 2.8.",
+    )
+    host_name: str = string(
+        default="127.0.0.1",
+        importance="high",
+        internal=True,
+        foreign=True,
+        doc="The address that goes with port; empty, which was Kafka's default, means every "
+        "interface.",
     )
     advertised_addresses: tuple[str, ...] | None = names(
         default=None,

@@ -49,6 +49,7 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 log = logging.getLogger(__name__)
 
 _TELLING: Final = ABSENT | {ErrorCode.OFFSET_OUT_OF_RANGE}
+_UNCLEAR: Final = ABSENT | {ErrorCode.UNKNOWN_SERVER_ERROR}
 _CERTAIN_AFTER: Final = 2.0  # seconds for which a topic must be gone
 _FIRST_GUESS: Final = 1024  # bytes of a record that nobody has seen yet
 _LEAST: Final = 64 << 10
@@ -275,10 +276,12 @@ class Reader:
         self._wait(error.code, error.message)
 
     def _judged(self, position: int) -> Loss | None:
+        """What is lost; None when nothing is, or nobody can tell yet."""
         try:
             return self._source.loss(position)
         except KafkaError as error:
-            if not passes(error.code):
+            # A topic may be deleted while one looks: the next look finds that it is not there.
+            if not passes(error.code) and error.code not in _UNCLEAR:
                 raise
             return None
 

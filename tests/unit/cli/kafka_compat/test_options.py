@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.kafka_compat import TOOLS, load, main, run, tool_name
+from ottla.cli.kafka_compat import options as options_module
 from ottla.cli.kafka_compat.options import (
+    BOOTSTRAP,
     Failure,
     HelpShown,
     Option,
@@ -101,9 +103,32 @@ def test_required_and_excluded_options_are_named_as_kafka_names_them() -> None:
         check_excluded(options, "topic", "list")
 
 
-def test_zookeeper_is_answered_with_the_option_to_use() -> None:
-    with pytest.raises(Failure, match="--bootstrap-server"):
+def test_zookeeper_is_for_tools_that_ask_a_broker() -> None:
+    with pytest.raises(UsageError, match="zookeeper is not a recognized option"):
         parse("--zookeeper", "localhost:2181", "--list")
+
+
+def test_zookeeper_stands_for_the_brokers_registered_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def registered(address: str) -> str:
+        asked.append(address)
+        return "one:9092,two:9092"
+
+    monkeypatch.setattr(options_module, "registered_brokers", registered)
+    parser = Parser("tool", "", [BOOTSTRAP])
+    options = parser.parse(["--zookeeper", "zk:2181/chroot"])
+    assert options.value("bootstrap-server") == "one:9092,two:9092"
+    assert asked == ["zk:2181/chroot"]
+    with pytest.raises(UsageError, match="Only one of --bootstrap-server or --zookeeper"):
+        parser.parse(["--bootstrap-server", "one:9092", "--zookeeper", "zk:2181"])
+
+
+@pytest.mark.parametrize("dash", ["\N{EM DASH}", "\N{EN DASH}", "-"])
+def test_a_dash_that_a_word_processor_made_counts_as_two(dash: str) -> None:
+    options = parse(f"{dash}list", f"{dash}topic=x")
+    assert options.has("list")
+    assert options.value("topic") == "x"
 
 
 def test_help_names_every_option_but_the_old_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ DELAY_MS = 3_000
 
 
 def subscription(*topics: str) -> bytes:
-    names = b"".join(struct.pack(">h", len(it)) + it.encode() for it in topics)
+    names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
     return struct.pack(">hi", 0, len(topics)) + names + b"\xff\xff\xff\xff"
 
 
@@ -138,13 +138,13 @@ def stable(
         members = [client(f"c{n}", **fields) for n in range(count)]
         for member in members:
             assert member.join() is None
-        while not all(runner.is_answered(it.waiting) for it in members if it.waiting):
+        while not all(runner.is_answered(each.waiting) for each in members if each.waiting):
             runner.advance(DELAY_MS)
         for member in members:
             assert member.joined().error is ErrorCode.NONE
         for member in members[1:]:
             assert member.sync() is None
-        members[0].sync({it.id: b"part %d" % n for n, it in enumerate(members)})
+        members[0].sync({each.id: b"part %d" % n for n, each in enumerate(members)})
         for number, member in enumerate(members[1:], 1):
             assert member.synced().assignment == b"part %d" % number
         return members

@@ -31,8 +31,8 @@ def counts(assignment: Mapping[str, Partitions]) -> dict[str, int]:
 
 def again(members: Given, assignment: Mapping[str, Partitions]) -> dict[str, Subscriber]:
     return {
-        name: Subscriber(it.topics, assignment.get(name, {}), it.instance_id, it.rack)
-        for name, it in members.items()
+        name: Subscriber(each.topics, assignment.get(name, {}), each.instance_id, each.rack)
+        for name, each in members.items()
     }
 
 
@@ -74,7 +74,7 @@ def test_uniform_moves_nothing_of_those_who_stay_when_one_leaves() -> None:
     topics = {ONE: AssignableTopic(7)}
     members = {name: subscriber(ONE) for name in "abc"}
     before = UNIFORM.assign(members, topics)
-    rest = {name: it for name, it in again(members, before).items() if name != "b"}
+    rest = {name: each for name, each in again(members, before).items() if name != "b"}
     after = UNIFORM.assign(rest, topics)
     assert sorted(counts(after).values()) == [3, 4]
     assert moved({name: before[name] for name in rest}, after) == 0
@@ -197,7 +197,7 @@ def test_uniform_does_not_move_a_partition_for_its_rack_alone() -> None:
         "b": subscriber(ONE, rack="y", owned={ONE: frozenset({0})}),
     }
     assert (
-        moved({name: it.owned for name, it in members.items()}, UNIFORM.assign(members, topics))
+        moved({name: each.owned for name, each in members.items()}, UNIFORM.assign(members, topics))
         == 0
     )
 

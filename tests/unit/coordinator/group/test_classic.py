@@ -115,7 +115,7 @@ class TestGenerations:
             runner.advance(5_000)
             if not runner.is_answered(leader.waiting):
                 assert refused(late.heartbeat) is ErrorCode.REBALANCE_IN_PROGRESS
-        assert [it.member_id for it in leader.joined().members] == [leader.id]
+        assert [each.member_id for each in leader.joined().members] == [leader.id]
         assert refused(late.heartbeat) is ErrorCode.UNKNOWN_MEMBER_ID
 
     def test_a_new_leader_is_chosen_from_those_who_joined(
@@ -138,7 +138,7 @@ class TestGenerations:
         assert two.join() is None
         runner.advance(10_000)
         told = two.joined()
-        assert {it.instance_id for it in told.members} == {"i1", "i2"}
+        assert {each.instance_id for each in told.members} == {"i1", "i2"}
         assert told.leader == two.id
         runner.advance(36_000)
         assert "i1" not in group(runner).static_members

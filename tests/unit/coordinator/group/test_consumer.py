@@ -99,10 +99,10 @@ def test_members_beyond_the_partitions_own_nothing() -> None:
     w = GroupWorld()
     w.topics(a=1)
     everybody = [w.consumer(name, "a") for name in "xyz"]
-    for it in everybody:
-        it.join()
+    for each in everybody:
+        each.join()
     w.settle(*everybody)
-    assert sorted(count(it.owned) for it in everybody) == [0, 0, 1]
+    assert sorted(count(each.owned) for each in everybody) == [0, 0, 1]
     assert w.group.state_name == "Stable"
 
 
@@ -332,8 +332,8 @@ def test_a_description_has_what_members_own_and_shall_own() -> None:
     assert (first.member_id, first.epoch, first.rack_id, first.classic) == ("one", 1, "r", False)
     assert first.client == CLIENT
     assert first.topics == ("a",)
-    assert [it.partitions for it in first.assignment] == [(0, 1)]
-    assert [it.topic for it in first.target] == ["a"]
+    assert [each.partitions for each in first.assignment] == [(0, 1)]
+    assert [each.topic for each in first.target] == ["a"]
     assert sorted(first.target[0].partitions + second.target[0].partitions) == [0, 1]
     assert second.assignment == ()
     with refused(ErrorCode.GROUP_ID_NOT_FOUND):
@@ -378,8 +378,8 @@ def test_a_group_is_the_same_after_it_was_loaded_from_its_records(compact: bool)
     one = w.consumer("one", "a", instance_id="i", server_assignor="uniform")
     two = w.consumer("two", regex="[ab]")
     three = w.consumer("three", "b")
-    for it in (one, two, three):
-        it.join()
+    for each in (one, two, three):
+        each.join()
         w.settle(*(x for x in (one, two, three) if x.epoch))
     three.leave()
     one.leave(-2)

@@ -44,11 +44,11 @@ def test_a_subscription_is_read(version: int) -> None:
 
     data = encoded("consumer_protocol_subscription", version, make)
     assert read_topics(data) == ["a", "b"]
-    it = read_subscription(data)
-    assert (it.version, it.topics, it.user_data) == (version, ("a", "b"), b"mine")
-    assert it.owned == ((("a", (1, 2)),) if version >= 1 else ())
-    assert it.generation == (5 if version >= 2 else -1)
-    assert it.rack_id == ("here" if version >= 3 else None)
+    each = read_subscription(data)
+    assert (each.version, each.topics, each.user_data) == (version, ("a", "b"), b"mine")
+    assert each.owned == ((("a", (1, 2)),) if version >= 1 else ())
+    assert each.generation == (5 if version >= 2 else -1)
+    assert each.rack_id == ("here" if version >= 3 else None)
 
 
 def test_of_a_version_not_invented_yet_the_topics_are_read() -> None:

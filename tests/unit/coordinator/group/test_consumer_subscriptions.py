@@ -39,7 +39,7 @@ def test_subscriptions_that_nobody_has_any_more_are_not_remembered_for_ever() ->
         topics.hash(names)
         seen.append(weakref.ref(names))
     del names
-    assert sum(it() is not None for it in seen) < 6
+    assert sum(each() is not None for each in seen) < 6
 
 
 def test_members_may_subscribe_to_different_topics() -> None:

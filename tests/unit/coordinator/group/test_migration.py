@@ -41,12 +41,12 @@ def settle(w: GroupWorld, *everybody: ClassicConsumer | Consumer) -> None:
     for _ in range(30):
         w.runner.advance(100)
         before = len(w.runner.log), repr(everybody)
-        for it in everybody:
-            if isinstance(it, ClassicConsumer):
-                it.step()
+        for each in everybody:
+            if isinstance(each, ClassicConsumer):
+                each.step()
             else:
-                it.beat()
-        resting = all(it.is_stable for it in everybody if isinstance(it, ClassicConsumer))
+                each.beat()
+        resting = all(each.is_stable for each in everybody if isinstance(each, ClassicConsumer))
         if resting and before == (len(w.runner.log), repr(everybody)):
             return
     raise AssertionError(f"not at rest: {everybody}")
@@ -59,8 +59,8 @@ def names(partitions: Partitions) -> set[tuple[str, int]]:
 def owned_by_all(*everybody: ClassicConsumer | Consumer) -> list[tuple[str, int]]:
     return sorted(
         one
-        for it in everybody
-        for one in (it.owned if isinstance(it, ClassicConsumer) else names(it.owned))
+        for each in everybody
+        for one in (each.owned if isinstance(each, ClassicConsumer) else names(each.owned))
     )
 
 
@@ -78,7 +78,7 @@ def test_a_classic_group_becomes_a_consumer_group_when_a_new_member_joins() -> N
     assert w.group.members[old.member_id].classic is not None
     assert w.group.members[old.member_id].assigned == some("a", 0, 1, 2, 3)
     settle(w, old, new)
-    assert owned_by_all(old, new) == [("a", it) for it in range(4)]
+    assert owned_by_all(old, new) == [("a", each) for each in range(4)]
     assert len(old.owned) == 2
 
 
@@ -91,13 +91,13 @@ def test_classic_and_new_members_share_a_group(cooperative: bool) -> None:
     new = w.consumer("new", "a")
     new.join()
     settle(w, *old, new)
-    assert owned_by_all(*old, new) == [("a", it) for it in range(6)]
+    assert owned_by_all(*old, new) == [("a", each) for each in range(6)]
     late = ClassicConsumer(w, "a", cooperative=cooperative)
     settle(w, *old, new, late)
-    assert owned_by_all(*old, new, late) == [("a", it) for it in range(6)]
-    assert {len(it.owned) for it in (*old, late)} <= {1, 2}
+    assert owned_by_all(*old, new, late) == [("a", each) for each in range(6)]
+    assert {len(each.owned) for each in (*old, late)} <= {1, 2}
     described = w.runner.run(DescribeConsumerGroup(GROUP))
-    assert sorted(it.classic for it in described.members) == [False, True, True, True]
+    assert sorted(each.classic for each in described.members) == [False, True, True, True]
 
 
 def test_a_cooperative_member_goes_on_with_what_it_keeps() -> None:
@@ -220,8 +220,8 @@ def test_a_partition_that_clients_gave_to_two_members_has_one_owner_afterwards()
     w.topics(a=2)
     old = [ClassicConsumer(w, "a") for _ in range(2)]
     settle(w, *old)
-    for it in classic_group(w).members.values():
-        it.assignment = write_assignment({"a": [0, 1, 7], "gone": [0]}, 1)
+    for each in classic_group(w).members.values():
+        each.assignment = write_assignment({"a": [0, 1, 7], "gone": [0]}, 1)
     new = w.consumer("new", "a")
     new.join()
     settle(w, *old, new)
@@ -263,7 +263,7 @@ def test_the_group_is_classic_again_when_the_last_new_member_has_left() -> None:
     assert classic_group(w).generation == epoch
     assert classic_group(w).state is State.PREPARING
     settle(w, *old)
-    assert owned_by_all(*old) == [("a", it) for it in range(4)]
+    assert owned_by_all(*old) == [("a", each) for each in range(4)]
     w.runner.reload(compact=True)
     assert classic_group(w).state is State.STABLE
     settle(w, *old)
@@ -316,7 +316,7 @@ def test_the_last_new_member_comes_back_with_the_classic_protocol() -> None:
     assert classic_group(w).state is State.STABLE
     assert back.owned == had
     settle(w, old, back)
-    assert owned_by_all(old, back) == [("a", it) for it in range(4)]
+    assert owned_by_all(old, back) == [("a", each) for each in range(4)]
 
 
 def test_it_may_want_other_topics_by_then() -> None:

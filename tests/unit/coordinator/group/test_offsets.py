@@ -36,15 +36,15 @@ def commit(runner: Any, *partitions: Commit, group: str = "g", **fields: Any) ->
 def offsets(runner: Any, group: str = "g", **fields: Any) -> dict[tuple[str, int], int]:
     topics = runner.run(FetchOffsets(group, None, **fields))
     return {
-        (topic.topic, it.partition): it.committed.offset
+        (topic.topic, each.partition): each.committed.offset
         for topic in topics
-        for it in topic.partitions
-        if it.committed is not None
+        for each in topic.partitions
+        if each.committed is not None
     }
 
 
 def groups(runner: Any) -> set[str]:
-    return {it.group_id for it in runner.run(ListGroups())}
+    return {each.group_id for each in runner.run(ListGroups())}
 
 
 def test_a_commit_to_no_group_makes_a_simple_one(runner: Any) -> None:
@@ -214,7 +214,7 @@ class TestTransactions:
         self.replay(runner, 9, 10, 77)
         assert offsets(runner) == {("t", 0): 5}
         (topic,) = runner.run(FetchOffsets("g", (FetchTopic("t", (0, 1)),), require_stable=True))
-        assert [it.error for it in topic.partitions] == [
+        assert [each.error for each in topic.partitions] == [
             ErrorCode.UNSTABLE_OFFSET_COMMIT,
             ErrorCode.NONE,
         ]
@@ -249,5 +249,5 @@ class TestTransactions:
 def test_the_time_of_a_commit_is_the_brokers(runner: Any) -> None:
     runner.advance(5)
     commit(runner, Commit("t", 0, 5))
-    ((_, (it,)),) = runner.run(FetchOffsets("g", None))
-    assert it.committed.commit_timestamp_ms == START_MS + 5
+    ((_, (each,)),) = runner.run(FetchOffsets("g", None))
+    assert each.committed.commit_timestamp_ms == START_MS + 5

@@ -61,8 +61,8 @@ TOPICS = {
 
 
 def image(*names: str) -> ClusterImage:
-    topics = {it: TOPICS[it] for it in names}
-    return ClusterImage(topics=topics, topic_names={it.id: it.name for it in topics.values()})
+    topics = {each: TOPICS[each] for each in names}
+    return ClusterImage(topics=topics, topic_names={each.id: each.name for each in topics.values()})
 
 
 class Led:
@@ -103,7 +103,7 @@ async def test_a_topic_deleted_while_a_shard_is_loaded_leaves_no_offsets_behind(
     assert (groups.count_partitions(active=False), groups.count_partitions(active=True)) == (0, 1)
     assert len(loads) == 1
     fetched = groups.run(FetchOffsets("g", None))
-    assert [it.topic for it in fetched] == ["kept"]
+    assert [each.topic for each in fetched] == ["kept"]
     assert groups.count(GroupType.CLASSIC, "Empty") == 1
     assert groups.count(GroupType.CLASSIC, "Stable") == 0
     assert groups.count(GroupType.CONSUMER, "Empty") == 0

@@ -1,0 +1,105 @@
+"""The folder of a cluster on one machine: its metadata, and the data of each of its brokers.
+
+    ottla.cluster       says that this is such a folder, and no broker's data folder
+    supervisor.pid      held by the supervisor, while there is one
+    metadata.socket     where it lends the metadata
+    cluster/            the metadata
+    broker-1.pid        held by broker 1, while it runs
+    broker-1/           its data
+
+With several data folders (`log.dirs`) each has a `broker-1/`, and the first has all the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ottla.broker.metadata_home import NOTE, find_stores
+from ottla.broker.start_failed import StartFailed
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.runtime.files import FileSystem
+from ottla.storage import paths
+
+MARK = "ottla.cluster"
+_TEXT = b"# The brokers of one machine, started together. Each has its data in a folder below.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFolder:
+    """Where everything is."""
+
+    roots: tuple[str, ...]
+
+    @property
+    def home(self) -> str:
+        return self.roots[0]
+
+    @property
+    def store(self) -> str:
+        return os.path.join(self.home, "cluster")
+
+    @property
+    def socket(self) -> str:
+        return os.path.join(self.home, "metadata.socket")
+
+    @property
+    def supervisor(self) -> str:
+        """The file that the supervisor holds."""
+        return os.path.join(self.home, "supervisor.pid")
+
+    def process(self, broker: int) -> str:
+        """The file that a broker holds."""
+        return os.path.join(self.home, f"broker-{broker}.pid")
+
+    def data(self, broker: int) -> tuple[str, ...]:
+        """A broker's data folders."""
+        return tuple(os.path.join(root, f"broker-{broker}") for root in self.roots)
+
+    def processes(self) -> list[int]:
+        """The brokers that ever had a process here."""
+        names = [os.path.splitext(name) for name in os.listdir(self.home)]
+        found = [stem.removeprefix("broker-") for stem, suffix in names if suffix == ".pid"]
+        return sorted(int(number) for number in found if number.isdigit())
+
+    def prepare(self, fs: FileSystem) -> None:
+        """Make the folders, or refuse those that are something else. Raises StartFailed."""
+        try:
+            for root in self.roots:
+                fs.makedirs(root)
+                if fs.exists(os.path.join(root, MARK)):
+                    continue
+                if _of_one_broker(fs, root):
+                    raise StartFailed(
+                        f"{root} is the data folder of a single broker; several brokers need a "
+                        "folder of their own: name another one with --data-dir"
+                    )
+                fs.write_atomic(os.path.join(root, MARK), _TEXT)
+            self._miss_nothing(fs)
+        except OSError as error:
+            raise StartFailed(f"{self.home} cannot be used: {error}") from None
+
+    def _miss_nothing(self, fs: FileSystem) -> None:
+        """Brokers that have been there belong to metadata that must be there."""
+        if EmbeddedStore.exists(fs, self.store):
+            return
+        for name in fs.listdir(self.home):
+            meta = os.path.join(self.home, name, paths.META_PROPERTIES)
+            if name.startswith("broker-") and fs.exists(meta):
+                raise StartFailed(
+                    f"{self.home} has the data of brokers, and their metadata, which was in "
+                    f"{self.store}, is not there any more: bring it back from a backup, or start "
+                    "with another --data-dir"
+                )
+
+
+def belongs_to_cluster(fs: FileSystem, folders: Sequence[str]) -> str | None:
+    """The first of the folders that is one of a cluster, and so no broker's own."""
+    return next((each for each in folders if fs.exists(os.path.join(each, MARK))), None)
+
+
+def _of_one_broker(fs: FileSystem, folder: str) -> bool:
+    return bool(find_stores(fs, [folder])) or any(
+        fs.exists(os.path.join(folder, name)) for name in (paths.META_PROPERTIES, NOTE)
+    )

@@ -1,0 +1,161 @@
+"""Member: one broker process under a supervisor, kept running.
+
+A member is started, watched, and started again when it has ended, after pauses that grow while it
+does not stay up. It outlives a supervisor that is killed: the next one finds it by the file that it
+holds (`runtime.pid_file`) and watches it as if it were its own child.
+
+A member writes its log straight to the supervisor's standard error, each line with its name, so
+that the supervisor's death takes no line away. It runs in a session of its own: Ctrl-C on the
+terminal reaches the supervisor alone, which stops the members in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+
+from ottla.runtime.pid_file import holder
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.2
+LONGEST_PAUSE = 10.0
+STAYED_UP = 10.0
+"""Seconds after which a member that ends is started again without much of a pause."""
+
+STOP_SECONDS = 60.0
+LOOK_SECONDS = 0.1
+"""Between looks at a process that is not our child."""
+
+
+class NotStarted(Exception):
+    """A member ended before it was up for the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPlan:
+    """What a member is, and how it is run."""
+
+    id: int
+    command: tuple[str, ...]
+    pid_file: str
+
+
+class Member:
+    """One broker process. `await start()`, then `await keep()`; `await stop()` at the end."""
+
+    def __init__(self, plan: MemberPlan) -> None:
+        self.id = plan.id
+        self._plan = plan
+        self._child: asyncio.subprocess.Process | None = None
+        self._adopted: int | None = None
+        self._stopping = False
+        self._began = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        if self._child is not None:
+            return self._child.pid if self._child.returncode is None else None
+        return holder(self._plan.pid_file) if self._adopted is not None else None
+
+    async def start(self) -> None:
+        """Returns when it serves clients. Raises NotStarted when it ends before that."""
+        self._adopted = holder(self._plan.pid_file)
+        if self._adopted is not None:
+            logger.info("broker %d still runs, as process %d", self.id, self._adopted)
+            return
+        if not await self._launch():
+            raise NotStarted(f"broker {self.id} did not start: {await self._wait_ended()}")
+
+    async def keep(self) -> None:
+        """Start it again whenever it ends, until `stop` is called."""
+        pause = FIRST_PAUSE
+        while True:
+            how = await self._wait_ended()
+            if self._stopping:
+                return
+            if asyncio.get_running_loop().time() - self._began > STAYED_UP:
+                pause = FIRST_PAUSE
+            logger.warning("broker %d %s; it is started again in %.1f s", self.id, how, pause)
+            await asyncio.sleep(pause)
+            if self._stopping:
+                return
+            pause = min(2 * pause, LONGEST_PAUSE)
+            await self._launch()
+
+    async def stop(self) -> None:
+        """SIGTERM, and wait until it has ended."""
+        self._stopping = True
+        self._send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._wait_ended()
+        except TimeoutError:
+            logger.warning("broker %d does not end, and is killed", self.id)
+            self.kill()
+            await self._wait_ended()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._stopping = True
+        self._send(signal.SIGKILL)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    async def _launch(self) -> bool:
+        """Start a process; whether it came up."""
+        self._adopted = None
+        ours, theirs = os.pipe()
+        self._began = asyncio.get_running_loop().time()
+        try:
+            self._child = await asyncio.create_subprocess_exec(
+                *self._plan.command,
+                "--ready-fd",
+                str(theirs),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+        return await _wait_word(ours)
+
+    async def _wait_ended(self) -> str:
+        """How it ended."""
+        if self._child is not None:
+            code = await self._child.wait()
+            if code < 0:
+                return f"was ended by {signal.Signals(-code).name}"
+            return f"ended with exit code {code}"
+        while holder(self._plan.pid_file) is not None:
+            await asyncio.sleep(LOOK_SECONDS)
+        return "has ended"
+
+    def _send(self, number: signal.Signals) -> None:
+        pid = self.pid
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+async def _wait_word(descriptor: int) -> bool:
+    """Whether a word comes through a pipe before its other end is closed."""
+    loop = asyncio.get_running_loop()
+    come: asyncio.Future[bool] = loop.create_future()
+
+    def readable() -> None:
+        if not come.done():
+            come.set_result(bool(os.read(descriptor, 1)))
+
+    loop.add_reader(descriptor, readable)
+    try:
+        return await come
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

@@ -1,0 +1,74 @@
+"""`ottla cluster`: several brokers on this machine with one command, and how a cluster is."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ottla.cli.cluster_status import status
+from ottla.cli.command import Noun
+
+_HOST = "127.0.0.1"
+
+
+@click.group(cls=Noun)
+def cluster() -> None:
+    """Run several brokers on this machine; show how a cluster is."""
+
+
+@cluster.command()
+@click.option("--brokers", type=click.IntRange(1, 32), default=3, show_default=True, metavar="N",
+              help="How many.")  # fmt: skip
+@click.option("--base-port", type=click.IntRange(1, 65_535), default=9092, show_default=True,
+              metavar="PORT", help="The first broker's; others have the next ones.")  # fmt: skip
+@click.option("--data-dir", metavar="FOLDER", default="cluster-data", show_default=True,
+              help="Where the data of all of them is kept.")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
+              help="One setting of all brokers; may be given several times.")  # fmt: skip
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]),
+              default="info", show_default=True, help="The least important lines.")  # fmt: skip
+def up(
+    brokers: int, base_port: int, data_dir: str, settings: tuple[str, ...], log_level: str
+) -> None:
+    """Run a replicated cluster on this machine until Ctrl-C or SIGTERM.
+
+    Brokers are numbered from 1 and listen on 127.0.0.1. A topic has three replicas unless its
+    creator says otherwise (fewer where there are fewer brokers), and a write with acks=all waits
+    for two. One that crashes is started again: try kill -9. The next `up` on the same folder goes
+    on with what is there.
+
+    The first signal stops all brokers, one after the other; a second one at once.
+    """
+    started = time.perf_counter()
+    from ottla.cli.processes import Told
+    from ottla.cli.serve import flag_settings, run_processes
+    from ottla.config.load import Given, InvalidConfig, load
+    from ottla.runtime import logs, process
+
+    process.raise_file_limit()
+    logs.setup("human", log_level)
+    defaults = [
+        Given(name, value, "ottla cluster up") for name, value in _replicated(brokers).items()
+    ]
+    try:
+        given = [*defaults, *flag_settings((f"{_HOST}:{base_port}",), (), data_dir, settings)]
+        loaded = load(None, given)
+    except InvalidConfig as error:
+        raise click.ClickException("\n  ".join(error.problems)) from None
+    code = run_processes(loaded, Told(None, given, False, "human", log_level), brokers, started)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _replicated(brokers: int) -> dict[str, str]:
+    """Settings with which the death of one broker is survived, where there are three or more."""
+    factor = min(3, brokers)
+    return {
+        "default.replication.factor": str(factor),
+        "offsets.topic.replication.factor": str(factor),
+        "min.insync.replicas": str(max(1, factor - 1)),
+    }
+
+
+cluster.add_command(status)

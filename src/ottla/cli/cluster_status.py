@@ -1,0 +1,260 @@
+"""`ottla cluster status`: brokers, controller, leaders, and the partitions that lack something."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.cli.command import Command
+from ottla.cli.live import Frame, Table, keep_showing, show
+from ottla.cli.options import bootstrap_option, connect, json_option
+from ottla.cli.output import Column, aligned, broker_errors, count, explain
+from ottla.errors import KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ottla.client.cluster_health import ClusterHealth, PartitionHealth
+    from ottla.client.direct import DirectAdmin
+
+_PATIENCE = 10.0  # seconds for one answer
+_MOST = 20  # partitions that are listed for people
+_TERMINATED = 143  # as a shell tells of SIGTERM
+
+
+@click.command(cls=Command)
+@click.option("--watch", is_flag=True, help="Look again and again, until q or Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(0.1), default=2.0, show_default=True,
+              metavar="SECONDS", help="Between two looks.")  # fmt: skip
+@bootstrap_option
+@json_option
+def status(watch: bool, interval: float, bootstrap: str, as_json: bool) -> None:
+    """Show brokers, controller and leaders, and the partitions that lack something.
+
+    A broker is up, fenced (there, but shut out) or missing (partitions name it). A partition is
+    offline while nobody leads it, under min.insync while writes with acks=all are refused, and
+    under-replicated while a replica has not caught up. WAITS FOR tells which brokers have to come
+    back for an offline one: any of them, or all, when only their logs together can tell who has
+    the most records.
+
+    \b
+    JSON: {"cluster", "controller", "partitions", "offline", "under_min_insync", "under_replicated",
+     "brokers": [{"id", "address", "rack", "state", "leads", "replicas", "in_sync"}],
+     "troubled": [{"topic", "partition", "state", "leader", "replicas", "in_sync", "eligible",
+                   "last_known_eligible", "min_insync", "waits_for", "waits_for_all"}]}
+    With --watch a line per look.
+    """
+    from ottla.cli.terminal import usable
+
+    looker = _Looker(bootstrap)
+    with broker_errors(bootstrap):
+        try:
+            first = frame(looker.look())
+            if not watch:
+                show(first, as_json=as_json)
+            elif as_json or not usable():
+                keep_showing(lambda: frame(looker.look()), interval, as_json=as_json)
+            else:
+                _draw(looker, interval)
+        finally:
+            looker.close()
+
+
+class _Looker:
+    """Looks at a cluster; after a failure the next look connects anew."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._admin: DirectAdmin | None = None
+
+    def look(self) -> ClusterHealth:
+        from ottla.client.cluster_health import look
+        from ottla.client.direct import DirectAdmin
+
+        if self._admin is None:
+            connect(self.bootstrap)
+            self._admin = DirectAdmin(self.bootstrap, timeout=_PATIENCE, client_id="ottla-cli")
+        try:
+            return look(self._admin)
+        except KafkaError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+
+def _draw(looker: _Looker, interval: float) -> None:
+    """On a terminal: one picture over the other."""
+    from ottla.cli.terminal import Terminal
+
+    with Terminal() as terminal:
+        lines: list[str] = []
+        while True:
+            note = ""
+            try:
+                lines = list(as_lines(frame(looker.look())))
+            except KafkaError as error:
+                note = f"  {explain(error, looker.bootstrap).partition(';')[0]}; trying again"
+            width, height = terminal.size()
+            head = f"ottla cluster status  {time.strftime('%H:%M:%S')}{note}"
+            terminal.draw([line[:width] for line in (head, "", *lines)][:height])
+            for event in terminal.wait(interval):
+                if event in ("q", "interrupt"):
+                    return
+                if event == "terminate":
+                    raise click.exceptions.Exit(_TERMINATED)
+
+
+def as_lines(shown: Frame) -> Iterator[str]:
+    """The tables of a frame as plain lines."""
+    from ottla.cli.harmless import harmless
+
+    for number, table in enumerate(shown.tables):
+        if number:
+            yield ""
+        if table.title:
+            yield harmless(table.title)
+        rows = [
+            [harmless(column.text(cell)) for column, cell in zip(table.columns, row, strict=True)]
+            for row in table.rows
+        ]
+        if table.rows:
+            yield from aligned(table.columns, rows)
+
+
+def frame(health: ClusterHealth) -> Frame:
+    """What is shown, and the same for programs."""
+    tables = [_broker_table(health)]
+    if health.troubled:
+        tables.append(_partition_table(health))
+    return Frame(tables, document(health))
+
+
+def _broker_table(health: ClusterHealth) -> Table:
+    columns = (
+        Column("BROKER", numeric=True, is_name=True),
+        Column("ADDRESS"),
+        Column("RACK"),
+        Column("STATE"),
+        Column("LEADS", numeric=True),
+        Column("REPLICAS", numeric=True),
+        Column("IN SYNC", numeric=True),
+    )
+    rows = [
+        (
+            each.id,
+            each.address,
+            each.rack,
+            "controller" if each.id == health.controller and each.state == "up" else each.state,
+            each.leads,
+            each.replicas,
+            each.in_sync,
+        )
+        for each in health.brokers
+    ]
+    controller = "nobody" if health.controller is None else f"broker {health.controller}"
+    counts = ", ".join(_counts(health)) or "all in sync"
+    title = (
+        f"cluster {health.cluster}: {count(len(health.live), 'broker')} up, {controller} is the "
+        f"controller; {count(health.partitions, 'partition')}, {counts}"
+    )
+    return Table(columns, rows, title)
+
+
+def _counts(health: ClusterHealth) -> Iterator[str]:
+    for number, what in (
+        (health.offline, "offline"),
+        (health.under_min_insync, "under min.insync"),
+        (health.under_replicated, "under-replicated"),
+    ):
+        if number:
+            yield f"{number:,} {what}"
+
+
+def _partition_table(health: ClusterHealth) -> Table:
+    columns = (
+        Column("PARTITION"),
+        Column("STATE"),
+        Column("LEADER", numeric=True, is_name=True),
+        Column("REPLICAS"),
+        Column("IN SYNC"),
+        Column("ELIGIBLE"),
+        Column("WAITS FOR"),
+    )
+    shown = health.troubled[:_MOST]
+    rows = [
+        (
+            each.name,
+            each.state,
+            each.leader,
+            _ids(each.replicas),
+            _ids(each.isr),
+            _ids(each.elr),
+            _waits(each, health),
+        )
+        for each in shown
+    ]
+    more = len(health.troubled) - len(shown)
+    title = f"the worst {len(shown)}; {more:,} more are listed with --json" if more else None
+    return Table(columns, rows, title)
+
+
+def _waits(each: PartitionHealth, health: ClusterHealth) -> str | None:
+    brokers, all_of_them = each.waits_for(health.live)
+    if not brokers:
+        return "the controller" if each.offline else None
+    if len(brokers) == 1:
+        return f"broker {brokers[0]}"
+    return f"{'all' if all_of_them else 'any'} of {_ids(brokers)}"
+
+
+def _ids(brokers: Iterable[int]) -> str | None:
+    return ",".join(map(str, brokers)) or None
+
+
+def document(health: ClusterHealth) -> dict[str, object]:
+    """The status for programs."""
+    troubled = []
+    for each in health.troubled:
+        brokers, all_of_them = each.waits_for(health.live)
+        troubled.append(
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "state": each.state,
+                "leader": each.leader,
+                "replicas": list(each.replicas),
+                "in_sync": list(each.isr),
+                "eligible": list(each.elr),
+                "last_known_eligible": list(each.last_known_elr),
+                "min_insync": each.min_insync,
+                "waits_for": list(brokers),
+                "waits_for_all": all_of_them,
+            }
+        )
+    return {
+        "cluster": health.cluster,
+        "controller": health.controller,
+        "partitions": health.partitions,
+        "offline": health.offline,
+        "under_min_insync": health.under_min_insync,
+        "under_replicated": health.under_replicated,
+        "brokers": [
+            {
+                "id": each.id,
+                "address": each.address,
+                "rack": each.rack,
+                "state": each.state,
+                "leads": each.leads,
+                "replicas": each.replicas,
+                "in_sync": each.in_sync,
+            }
+            for each in health.brokers
+        ],
+        "troubled": troubled,
+    }

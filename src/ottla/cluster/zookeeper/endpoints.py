@@ -1,0 +1,73 @@
+"""Where the brokers of a cluster listen, for those who know only its ZooKeeper.
+
+Reads the registrations and nothing else, so it costs the same in a cluster of any size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ottla.cluster import layout
+from ottla.cluster.zookeeper.address import Access, Address, tls_context
+from ottla.cluster.zookeeper.connection import Broken, Connection, Denied, NoNode, State
+from ottla.cluster.zookeeper.nodes import decode_data
+from ottla.model.broker import Broker
+
+SESSION_SECONDS = 10.0
+
+
+class NoBrokers(Exception):
+    """ZooKeeper cannot be asked, or knows of no broker; the text says which."""
+
+
+async def live_brokers(
+    address: Address, access: Access | None = None, *, timeout: float = 10.0
+) -> list[Broker]:
+    """The brokers that are registered now, by id; at least one. Raises NoBrokers."""
+    access = access or Access()
+    tls = None if access.tls is None else await asyncio.to_thread(tls_context, access.tls)
+    connected = asyncio.Event()
+
+    def note(state: State) -> None:
+        if state is State.CONNECTED:
+            connected.set()
+
+    connection = Connection(address, access, tls, SESSION_SECONDS, note)
+    connection.start()
+    try:
+        async with asyncio.timeout(timeout):
+            await connected.wait()
+            brokers = await _read(connection)
+    except TimeoutError:
+        raise NoBrokers(
+            f"no ZooKeeper answers at {address.hosts} within {timeout:g} s: is it running, and is "
+            "the address right?"
+        ) from None
+    except (Broken, Denied) as error:
+        raise NoBrokers(f"ZooKeeper at {address}: {error}") from None
+    finally:
+        await connection.stop()
+    if not brokers:
+        raise NoBrokers(
+            f"no broker is registered in ZooKeeper at {address}: does one run, with this address "
+            "as its zookeeper.connect?"
+        )
+    return brokers
+
+
+async def _read(connection: Connection) -> list[Broker]:
+    try:
+        names = await connection.children(layout.REGISTRATIONS)
+    except NoNode:
+        return []
+    found = []
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        key = f"{layout.REGISTRATIONS}/{name}"
+        try:
+            data, _ = await connection.get(key)
+        except NoNode:
+            continue  # it has just gone
+        value, _ = decode_data(data)
+        if value is not None:
+            found.append(layout.decode_broker(key, value))
+    return found

@@ -1,0 +1,544 @@
+"""Nothing that was committed is lost: replicas, leaders, controller and store in every order.
+
+A model of a whole cluster with one partition. The rules are the product's own: `Partition` with its
+in-sync sets, the proposals of leaders, the controller's plans and elections. The rest is as small
+as it can be: logs are lists, the store is a list of states that every broker may lag behind, and a
+request is a call. What happens next is drawn: records and fetches, crashes with and without loss,
+sessions that end while their brokers live, plans that are carried out in part, answers of the store
+that are lost on the way, other values of min.insync.replicas. OTTLA_SIMULATION_SEEDS runs more.
+
+After every step:
+
+SetsAreSound         a leader is in sync; the sets are disjoint, and hold nobody but replicas
+CommittedIsOneLog    what any leader has committed is a prefix of, or goes on from, what others have
+NoCommittedIsLost    who is in sync or eligible has every committed record, unless its machine has
+                     crashed and the cluster has not drawn its conclusions yet
+UncleanIsVisible     records are lost only when the sets said that nobody has them for certain
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.controller.election import LogEnd
+from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
+from ottla.errors import KafkaError
+from ottla.model.broker import Broker, BrokerState
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.model.image import ClusterImage
+from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
+from ottla.replication.isr import Rules
+from ottla.replication.isr_updates import Proposal, forget, proposal
+from ottla.replication.partition import Durability, Partition
+from ottla.storage.log import AppendInfo, Log
+
+SEEDS = int(os.environ.get("OTTLA_SIMULATION_SEEDS", "80"))
+TOPIC_ID = TopicId(bytes(16))
+TP = TopicPartition("t", 0)
+BROKERS = (1, 2, 3, 4)
+MAX_LAG_MS = 1_000.0
+
+
+class ListLog:
+    """A log whose records are pairs of a leader epoch and a number that no other record has."""
+
+    unflushed_messages = 0
+    flush_due = False
+    recovery_point = 0
+    log_start_offset = 0
+    failure = None
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []
+        self.high_watermark = 0
+
+    @property
+    def log_end_offset(self) -> int:
+        return len(self.records)
+
+    def begin_epoch(self, epoch: int) -> None:
+        pass
+
+    def append(self, records: list[int], *, leader_epoch: int, **_: object) -> AppendInfo:
+        self.records += [(leader_epoch, each) for each in records]
+        last = len(self.records) - 1
+        return AppendInfo(last, last, -1, 0, False, len(records))
+
+    def append_replicated(self, records: list[tuple[int, int]], leader_epoch: int) -> None:
+        self.records += records
+
+    def bytes_from(self, start: int, end: int) -> int:
+        return end - start
+
+    def last_epoch(self) -> int:
+        return self.records[-1][0] if self.records else -1
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Everything the store says."""
+
+    partition: PartitionState
+    rules: Rules
+    states: dict[int, BrokerState]
+    registrations: dict[int, Broker]
+
+    def image(self) -> ClusterImage:
+        topic = Topic(TP.topic, TOPIC_ID, (self.partition,))
+        live = {
+            each: broker
+            for each, broker in self.registrations.items()
+            if not self.states[each].fenced and self.states[each].epoch == broker.epoch
+        }
+        return ClusterImage(
+            brokers=live,
+            registrations=self.registrations,
+            broker_states=self.states,
+            topics={TP.topic: topic},
+            topic_names={TOPIC_ID: TP.topic},
+        )
+
+
+@dataclass
+class Node:
+    """One broker: what survives its process, and what does not."""
+
+    id: int
+    cluster: Cluster
+    log: ListLog = field(default_factory=ListLog)
+    machine_crashed: bool = False  # since its last registration
+    checkpoint: int = 0
+    # of its process
+    partition: Partition | None = None
+    view: Stored | None = None
+    broker_epoch: int = -1
+    # A proposal that waits, one on its way with what it relies on, one of unknown outcome.
+    pending: Proposal | None = None
+    sent: tuple[Proposal, dict[int, BrokerState]] | None = None
+    unknown: Proposal | None = None
+
+    # what the partition asks of the cluster
+
+    @property
+    def node_id(self) -> int:
+        return self.id
+
+    @property
+    def max_lag_ms(self) -> float:
+        return MAX_LAG_MS
+
+    def now_ms(self) -> float:
+        return self.cluster.now
+
+    def may_join(self, broker: int, broker_epoch: int) -> bool:
+        assert self.view is not None
+        found = self.view.image().brokers.get(broker)
+        return (
+            found is not None
+            and found.epoch == broker_epoch
+            and not self.view.states[broker].stopping
+        )
+
+    def propose_isr(
+        self, partition: Partition, isr: tuple[int, ...], lost: frozenset[int] = frozenset()
+    ) -> None:
+        self.pending = proposal(partition, isr, lost) or self.pending
+
+    # following the store
+
+    def see(self) -> None:
+        if self.partition is None:
+            return
+        self.view = view = self.cluster.stored
+        state = view.partition
+        admitted = self.id in view.image().brokers and (
+            view.registrations[self.id].epoch == self.broker_epoch
+        )
+        if admitted and state.leader == self.id:
+            self.partition.lead(state, view.rules)
+        else:
+            self.partition.follow(state)
+
+    @property
+    def leading(self) -> bool:
+        return self.partition is not None and self.partition.leading
+
+
+class Violation(AssertionError):
+    """One of the invariants does not hold."""
+
+
+class Cluster:
+    """All of it."""
+
+    def __init__(self, replicas: int, min_insync: int, unclean: bool) -> None:
+        self.now = 0.0
+        self.numbers = 0
+        self.epochs = len(BROKERS)
+        self.replicas = BROKERS[:replicas]
+        state = PartitionState(1, 0, 0, self.replicas, self.replicas)
+        self.stored = Stored(
+            state,
+            Rules(min_insync, unclean),
+            {each: BrokerState(each, fenced=False) for each in BROKERS},
+            {each: Broker(each, each, {}) for each in BROKERS},
+        )
+        self.todo: Plan | None = None
+        self.committed: list[tuple[int, int]] = []
+        self.unclean_epoch = 0
+        self.unclean_elections = 0
+        self.steps: list[str] = []
+        self.nodes = {each: Node(each, self) for each in self.replicas}
+        for node in self.nodes.values():
+            self._start(node)
+            node.broker_epoch = node.id
+            node.see()
+
+    def _start(self, node: Node) -> None:
+        node.partition = Partition(
+            TP,
+            TOPIC_ID,
+            cast(Log, node.log),
+            self.stored.partition,
+            cast(Durability, None),
+            node,
+            node.checkpoint,
+        )
+        node.pending = None
+
+    # --- the store --------------------------------------------------------------------------------
+
+    def put(self, **changes: Any) -> None:
+        self.stored = replace(self.stored, **changes)
+
+    def change_partition(self, change: PartitionChange) -> bool:
+        """Compare and set; notes what is lost where nobody was certain to have everything."""
+        before = self.stored.partition
+        if before != change.before:
+            return False
+        self.put(partition=change.after)
+        after = change.after
+        if after.leader not in (NO_LEADER, before.leader) or after.leader_epoch > (
+            before.leader_epoch
+        ):
+            trusted = {*before.isr, *before.elr} - self._lost()
+            if after.leader != NO_LEADER and after.leader not in trusted:
+                if trusted and not self.stored.rules.unclean:
+                    raise Violation(f"{after.leader} leads although {trusted} could")
+                self._unclean(after)
+        return True
+
+    def _lost(self) -> set[int]:
+        return {each for each, state in self.stored.states.items() if state.fenced and state.lost}
+
+    def _unclean(self, state: PartitionState) -> None:
+        if state.leader_epoch <= self.unclean_epoch:
+            raise Violation("an unclean election under an epoch that was there before")
+        self.unclean_elections += 1
+        self.unclean_epoch = state.leader_epoch
+        records = self.nodes[state.leader].log.records
+        self.committed = self.committed[: common(self.committed, records)]
+
+    # --- what may happen --------------------------------------------------------------------------
+
+    def append(self, node: Node, more: int) -> None:
+        if node.leading:
+            assert node.partition is not None
+            numbers = range(self.numbers, self.numbers + 1 + more % 3)
+            self.numbers += len(numbers)
+            node.partition.append(cast(memoryview, list(numbers)), 0)
+
+    def fetch(self, node: Node, most: int) -> None:
+        """Cut off what the leader does not have, say what is left, take what comes after it."""
+        mine = node.partition
+        if mine is None or mine.leading or node.view is None:
+            return
+        leader = self.nodes.get(node.view.partition.leader)
+        if leader is None or leader is node or leader.partition is None or not leader.leading:
+            return
+        if node.view.image().brokers.get(node.id) is None:
+            return
+        if leader.partition.leader_epoch != mine.leader_epoch:
+            return
+        records, theirs = node.log.records, leader.log.records
+        shared = common(records, theirs)
+        if shared < len(records):
+            mine.begin_truncation()
+            del records[shared:]
+            mine.end_truncation()
+        try:
+            leader.partition.fetched_by(node.id, node.broker_epoch, len(records), 0)
+        except KafkaError:
+            return
+        sent = theirs[len(records) : len(records) + most % 4]
+        if sent:
+            mine.append_replicated(cast(memoryview, sent), leader.partition.high_watermark, 0)
+
+    def lag(self, node: Node, other: int) -> None:
+        """A leader finds that others have not been caught up for too long."""
+        self.now += MAX_LAG_MS * (0.3 + other % 3)
+        if node.leading:
+            assert node.partition is not None
+            node.partition.shrink_isr()
+
+    def send(self, node: Node, _: int) -> None:
+        """A proposal goes to the store, with what it relies on; or is dropped before."""
+        made, node.pending = node.pending, None
+        if made is None or node.partition is None:
+            return
+        brokers = node.view.image().brokers if node.view else {}
+        relied_on = {**made.added, node.id: node.broker_epoch}
+        if made.stands and all(
+            each in brokers and brokers[each].epoch == epoch for each, epoch in relied_on.items()
+        ):
+            assert node.view is not None
+            node.sent = made, {each: node.view.states[each] for each in relied_on}
+        else:
+            forget(made)
+
+    def commit(self, node: Node, way: int) -> None:
+        """The store takes a proposal, or not; its answer arrives, or not."""
+        if node.sent is None:
+            return
+        (made, relied_on), node.sent = node.sent, None
+        states = self.stored.states
+        if way % 4 != 3 and all(states[each] == state for each, state in relied_on.items()):
+            self.change_partition(made.change)  # else the request was lost on its way, or refused
+        if way % 4 == 2:
+            node.unknown = made  # until the store is read again
+            return
+        if node.partition is not None:
+            node.see()
+            forget(made)
+
+    def learn(self, node: Node, _: int) -> None:
+        """The store is read again, after an outcome that was unknown."""
+        made, node.unknown = node.unknown, None
+        if made is not None and node.partition is not None:
+            node.see()
+            forget(made)
+
+    def see(self, node: Node, _: int) -> None:
+        node.see()
+
+    def expire(self, node: Node, _: int) -> None:
+        """A session ends, whether the broker lives or not."""
+        registrations = dict(self.stored.registrations)
+        if registrations.pop(node.id, None) is not None:
+            self.put(registrations=registrations)
+
+    def fence(self, node: Node, _: int) -> None:
+        """Somebody takes a broker for dead."""
+        state = self.stored.states[node.id]
+        if node.id in self.stored.registrations and not state.fenced:
+            self.expire(node, 0)
+            self.put(states={**self.stored.states, node.id: replace(state, fenced=True)})
+
+    def stop(self, node: Node, _: int) -> None:
+        """A broker asks to be relieved of its leaderships."""
+        state = self.stored.states[node.id]
+        if state.epoch == node.broker_epoch and node.id in self.stored.registrations:
+            self.put(states={**self.stored.states, node.id: replace(state, stopping=True)})
+
+    def kill(self, node: Node, _: int) -> None:
+        if node.partition is not None:
+            node.checkpoint = min(node.partition.high_watermark, node.log.log_end_offset)
+            node.partition = node.view = node.pending = node.unknown = None
+            node.broker_epoch = -1
+
+    def crash(self, node: Node, lost: int) -> None:
+        """The machine crashes: what was not synced is gone."""
+        self.kill(node, 0)
+        kept = max(0, node.log.log_end_offset - lost % 4)
+        del node.log.records[kept:]
+        node.checkpoint = min(node.checkpoint, kept)
+        node.machine_crashed = True
+
+    def register(self, node: Node, _: int) -> None:
+        """A broker comes back, or one that lives finds its registration gone."""
+        if node.partition is not None:
+            registered = self.stored.registrations.get(node.id)
+            if registered is not None and registered.epoch == node.broker_epoch:
+                return
+        before = self.stored.states[node.id]
+        self.epochs += 1
+        lost = node.machine_crashed or (before.fenced and before.lost)
+        if node.partition is None:
+            self._start(node)
+        state = BrokerState(self.epochs, lost=lost)
+        node.broker_epoch = self.epochs
+        self.put(
+            states={**self.stored.states, node.id: state},
+            registrations={**self.stored.registrations, node.id: Broker(node.id, self.epochs, {})},
+        )
+        node.machine_crashed = False
+        node.see()
+
+    def plan(self, _: Node, patient: int) -> None:
+        """The controller looks at the cluster."""
+        stored = self.stored
+        self.todo = plan(stored.image(), lambda _: stored.rules, patient=patient % 8 == 7)
+
+    def carry_out(self, _: Node, most: int) -> None:
+        """It does some of what it has planned."""
+        todo = self.todo
+        for _step in range(1 + most % 5):
+            if todo is None:
+                return
+            if todo.departures:
+                broker, epoch = todo.departures.pop(0)
+                state = self.stored.states[broker]
+                there = self.stored.registrations.get(broker)
+                if state.epoch == epoch and (there is None or there.epoch != epoch):
+                    self.put(states={**self.stored.states, broker: replace(state, fenced=True)})
+            elif todo.partitions:
+                states = self.stored.states
+                relied_on = todo.relied_on.items()
+                if any(states[broker] != state for broker, state in relied_on) or not (
+                    self.change_partition(todo.partitions.pop(0))
+                ):
+                    self.todo = todo = None
+            elif todo.arrivals:
+                broker, epoch = todo.arrivals.pop(0)
+                state = self.stored.states[broker]
+                there = self.stored.registrations.get(broker)
+                if state.epoch == epoch and there is not None and there.epoch == epoch:
+                    admitted = replace(state, fenced=False, lost=False)
+                    self.put(states={**self.stored.states, broker: admitted})
+            else:
+                self.todo = todo = None
+
+    def recover(self, _: Node, __: int) -> None:
+        """Nobody is certain to have everything: those who may are asked what they have."""
+        stored = self.stored
+        asked = plan(stored.image(), lambda _: stored.rules).to_ask.get(TP, ())
+        reports = {
+            each: LogEnd(self.nodes[each].log.last_epoch(), self.nodes[each].log.log_end_offset)
+            for each in asked
+            if self.nodes[each].partition is not None
+        }
+        change = plan_recovery(stored.image(), TP, reports)
+        if change is not None:
+            self.change_partition(change)
+
+    def prefer(self, _: Node, __: int) -> None:
+        for change in plan_preferred(self.stored.image()):
+            self.change_partition(change)
+
+    def min_insync(self, _: Node, value: int) -> None:
+        self.put(rules=self.stored.rules._replace(min_insync=1 + value % 3))
+
+    # --- what must hold ---------------------------------------------------------------------------
+
+    def step(self, action: str, node: int, argument: int) -> None:
+        chosen = self.nodes[self.replicas[node % len(self.replicas)]]
+        self.steps.append(f"{action}({chosen.id}, {argument})")
+        try:
+            getattr(self, action)(chosen, argument)
+            self.check()
+        except Violation as violation:
+            raise Violation(f"{violation}\n{self.stored}\n" + "\n".join(self.steps)) from None
+
+    def check(self) -> None:
+        self.sets_are_sound()
+        self.committed_is_one_log()
+        self.no_committed_is_lost()
+
+    def sets_are_sound(self) -> None:
+        state = self.stored.partition
+        if state.leader == NO_LEADER:
+            sound = not state.isr
+        else:
+            sound = state.leader in state.isr
+        together = (*state.isr, *state.elr, *state.last_known_elr)
+        if not (sound and len(together) == len(set(together)) and {*together} <= {*self.replicas}):
+            raise Violation("the sets are not sound")
+        for node in self.nodes.values():
+            if node.partition is not None and node.partition.in_sync is not None:
+                node.partition.in_sync.validate()
+
+    def committed_is_one_log(self) -> None:
+        for node in self.nodes.values():
+            partition = node.partition
+            if partition is None or not partition.leading:
+                continue
+            if partition.leader_epoch < self.unclean_epoch:
+                continue  # it does not know yet that others have gone on without it
+            shown = node.log.records[: partition.high_watermark]
+            shared = common(shown, self.committed)
+            if shared < min(len(shown), len(self.committed)):
+                raise Violation(f"{node.id} has committed {shown}, others {self.committed}")
+            if len(shown) > len(self.committed):
+                self.committed = shown
+
+    def no_committed_is_lost(self) -> None:
+        state = self.stored.partition
+        excused = self._lost() | {node.id for node in self.nodes.values() if node.machine_crashed}
+        for each in {*state.isr, *state.elr} - excused:
+            records = self.nodes[each].log.records
+            if common(records, self.committed) < len(self.committed):
+                raise Violation(f"broker {each} has {records}, committed is {self.committed}")
+
+
+def common(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> int:
+    """How many records two logs have in common."""
+    for number, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return number
+    return min(len(one), len(other))
+
+
+# How often each happens in a long run; misfortunes more or less often, as the seed has it.
+WORK = {
+    "append": 10, "fetch": 30, "see": 20, "send": 8, "commit": 8, "learn": 4, "plan": 10,
+    "carry_out": 14, "register": 8, "recover": 2,
+}  # fmt: skip
+MISFORTUNES = ("lag", "expire", "fence", "stop", "kill", "crash", "prefer", "min_insync")
+
+STEPS = st.tuples(
+    st.sampled_from(sorted((*WORK, *MISFORTUNES))), st.integers(0, 3), st.integers(0, 7)
+)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 4), st.integers(1, 3), st.booleans(), st.lists(STEPS, min_size=10, max_size=80)
+)
+def test_no_order_of_events_loses_a_committed_record(
+    replicas: int, min_insync: int, unclean: bool, steps: list[tuple[str, int, int]]
+) -> None:
+    async def run() -> None:
+        cluster = Cluster(replicas, min_insync, unclean)
+        for step in steps:
+            cluster.step(*step)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_long_runs_lose_no_committed_record(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = Cluster(rng.choice((1, 2, 3, 3, 3, 4)), rng.choice((1, 2, 2, 3)), rng.random() < 0.2)
+    weights = WORK | {each: rng.choice((0, 0.2, 1, 3)) for each in MISFORTUNES}
+    for _ in range(1_500):
+        [action] = rng.choices(list(weights), list(weights.values()))
+        cluster.step(action, rng.randrange(4), rng.randrange(8))
+
+
+async def test_without_misfortunes_everything_is_committed() -> None:
+    """The model does something: records get through it."""
+    cluster = Cluster(3, 2, unclean=False)
+    for _ in range(20):
+        for action in WORK:
+            for node in range(3):
+                cluster.step(action, node, 3)
+    assert len(cluster.committed) == 19, "all but what was appended last"
+    assert not cluster.unclean_elections

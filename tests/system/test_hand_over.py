@@ -1,0 +1,139 @@
+"""A broker that was alone joins ZooKeeper with everything it has, once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from ottla.testing.process import BrokerProcess
+
+StartBroker = Callable[..., BrokerProcess]
+
+
+def refusal(broker: BrokerProcess) -> str:
+    """What a broker says that does not start."""
+    since = broker.log_size()
+    broker.launch()
+    assert broker.wait() == 1
+    return broker.wait_log("Error: ", since=since)
+
+
+def admin_of(broker: BrokerProcess) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+
+
+def create(broker: BrokerProcess, topic: NewTopic) -> None:
+    admin = admin_of(broker)
+    admin.create_topics([topic])[topic.topic].result(10)
+
+
+def produce(broker: BrokerProcess, *values: str) -> None:
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "log_level": 0}
+    )
+    for value in values:
+        producer.produce("t", value, partition=0)
+    assert producer.flush(30) == 0
+
+
+def read(broker: BrokerProcess, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition("t", 0, 0)])
+        return [message.value() for message in consumer.consume(count, timeout=30)]
+    finally:
+        consumer.close()
+
+
+def committed(broker: BrokerProcess, offset: int | None = None) -> int:
+    """The group's offset, after it was committed if one is given."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    try:
+        if offset is not None:
+            consumer.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=False)
+        return int(consumer.committed([TopicPartition("t", 0)], timeout=30)[0].offset)
+    finally:
+        consumer.close()
+
+
+def identity(broker: BrokerProcess) -> tuple[str, str, str]:
+    """Of the cluster, of the topic; and one of its settings."""
+    admin = admin_of(broker)
+    cluster = admin.describe_cluster(request_timeout=10).result().cluster_id
+    topic = admin.describe_topics(TopicCollection(["t"]))["t"].result(10)
+    resource = ConfigResource(ResourceType.TOPIC, "t")
+    config = admin.describe_configs([resource])[resource].result(10)
+    return cluster, str(topic.topic_id), config["retention.ms"].value
+
+
+def test_a_broker_brings_its_topics_along(
+    start_broker: StartBroker, zookeeper: str, unique: Callable[[], str]
+) -> None:
+    connect = f"{zookeeper}/{unique()}"
+    alone = start_broker("alone")
+    topic = NewTopic("t", 2, 1, config={"retention.ms": "123456789"})
+    create(alone, topic)
+    produce(alone, "1", "2")
+    assert committed(alone, 1) == 1
+    before = identity(alone)
+    alone.terminate()
+    copy = alone.folder.with_name("copy")
+    shutil.copytree(alone.data_dir, copy / "data")
+
+    joined = start_broker(
+        "joined",
+        settings={"zookeeper.connect": connect, "zookeeper.session.timeout.ms": 1_500},
+        data_dir=alone.data_dir,
+    )
+    joined.wait_log("was handed over to")
+    assert identity(joined) == before
+    assert read(joined, 2) == [b"1", b"2"]
+    assert committed(joined) == 1
+    produce(joined, "3")
+    # A second one, with the same past, is refused; so is the first without ZooKeeper.
+    rival = start_broker("copy", launch=False, settings={**joined.settings, "broker.id": 1})
+    assert "was never handed over to it" in refusal(rival)
+    joined.terminate()
+    assert f"start the broker with zookeeper.connect={connect}" in refusal(alone)
+    # It is done once: what was made since stays.
+    create(joined.start(), NewTopic("later", 1, 1))
+    joined.restart()
+    assert set(admin_of(joined).list_topics(timeout=10).topics) >= {"t", "later"}
+    assert read(joined, 3) == [b"1", b"2", b"3"]
+    assert identity(joined) == before
+
+
+def test_folders_that_the_cluster_does_not_know_are_kept_and_named(
+    start_broker: StartBroker, zookeeper: str, unique: Callable[[], str]
+) -> None:
+    settings = {"zookeeper.connect": f"{zookeeper}/{unique()}"}
+    first = start_broker("first", settings={**settings, "broker.id": 1})
+    second = start_broker("second", settings={**settings, "broker.id": 2})
+    admin = admin_of(first)
+    admin.create_topics([NewTopic("t", 1, replica_assignment=[[2]])])["t"].result(10)
+    produce(first, "1")
+    second.kill()
+    admin.delete_topics(["t"])["t"].result(10)
+    since = second.log_size()
+    second.start()
+    line = second.wait_log("belongs to no topic of this cluster", since=since)
+    kept = line.rpartition(" ")[2]
+    assert "t-0" in line
+    assert any((second.data_dir / kept).glob("*.log"))

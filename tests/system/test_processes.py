@@ -1,0 +1,312 @@
+"""Brokers of one machine under a supervisor, as real processes: any of them may be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla import Admin, Consumer, NewTopic, Producer
+from ottla.broker.cluster_folder import ClusterFolder
+from ottla.runtime.pid_file import holder
+from ottla.testing.process import BrokerProcess, free_port
+
+Eventually = Callable[..., Any]
+END = 60.0
+
+
+def ports(count: int) -> int:
+    """The first of several free ports in a row."""
+    while True:
+        base = free_port()
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(base, base + count):
+                    probe = stack.enter_context(socket.socket())
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", port))
+                return base
+            except OSError:
+                continue
+
+
+class Processes:
+    """A supervisor and its brokers, in a folder."""
+
+    def __init__(self, folder: Path, brokers: int = 3) -> None:
+        self.data = folder / "data"
+        self.folder = ClusterFolder((str(self.data),))
+        self.base = ports(brokers)
+        self.brokers = brokers
+        self.log_path = folder / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{self.base + n}" for n in range(self.brokers))
+
+    def line(self, *arguments: str) -> list[str]:
+        place = ["--base-port", str(self.base), "--data-dir", str(self.data)]
+        up = ["cluster", "up", "--brokers", str(self.brokers)]
+        return [sys.executable, "-m", "ottla", *(arguments or (*up, *place))]
+
+    def launch(self, *arguments: str) -> None:
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.line(*arguments), stdout=log, stderr=log, start_new_session=True
+            )
+
+    def start(self, *arguments: str) -> None:
+        """Start, and wait until everything is up."""
+        before = self.log().count("Ctrl-C stops them all.")
+        self.launch(*arguments)
+        assert self.process is not None
+        while self.log().count("Ctrl-C stops them all.") == before:
+            assert self.process.poll() is None, self.log()
+            threading.Event().wait(0.01)
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Start what is to end by itself; its exit code, and what it has written."""
+        ended = subprocess.run(
+            self.line(*arguments), capture_output=True, text=True, timeout=END, check=False
+        )
+        return ended.returncode, ended.stdout + ended.stderr
+
+    def log(self) -> str:
+        return self.log_path.read_text() if self.log_path.exists() else ""
+
+    def pid(self, broker: int) -> int | None:
+        return holder(self.folder.process(broker))
+
+    def pids(self) -> dict[int, int]:
+        """The brokers that run."""
+        if not self.data.exists():
+            return {}
+        found = {each: self.pid(each) for each in self.folder.processes()}
+        return {broker: pid for broker, pid in found.items() if pid is not None}
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait(END)
+
+    def status(self) -> dict[str, Any]:
+        code, text = self.run("cluster", "status", "--json", "--bootstrap", self.bootstrap)
+        assert code == 0, text
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def whole(self) -> bool:
+        """All brokers are up and all replicas in sync."""
+        found = self.status()
+        up = [each["id"] for each in found["brokers"] if each["state"] == "up"]
+        return len(up) == self.brokers and not found["troubled"]
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in self.pids().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    found = Processes(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Processes]:
+    found = Processes(tmp_path, brokers=2)
+    yield found
+    found.close()
+
+
+def produce(bootstrap: str, topic: str, numbers: range) -> None:
+    with Producer(bootstrap, acks="all") as producer:
+        for number in numbers:
+            producer.send(topic, str(number))
+
+
+def consumed(bootstrap: str, topic: str, count: int) -> set[str]:
+    with Consumer(bootstrap) as consumer:
+        consumer.assign(topic, "earliest")
+        found: set[str] = set()
+        deadline = time.monotonic() + END
+        while len(found) < count and time.monotonic() < deadline:
+            found |= {(record.value or b"").decode() for record in consumer.take(count, timeout=1)}
+        return found
+
+
+def test_a_killed_broker_is_started_again_and_nothing_is_lost(
+    processes: Processes, eventually: Eventually
+) -> None:
+    processes.start()
+    with Admin(processes.bootstrap) as admin:
+        admin.create_topic("t", partitions=3)
+        [described] = admin.describe_topics("t")
+        assert {len(each.replicas) for each in described.partitions} == {3}
+    produce(processes.bootstrap, "t", range(100))
+    for broker in (1, 2, 3):
+        before = processes.pid(broker)
+        assert before is not None
+        os.kill(before, signal.SIGKILL)
+        produce(processes.bootstrap, "t", range(100 * broker, 100 * broker + 100))
+        eventually(lambda b=broker, p=before: processes.pid(b) not in (None, p), timeout=END)
+        eventually(processes.whole, timeout=END)
+    assert consumed(processes.bootstrap, "t", 400) == set(map(str, range(400)))
+    assert "broker 2 was ended by SIGKILL; it is started again" in processes.log()
+
+    processes.signal(signal.SIGINT)
+    assert processes.wait() == 0
+    assert processes.pids() == {}
+    assert holder(processes.folder.supervisor) is None
+
+
+def test_brokers_survive_kill_9_of_the_supervisor_and_come_back_to_the_next_one(
+    processes: Processes, eventually: Eventually
+) -> None:
+    processes.start()
+    with Admin(processes.bootstrap) as admin:
+        admin.create_topic("t", partitions=3)
+    before = processes.pids()
+    assert len(before) == 3
+    with Producer(processes.bootstrap, acks="all") as producer:
+        producer.send("t", "0").result(END)
+        processes.signal(signal.SIGKILL)
+        processes.wait()
+        # What needs no change of the metadata goes on.
+        for number in range(1, 100):
+            producer.send("t", str(number)).result(END)
+    assert processes.pids() == before
+
+    processes.start()
+    assert processes.pids() == before
+    assert "broker 1 still runs, as process" in processes.log()
+    eventually(processes.whole, timeout=END)
+    with Admin(processes.bootstrap) as admin:
+        admin.create_topic("u", partitions=3)
+    produce(processes.bootstrap, "u", range(100))
+    assert consumed(processes.bootstrap, "t", 100) == set(map(str, range(100)))
+
+    # One that is no child of this supervisor is watched all the same.
+    os.kill(before[2], signal.SIGKILL)
+    eventually(lambda: processes.pid(2) not in (None, before[2]), timeout=END)
+    eventually(processes.whole, timeout=END)
+    processes.signal(signal.SIGTERM)
+    assert processes.wait() == 0
+    assert processes.pids() == {}
+
+
+def test_what_was_there_is_there_after_a_stop(processes: Processes) -> None:
+    processes.start()
+    with Admin(processes.bootstrap) as admin:
+        admin.create_topic("t", partitions=3)
+    produce(processes.bootstrap, "t", range(100))
+    processes.signal(signal.SIGTERM)
+    assert processes.wait() == 0
+    processes.start()
+    assert consumed(processes.bootstrap, "t", 100) == set(map(str, range(100)))
+
+
+def test_a_folder_is_for_one_supervisor(two: Processes) -> None:
+    two.start()
+    code, text = two.run()
+    assert code == 1
+    assert two.process is not None
+    assert f"the cluster in {two.data} is already run by process {two.process.pid}" in text
+    assert len(two.pids()) == 2
+
+
+def test_a_taken_port_is_named_and_nothing_is_left_running(two: Processes) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", two.base + 1))
+        taken.listen()
+        code, text = two.run()
+    assert code == 1
+    assert f"127.0.0.1:{two.base + 1}" in text
+    assert "Error: broker 2 did not start: ended with exit code 1" in text
+    assert two.pids() == {}
+
+
+def test_fewer_brokers_are_refused_while_one_of_them_has_partitions(
+    processes: Processes, eventually: Eventually
+) -> None:
+    start = ("server", "start", "--data-dir", str(processes.data))
+    start += ("--listen", f"127.0.0.1:{processes.base}", "--processes")
+    processes.start(*start, "3")
+    with Admin(processes.bootstrap) as admin:
+        admin.create_topics([NewTopic("t", assignment=[[3], [1]])])
+    processes.signal(signal.SIGINT)
+    assert processes.wait() == 0
+
+    code, text = processes.run(*start, "2")
+    assert code == 1
+    assert "2 is fewer than before, and broker 3 has 1 partition (t-0) would be left out" in text
+    assert "start 3, or delete those topics first" in text
+    assert processes.pids() == {}
+
+    processes.start(*start, "3")
+    with Admin(processes.bootstrap) as admin:
+        admin.delete_topics("t")
+        eventually(lambda: not admin.list_topics(), timeout=END)
+    processes.signal(signal.SIGKILL)
+    processes.wait()
+    assert set(processes.pids()) == {1, 2, 3}
+    # The one that is not wanted any more is stopped.
+    processes.start(*start, "2")
+    assert set(processes.pids()) == {1, 2}
+
+
+def test_ctrl_c_while_brokers_start_leaves_none(two: Processes, eventually: Eventually) -> None:
+    two.launch()
+    eventually(two.pids, timeout=END)
+    two.signal(signal.SIGINT)
+    assert two.wait() == 0
+    assert two.pids() == {}
+
+
+def test_a_second_signal_ends_everything_at_once(two: Processes, eventually: Eventually) -> None:
+    two.start()
+    stuck = two.pid(2)
+    assert stuck is not None
+    os.kill(stuck, signal.SIGSTOP)  # the first signal waits for it
+    two.signal(signal.SIGTERM)
+    two.signal(signal.SIGINT)
+    assert two.wait() == 1
+    eventually(lambda: two.pids() == {}, timeout=END)
+
+
+def test_the_folders_of_one_broker_and_of_several_are_not_mixed_up(
+    two: Processes, tmp_path: Path
+) -> None:
+    two.start()
+    two.signal(signal.SIGTERM)
+    assert two.wait() == 0
+    code, text = two.run("server", "start", "--data-dir", str(two.data))
+    assert code == 1
+    assert f"{two.data} has the data of several brokers: start them with --processes" in text
+
+    with BrokerProcess(tmp_path / "single") as single:
+        single.start()
+        assert single.terminate() == 0
+        code, text = two.run("cluster", "up", "--data-dir", str(single.data_dir))
+    assert code == 1
+    assert f"{single.data_dir} is the data folder of a single broker" in text

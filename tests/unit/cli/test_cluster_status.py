@@ -1,0 +1,121 @@
+"""`ottla cluster status`: what is shown of a cluster's health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from click.testing import Result
+
+from ottla.cli.cluster_status import as_lines, document, frame
+from ottla.client.cluster_health import BrokerHealth, ClusterHealth, PartitionHealth
+
+Run = Callable[..., Result]
+
+UP = BrokerHealth(1, "127.0.0.1:9092", "r1", False, 2, 3, 3)
+FENCED = BrokerHealth(2, "127.0.0.1:9093", None, True, 0, 3, 0)
+MISSING = BrokerHealth(3, None, None, False, 0, 3, 0)
+OFFLINE = PartitionHealth("t", 0, None, (3, 2), (), (2, 3), (), 2)
+STRANDED = PartitionHealth("t", 1, None, (3, 2), (), (), (2, 3), 2)
+BARE = PartitionHealth("t", 2, 1, (1, 3), (1,), (3,), (), 2)
+
+
+def lines(*troubled: PartitionHealth, brokers: tuple[BrokerHealth, ...]) -> list[str]:
+    return list(as_lines(frame(ClusterHealth("abc", 1, brokers, 12, troubled))))
+
+
+def test_a_cluster_in_order_is_two_lines_and_its_brokers() -> None:
+    assert lines(brokers=(UP,)) == [
+        "cluster abc: 1 broker up, broker 1 is the controller; 12 partitions, all in sync",
+        "BROKER  ADDRESS         RACK  STATE       LEADS  REPLICAS  IN SYNC",
+        "     1  127.0.0.1:9092  r1    controller      2         3        3",
+    ]
+
+
+def test_partitions_that_lack_something_are_listed_with_whom_they_wait_for() -> None:
+    shown = lines(OFFLINE, STRANDED, BARE, brokers=(UP, FENCED, MISSING))
+    assert shown[0].endswith("12 partitions, 2 offline, 3 under min.insync, 3 under-replicated")
+    assert shown[3:5] == [
+        "     2  127.0.0.1:9093  -     fenced          0         3        0",
+        "     3  -               -     missing         0         3        0",
+    ]
+    assert shown[5:] == [
+        "",
+        "PARTITION  STATE             LEADER  REPLICAS  IN SYNC  ELIGIBLE  WAITS FOR",
+        "t-0        offline                -  3,2       -        2,3       any of 2,3",
+        "t-1        offline                -  3,2       -        -         all of 2,3",
+        "t-2        under min.insync       1  1,3       1        3         -",
+    ]
+
+
+def test_one_that_could_be_led_already_waits_for_the_controller() -> None:
+    live = PartitionHealth("t", 0, None, (1,), (1,), (), ())
+    assert lines(live, brokers=(UP,))[-1].endswith("the controller")
+
+
+def test_a_long_list_is_cut_and_tells_where_the_rest_is() -> None:
+    many = [PartitionHealth("t", n, 1, (1, 3), (1,), (), ()) for n in range(1025)]
+    shown = lines(*many, brokers=(UP,))
+    assert "the worst 20; 1,005 more are listed with --json" in shown
+    assert sum(line.startswith("t-") for line in shown) == 20
+
+
+def test_a_name_of_another_broker_does_no_harm_to_the_terminal() -> None:
+    evil = PartitionHealth("t\x1b[2J", 0, 1, (1, 3), (1,), (), ())
+    assert not any("\x1b" in line for line in lines(evil, brokers=(UP,)))
+
+
+def test_programs_are_told_everything() -> None:
+    told = document(ClusterHealth("abc", 1, (UP, MISSING), 12, (STRANDED,)))
+    assert told == {
+        "cluster": "abc",
+        "controller": 1,
+        "partitions": 12,
+        "offline": 1,
+        "under_min_insync": 1,
+        "under_replicated": 1,
+        "brokers": [
+            {
+                "id": 1,
+                "address": "127.0.0.1:9092",
+                "rack": "r1",
+                "state": "up",
+                "leads": 2,
+                "replicas": 3,
+                "in_sync": 3,
+            },
+            {
+                "id": 3,
+                "address": None,
+                "rack": None,
+                "state": "missing",
+                "leads": 0,
+                "replicas": 3,
+                "in_sync": 0,
+            },
+        ],
+        "troubled": [
+            {
+                "topic": "t",
+                "partition": 1,
+                "state": "offline",
+                "leader": None,
+                "replicas": [3, 2],
+                "in_sync": [],
+                "eligible": [],
+                "last_known_eligible": [2, 3],
+                "min_insync": 2,
+                "waits_for": [2, 3],
+                "waits_for_all": True,
+            }
+        ],
+    }
+
+
+def test_up_refuses_what_cannot_be(ottla: Run) -> None:
+    assert "--brokers" in ottla("cluster", "up", "--brokers", "0").stderr
+    refused = ottla("cluster", "up", "--base-port", "65534")
+    assert refused.exit_code == 2
+    assert "3 brokers from port 65534 on need ports above 65535" in refused.stderr
+    unknown = ottla("cluster", "up", "--set", "num.partitions=many")
+    assert unknown.exit_code == 1
+    assert "num.partitions" in unknown.stderr

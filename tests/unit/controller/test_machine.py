@@ -1,0 +1,173 @@
+"""What the controller plans for an image: departures, partitions, arrivals, questions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ottla.controller.election import LogEnd
+from ottla.controller.machine import (
+    BrokerChange,
+    plan,
+    plan_preferred,
+    plan_recovery,
+    plan_unclean,
+)
+from ottla.model.broker import Broker, BrokerState
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.model.image import ClusterImage
+from ottla.model.topic import NO_LEADER, PartitionState, Topic
+from ottla.replication.isr import Rules
+
+TOPIC_ID = TopicId(bytes(16))
+TP = TopicPartition("t", 0)
+LED = PartitionState(leader=1, leader_epoch=5, partition_epoch=9, replicas=(1, 2, 3), isr=(1, 2, 3))
+LIVE = {each: BrokerState(each, fenced=False) for each in (1, 2, 3)}
+
+
+def two(_: Topic) -> Rules:
+    return Rules(2)
+
+
+def image(
+    *partitions: PartitionState,
+    states: dict[int, BrokerState] | None = None,
+    there: set[int] | None = None,
+) -> ClusterImage:
+    """Brokers `there` are registered under the epochs of their states."""
+    states = LIVE if states is None else states
+    registrations = {
+        each: Broker(each, states[each].epoch, {}) for each in (states if there is None else there)
+    }
+    topic = Topic("t", TOPIC_ID, partitions)
+    return ClusterImage(
+        brokers={each: registrations[each] for each in registrations if not states[each].fenced},
+        registrations=registrations,
+        broker_states=states,
+        topics={"t": topic},
+        topic_names={TOPIC_ID: "t"},
+    )
+
+
+def test_a_cluster_as_it_should_be_needs_nothing() -> None:
+    todo = plan(image(LED), two)
+    assert not todo
+    assert not todo.to_ask
+
+
+def test_who_is_gone_departs_and_its_partitions_are_led_elsewhere() -> None:
+    todo = plan(image(LED, there={2, 3}), two)
+    assert todo.departures == [BrokerChange(1, 1)]
+    [change] = todo.partitions
+    assert change.before is LED
+    assert (change.after.leader, change.after.isr) == (2, (2, 3))
+    assert not todo.arrivals
+
+
+def test_a_plan_relies_on_those_who_are_in_sync_after_it() -> None:
+    todo = plan(image(LED, there={2, 3}), two)
+    assert todo.relied_on == {2: LIVE[2], 3: LIVE[3]}
+
+
+def test_while_patient_nobody_is_taken_for_dead() -> None:
+    assert not plan(image(LED, there={2}), two, patient=True)
+
+
+def test_patience_does_not_keep_anybody_from_arriving() -> None:
+    states = {**LIVE, 3: BrokerState(7)}
+    todo = plan(image(LED, states=states, there={2, 3}), two, patient=True)
+    assert todo.arrivals == [BrokerChange(3, 7)]
+    assert not todo.departures
+    assert not todo.partitions
+
+
+def test_who_comes_back_whole_stays_in_sync() -> None:
+    todo = plan(image(LED, states={**LIVE, 1: BrokerState(7)}), two)
+    assert todo.arrivals == [BrokerChange(1, 7)]
+    assert not todo.partitions
+
+
+def test_who_may_have_lost_records_leaves_every_set_before_it_arrives() -> None:
+    alone = replace(LED, isr=(1,), elr=(2, 3))
+    states = {**LIVE, 2: BrokerState(7, lost=True)}
+    todo = plan(image(LED, alone, states=states), two)
+    assert [(each.after.isr, each.after.elr) for each in todo.partitions] == [
+        ((1, 3), ()),
+        ((1,), (3,)),
+    ]
+    assert todo.partitions[1].after.last_known_elr == (2,)
+    assert todo.arrivals == [BrokerChange(2, 7)]
+
+
+def test_who_is_fenced_and_not_there_is_not_asked_to_leave_again() -> None:
+    states = {**LIVE, 1: BrokerState(1, fenced=True)}
+    state = replace(LED, leader=2, isr=(2, 3))
+    assert not plan(image(state, states=states, there={2, 3}), two)
+
+
+def test_who_stops_leads_nothing_and_is_not_in_sync() -> None:
+    states = {**LIVE, 1: BrokerState(1, fenced=False, stopping=True)}
+    todo = plan(image(LED, states=states), two)
+    [change] = todo.partitions
+    assert (change.after.leader, change.after.isr) == (2, (2, 3))
+    assert not todo.departures
+
+
+def test_only_the_topics_that_changed_are_looked_at_while_all_brokers_stay() -> None:
+    orphan = replace(LED, leader=NO_LEADER, isr=(), elr=(1,))
+    assert not plan(image(orphan), two, topics=())
+    assert len(plan(image(orphan), two, topics=("t", "gone")).partitions) == 1
+
+
+def test_a_change_of_brokers_concerns_every_topic() -> None:
+    assert plan(image(LED, there={2, 3}), two, topics=()).partitions
+
+
+LOST = replace(LED, leader=NO_LEADER, isr=(), last_known_elr=(1, 3))
+
+
+def test_replicas_are_asked_once_all_that_could_have_most_are_there() -> None:
+    assert plan(image(LOST), two).to_ask == {TP: (1, 3)}
+    gone = {**LIVE, 3: BrokerState(3, fenced=True)}
+    assert not plan(image(LOST, states=gone, there={1, 2}), two).to_ask
+
+
+def test_a_single_one_that_could_have_anything_is_not_asked() -> None:
+    todo = plan(image(replace(LOST, last_known_elr=(3,))), two)
+    assert not todo.to_ask
+    [change] = todo.partitions
+    assert (change.after.leader, change.after.isr) == (3, (3,))
+
+
+def test_somebody_eligible_is_waited_for_and_nobody_asked() -> None:
+    waiting = replace(LED, leader=NO_LEADER, isr=(), elr=(1,), last_known_elr=(3,))
+    gone = {**LIVE, 1: BrokerState(1, fenced=True)}
+    todo = plan(image(waiting, states=gone, there={2, 3}), two)
+    assert not todo
+    assert not todo.to_ask
+
+
+def test_a_recovery_is_planned_when_all_have_reported() -> None:
+    assert plan_recovery(image(LOST), TP, {1: LogEnd(5, 10)}) is None
+    change = plan_recovery(image(LOST), TP, {1: LogEnd(5, 10), 3: LogEnd(5, 11)})
+    assert change is not None
+    assert change.after.leader == 3
+    assert plan_recovery(image(LOST), TopicPartition("t", 1), {}) is None
+    assert plan_recovery(image(LOST), TopicPartition("gone", 0), {}) is None
+
+
+def test_preferred_leaders_are_live_in_sync_and_stay() -> None:
+    moved = replace(LED, leader=2)
+    assert [each.after.leader for each in plan_preferred(image(LED, moved))] == [1]
+    assert plan_preferred(image(moved), [TopicPartition("t", 1)]) == []
+    stopping = {**LIVE, 1: BrokerState(1, fenced=False, stopping=True)}
+    assert plan_preferred(image(moved, states=stopping)) == []
+    assert plan_preferred(image(moved, there={2, 3})) == []
+
+
+def test_an_unclean_election_on_request_is_for_partitions_without_a_leader() -> None:
+    assert plan_unclean(image(LED), TP, Rules(2)) is None
+    change = plan_unclean(image(LOST), TP, Rules(2))
+    assert change is not None
+    assert change.after.leader == 1
+    nobody = {each: BrokerState(each, fenced=True) for each in (1, 2, 3)}
+    assert plan_unclean(image(LOST, states=nobody, there=set()), TP, Rules(2)) is None

@@ -1,0 +1,277 @@
+"""A partition of several replicas: as its leader, as a follower, and between the two."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from ottla.config.topic import TopicConfig
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.model.topic import PartitionState
+from ottla.records.builder import build_batch
+from ottla.replication.isr import Rules
+from ottla.replication.partition import Partition
+from ottla.runtime.waiters import Deferred
+from ottla.storage.log import AppendInfo, Log
+from ottla.testing.logs import LogBench
+
+NOW = 1_700_000_000_000
+LED = PartitionState(leader=1, leader_epoch=5, partition_epoch=0, replicas=(1, 2, 3), isr=(1, 2, 3))
+FOLLOWED = replace(LED, leader=2, leader_epoch=6, partition_epoch=1)
+
+
+class Neighbours:
+    """The cluster, as a partition sees it; it remembers what was proposed."""
+
+    node_id = 1
+    max_lag_ms = 1_000.0
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.proposed: list[tuple[tuple[int, ...], frozenset[int]]] = []
+
+    def now_ms(self) -> float:
+        return self.now
+
+    def may_join(self, broker: int, broker_epoch: int) -> bool:
+        return broker_epoch == broker
+
+    def propose_isr(
+        self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()
+    ) -> None:
+        self.proposed.append((isr, frozenset(lost)))
+
+
+class SlowDisk:
+    """fsync that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[None]] = []
+
+    def wait_flushed(self, log: Log, offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        return future
+
+
+class Replica:
+    """Broker 1's replica of a partition on 1, 2 and 3."""
+
+    def __init__(self, config: TopicConfig | None = None, *, records: int = 0) -> None:
+        self.cluster = Neighbours()
+        self.disk = SlowDisk()
+        bench = LogBench(config or TopicConfig())
+        log = bench.open()
+        if records:
+            bench.append(log, *[b"x"] * records, epoch=4)
+        self.partition = Partition(
+            TopicPartition("t", 0), TopicId(bytes(16)), log, LED, self.disk, self.cluster
+        )
+
+    def lead(self, state: PartitionState = LED, min_insync: int = 2) -> Partition:
+        self.partition.lead(state, Rules(min_insync))
+        return self.partition
+
+    def fetch(self, **offsets: int) -> None:
+        for name, offset in offsets.items():
+            broker = int(name[1:])
+            self.partition.fetched_by(broker, broker, offset, 0)
+
+
+def append(led: Partition, *values: bytes) -> AppendInfo:
+    batch = bytearray(build_batch([(NOW, None, value, ()) for value in values]))
+    return led.append(memoryview(batch), NOW)
+
+
+def code_of(done: Deferred[None]) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        done.result()
+    return caught.value.code
+
+
+async def test_who_does_not_lead_takes_no_records() -> None:
+    replica = Replica()
+    replica.partition.follow(FOLLOWED)
+    with pytest.raises(KafkaError) as caught:
+        append(replica.partition, b"a")
+    assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert replica.partition.log.log_end_offset == 0
+
+
+async def test_acks_all_waits_for_the_slowest_in_sync_replica_and_acks_1_for_nobody() -> None:
+    replica = Replica()
+    led = replica.lead()
+    info = append(led, b"a")
+    assert led.committed(info, acks=1)
+    assert not led.committed(info)
+    answer = led.wait_committed(info)
+    replica.fetch(b2=1)
+    assert not answer.done
+    replica.fetch(b3=1)
+    assert answer.done
+    answer.result()
+    assert led.high_watermark == 1
+
+
+async def test_who_waits_is_told_at_once_when_leadership_is_lost() -> None:
+    replica = Replica(TopicConfig(flush_messages=1))
+    led = replica.lead()
+    info = append(led, b"a")
+    answers = [led.wait_committed(info), led.wait_committed(info, acks=1)]
+    led.follow(FOLLOWED)
+    assert [code_of(each) for each in answers] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+
+
+async def test_who_waits_no_longer_is_not_kept() -> None:
+    replica = Replica()
+    led = replica.lead()
+    info = append(led, b"a")
+    gone, stays = led.wait_committed(info), led.wait_committed(info)
+    gone.abandon()
+    assert len(led._waiting) == 1
+    replica.fetch(b2=1, b3=1)
+    assert stays.done
+    assert not gone.done
+    assert not led._waiting
+
+
+async def test_with_flush_messages_acks_1_waits_for_this_disk_and_the_mark_for_all() -> None:
+    replica = Replica(TopicConfig(flush_messages=1))
+    led = replica.lead()
+    info = append(led, b"a")
+    here, everywhere = led.wait_committed(info, acks=1), led.wait_committed(info)
+    replica.fetch(b2=1, b3=1)
+    assert led.high_watermark == 0, "this replica has not synced it yet"
+    assert not here.done
+    replica.disk.waiting[0].set_result(None)
+    await asyncio.sleep(0)
+    assert here.done
+    assert everywhere.done
+    assert led.high_watermark == 1
+
+
+async def test_below_the_minimum_acks_all_is_refused_and_the_mark_stands() -> None:
+    replica = Replica()
+    led = replica.lead(replace(LED, isr=(1,), elr=(2, 3)))
+    with pytest.raises(KafkaError) as caught:
+        led.check_enough_in_sync()
+    assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    append(led, b"a")
+    assert led.high_watermark == 0
+
+
+async def test_a_new_leader_knows_its_mark_when_all_have_reached_its_epoch() -> None:
+    replica = Replica(records=3)
+    led = replica.lead()
+    assert led.high_watermark == 0
+    assert not led.knows_high_watermark
+    replica.fetch(b2=3, b3=3)
+    assert led.high_watermark == 3
+    assert led.knows_high_watermark
+
+
+async def test_a_follower_that_is_no_replica_is_turned_away() -> None:
+    replica = Replica()
+    replica.lead()
+    with pytest.raises(KafkaError) as caught:
+        replica.fetch(b4=0)
+    assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_who_has_caught_up_is_proposed_for_the_in_sync_set() -> None:
+    replica = Replica(records=3)
+    replica.lead(replace(LED, isr=(1, 2)))
+    replica.fetch(b2=3, b3=2)
+    assert not replica.cluster.proposed
+    replica.fetch(b3=3)
+    assert replica.cluster.proposed == [((1, 2, 3), frozenset())]
+
+
+async def test_who_lags_is_proposed_to_leave_and_stays_eligible() -> None:
+    replica = Replica(records=3)
+    led = replica.lead()
+    replica.fetch(b2=3)
+    replica.cluster.now = 1_001.0
+    led.shrink_isr()
+    assert replica.cluster.proposed == [((1, 2), frozenset())]
+
+
+async def test_who_lost_what_it_had_leaves_at_once_and_is_not_eligible() -> None:
+    replica = Replica(records=3)
+    replica.lead()
+    replica.fetch(b2=3, b3=3)
+    replica.fetch(b3=1)
+    assert replica.cluster.proposed == [((1, 2), frozenset({3}))]
+
+
+async def test_an_eligible_replica_that_lost_what_it_had_is_reported() -> None:
+    replica = Replica(records=3)
+    led = replica.lead(replace(LED, isr=(1, 2)))
+    replica.fetch(b2=3)
+    led.lead(replace(LED, partition_epoch=1, isr=(1,), elr=(2,)), Rules(2))
+    replica.cluster.proposed.clear()
+    replica.partition.fetched_by(2, 2, 0, 0)
+    assert replica.cluster.proposed == [((1,), frozenset({2}))]
+
+
+async def test_with_a_smaller_minimum_the_mark_moves_when_nobody_else_may_lead() -> None:
+    replica = Replica(records=3)
+    led = replica.lead(replace(LED, isr=(1,), elr=(2, 3)))
+    led.lead(led.state, Rules(1))
+    assert led.high_watermark == 0
+    assert replica.cluster.proposed == [((1,), frozenset())]
+    led.lead(replace(LED, partition_epoch=1, isr=(1,)), Rules(1))
+    assert led.high_watermark == 3
+
+
+async def test_a_leader_that_becomes_the_only_replica_waits_for_nobody() -> None:
+    replica = Replica()
+    led = replica.lead()
+    answer = led.wait_committed(append(led, b"a"))
+    led.lead(replace(LED, partition_epoch=1, replicas=(1,), isr=(1,)), Rules(2))
+    assert answer.done
+    assert led.high_watermark == 1
+
+
+async def test_who_is_elected_while_its_log_is_cut_leads_when_that_is_done() -> None:
+    replica = Replica(records=3)
+    partition = replica.partition
+    partition.follow(FOLLOWED)
+    partition.begin_truncation()
+    again = replace(LED, leader_epoch=7, partition_epoch=2)
+    partition.lead(again, Rules(2))
+    assert not partition.leading
+    partition.log.truncate_to(2)
+    partition.end_truncation()
+    assert partition.leading
+    assert partition.leader_epoch == 7
+    assert partition.written == 2
+    assert partition.in_sync is not None
+    assert partition.in_sync.epoch_start == 2
+
+
+async def test_who_was_elected_during_a_cut_and_lost_that_again_follows() -> None:
+    replica = Replica(records=3)
+    partition = replica.partition
+    partition.begin_truncation()
+    partition.lead(replace(LED, leader_epoch=7), Rules(2))
+    partition.follow(replace(FOLLOWED, leader_epoch=8))
+    partition.end_truncation()
+    assert not partition.leading
+    assert partition.leader_epoch == 8
+
+
+async def test_a_follower_takes_records_and_the_mark_from_its_leader() -> None:
+    replica = Replica()
+    replica.partition.follow(FOLLOWED)
+    batch = build_batch([(NOW, None, b"a", ()), (NOW, None, b"b", ())])
+    replica.partition.append_replicated(memoryview(batch), 1, 0)
+    assert replica.partition.log.log_end_offset == 2
+    assert replica.partition.high_watermark == 1
+    replica.partition.append_replicated(memoryview(b""), 9, 1)
+    assert replica.partition.high_watermark == 2
+    assert replica.partition.log_start_offset == 1
