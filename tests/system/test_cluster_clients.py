@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import ottla
 from ottla.cli.kafka_compat import run as run_tool
 from ottla.cli.kafka_compat import topics as kafka_topics
+from ottla.cli.main import cli as command_line
 from ottla.testing import Cluster, NewTopic
 
 OFFSET_OUT_OF_RANGE = 1
@@ -355,6 +358,30 @@ def test_the_preferred_leader_is_elected_on_request(
     assert elect(asked, {"t": [0]}, version=version) == {("t", 0): NOT_NEEDED}
 
 
+def test_a_produce_that_waits_learns_of_the_new_leader_at_once(
+    unbalanced: Cluster, wire: Callable[..., Any], batch: Callable[..., bytes]
+) -> None:
+    cluster = unbalanced
+    leader = cluster[2]
+    # Followers get the records, but cannot say so: their next fetches take for ever.
+    fault = leader.faults.delay(600, "Fetch", times=None)
+    asked = wire(leader.bootstrap)
+    asked.send(
+        "produce", 12, acks=-1, timeout=600_000,
+        topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": batch([b"a"])}]}],
+    )  # fmt: skip
+    cluster.wait_until(lambda: cluster.replica(2, "t", 0).log.log_end_offset == 1)
+    fault.wait_hit(2)
+    assert elect(wire(cluster[3].bootstrap), {"t": [0]}) == {("t", 0): NONE}
+    answer = asked.receive()
+    part = answer.responses[0].partition_responses[0]
+    epoch = cluster.state("t", 0).leader_epoch
+    assert part.error_code == NOT_LEADER
+    assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (1, epoch)
+    assert endpoints(answer) == {1: cluster[1].bootstrap}
+    leader.faults.heal()
+
+
 def test_all_partitions_are_asked_for_with_null(
     unbalanced: Cluster, wire: Callable[..., Any]
 ) -> None:
@@ -435,6 +462,12 @@ def test_clients_elect_leaders(
     ) in shown.out
     assert "1 replica(s) could not be elected" in shown.err
     assert run_tool("kafka-leader-election", [*arguments, "--all-topic-partitions"]) == 0
+    unbalance()
+    cli = CliRunner()
+    done = cli.invoke(command_line, ["topic", "elect", "t", "-b", cluster[2].bootstrap])
+    assert (done.exit_code, done.output) == (0, "elected leaders of 1 partition\n")
+    done = cli.invoke(command_line, ["topic", "elect", "-b", cluster[2].bootstrap, "--json"])
+    assert json.loads(done.output) == {"elected": [], "failed": []}
 
 
 def test_leaders_come_back_by_themselves() -> None:

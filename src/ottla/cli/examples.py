@@ -80,6 +80,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla topic delete orders",
         "ottla topic rm orders returns --if-exists",
     ),
+    "topic elect": (
+        "ottla topic elect",
+        "ottla topic elect orders",
+    ),
     "topic explain-retention": (
         "ottla topic explain-retention orders",
         "ottla topic explain-retention orders -J",

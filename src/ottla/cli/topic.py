@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.command import Noun
+from ottla.cli.elections import elect_leaders
 from ottla.cli.options import (
     bootstrap_option,
     complete_topics,
@@ -33,6 +34,7 @@ def topic() -> None:
 
 
 topic.add_command(explain_retention)
+topic.add_command(elect_leaders)
 
 
 @topic.command()
