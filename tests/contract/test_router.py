@@ -347,6 +347,13 @@ def test_a_topic_that_is_deleted_while_a_task_looks_what_it_lost_is_a_loss(scrip
         read("true")
 
 
+def test_a_record_that_nobody_sends_leaves_the_times_of_others(scripted: Any) -> None:
+    scripted.lagging = {number: {0: (3, 0), 1: (2, 0)} for number in scripted.brokers}
+    other = TopicPartition("orders", 1)
+    with Router(scripted.bootstrap, timeout=BRIEF) as router:
+        assert record_times(router, {ORDERS: 3, other: 3}) == {other: 3000}
+
+
 def test_one_that_was_led_a_moment_ago_is_waited_for(scripted: Any, router: Router) -> None:
     topics = TopicOffsets(router)
     assert topics.ends([ORDERS]) == {ORDERS: END}
