@@ -586,6 +586,29 @@ def test_threads_share_a_router(scripted: Any, router: Router, eventually: Any) 
     assert failures == []
 
 
+def test_threads_that_wait_behind_a_silent_broker_are_told_what_happened(scripted: Any) -> None:
+    errors: list[KafkaError] = []
+    with Router(scripted.bootstrap, timeout=BRIEF) as router:
+        wire = router.any()
+        scripted.brokers[1].silent = True
+
+        def ask() -> None:
+            try:
+                wire.ask(MetadataRequest(topics=[]))
+            except KafkaError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=ask, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(TIMEOUT)
+    texts = sorted(str(error) for error in errors)
+    assert len(texts) == 3
+    assert "did not answer METADATA in time" in texts.pop()
+    assert all("the connection ended while others waited for an answer" in each for each in texts)
+
+
 @pytest.mark.parametrize("question", ["metadata", "leaders", "coordinator"])
 def test_closing_ends_what_another_thread_waits_for(
     scripted: Any, router: Router, question: str, eventually: Any

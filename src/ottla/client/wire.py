@@ -85,6 +85,7 @@ class Wire:
         key = ApiKey[_constant(type(request).__name__.removesuffix("Request"))]
         version = self.version_of(key)
         with self._lock:
+            self._check_usable()
             try:
                 return self._exchange(key, version, request, APIS[key].response)
             except BaseException:  # Ctrl-C too leaves an answer that nobody waits for
@@ -97,6 +98,7 @@ class Wire:
         version = self.version_of(key)
         try:
             with self._lock:
+                self._check_usable()
                 self._send(key, version, request)
         except OSError as error:
             self.close()
@@ -121,6 +123,13 @@ class Wire:
         self._socket.close()
 
     # -- inside
+
+    def _check_usable(self) -> None:
+        """Nothing can be sent where another thread's request has just failed."""
+        if not self.usable:
+            raise self._broken(
+                ConnectionResetError(0, "the connection ended while others waited for an answer")
+            )
 
     def _greet(self) -> ApiVersionsResponse:
         from ottla import __version__
