@@ -555,6 +555,25 @@ def test_a_connection_that_was_closed_meanwhile_is_made_anew(scripted: Any) -> N
         assert len(router.nodes()) == 3
 
 
+def test_it_is_made_to_the_same_broker_and_not_to_one_that_may_keep_silent(scripted: Any) -> None:
+    scripted.brokers[2].silent = True
+    addresses = f"{scripted.brokers[1].address},{scripted.brokers[2].address}"
+    with Router(addresses, timeout=BRIEF) as router:
+        router.metadata(())
+        once = iter([True])
+        scripted.hooks["METADATA"] = lambda _: next(once, False)
+        router.metadata(())
+    assert scripted.asked[2, "API_VERSIONS"] == 0
+
+
+def test_a_broker_that_hangs_up_on_every_question_is_left_for_another(scripted: Any) -> None:
+    with Router(scripted.bootstrap, timeout=TIMEOUT) as router:
+        router.metadata(())
+        scripted.hooks["METADATA"] = lambda number: number == 1
+        router.metadata(())
+    assert scripted.asked[2, "METADATA"] == 1
+
+
 # -- threads
 
 
