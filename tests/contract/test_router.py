@@ -347,6 +347,13 @@ def test_a_topic_that_is_deleted_while_a_task_looks_what_it_lost_is_a_loss(scrip
         read("true")
 
 
+def test_a_record_that_nobody_sends_leaves_the_times_of_others(scripted: Any) -> None:
+    scripted.lagging = {number: {0: (3, 0), 1: (2, 0)} for number in scripted.brokers}
+    other = TopicPartition("orders", 1)
+    with Router(scripted.bootstrap, timeout=BRIEF) as router:
+        assert record_times(router, {ORDERS: 3, other: 3}) == {other: 3000}
+
+
 def test_one_that_was_led_a_moment_ago_is_waited_for(scripted: Any, router: Router) -> None:
     topics = TopicOffsets(router)
     assert topics.ends([ORDERS]) == {ORDERS: END}
@@ -548,6 +555,25 @@ def test_a_connection_that_was_closed_meanwhile_is_made_anew(scripted: Any) -> N
         assert len(router.nodes()) == 3
 
 
+def test_it_is_made_to_the_same_broker_and_not_to_one_that_may_keep_silent(scripted: Any) -> None:
+    scripted.brokers[2].silent = True
+    addresses = f"{scripted.brokers[1].address},{scripted.brokers[2].address}"
+    with Router(addresses, timeout=BRIEF) as router:
+        router.metadata(())
+        once = iter([True])
+        scripted.hooks["METADATA"] = lambda _: next(once, False)
+        router.metadata(())
+    assert scripted.asked[2, "API_VERSIONS"] == 0
+
+
+def test_a_broker_that_hangs_up_on_every_question_is_left_for_another(scripted: Any) -> None:
+    with Router(scripted.bootstrap, timeout=TIMEOUT) as router:
+        router.metadata(())
+        scripted.hooks["METADATA"] = lambda number: number == 1
+        router.metadata(())
+    assert scripted.asked[2, "METADATA"] == 1
+
+
 # -- threads
 
 
@@ -577,6 +603,29 @@ def test_threads_share_a_router(scripted: Any, router: Router, eventually: Any) 
     for thread in threads:
         thread.join(TIMEOUT)
     assert failures == []
+
+
+def test_threads_that_wait_behind_a_silent_broker_are_told_what_happened(scripted: Any) -> None:
+    errors: list[KafkaError] = []
+    with Router(scripted.bootstrap, timeout=BRIEF) as router:
+        wire = router.any()
+        scripted.brokers[1].silent = True
+
+        def ask() -> None:
+            try:
+                wire.ask(MetadataRequest(topics=[]))
+            except KafkaError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=ask, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(TIMEOUT)
+    texts = sorted(str(error) for error in errors)
+    assert len(texts) == 3
+    assert "did not answer METADATA in time" in texts.pop()
+    assert all("the connection ended while others waited for an answer" in each for each in texts)
 
 
 @pytest.mark.parametrize("question", ["metadata", "leaders", "coordinator"])

@@ -31,12 +31,20 @@ def record_times(router: Router, places: Mapping[TopicPartition, int]) -> dict[T
     In milliseconds since the epoch. A partition that has no such record, or nobody who would
     send it, is left out.
     """
-    return router.retried(lambda: _record_times(router, places)) if places else {}
+    if not places:
+        return {}
+    try:
+        return router.retried(lambda: _record_times(router, places, follow=True))
+    except KafkaError as error:
+        if error.code not in WRONG_BROKER:
+            raise
+        return _record_times(router, places, follow=False)
 
 
 def _record_times(
-    router: Router, places: Mapping[TopicPartition, int]
+    router: Router, places: Mapping[TopicPartition, int], *, follow: bool
 ) -> dict[TopicPartition, int]:
+    """Ask once; with `follow`, raise when somebody is not the one to ask."""
     led, _ = router.by_leader(sorted(places))
     found: dict[TopicPartition, int] = {}
     for number, wanted in led.items():
@@ -56,7 +64,7 @@ def _record_times(
                 for tp, code, records in _answers(answer):
                     if code:
                         router.forget([tp])
-                        if error_code(code) in WRONG_BROKER:
+                        if follow and error_code(code) in WRONG_BROKER:
                             raise KafkaError(error_code(code), str(tp))
                     time = _time_at(records, places[tp])
                     if time is not None:

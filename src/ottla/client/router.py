@@ -122,7 +122,9 @@ class Router:
             if self._first is not None and self._first.usable:
                 return self._first
             if self._first is not None:
-                self._failed[self._first_server] = time.monotonic()
+                # Brokers close connections that are idle: that is no reason to go elsewhere.
+                if not self._first.proven:
+                    self._failed[self._first_server] = time.monotonic()
                 self._first = None
             closings = self._closings
             servers = dict.fromkeys([*self.bootstrap.split(","), *map(str, self.topology.known)])

@@ -58,6 +58,9 @@ class Wire:
         self.port = port
         self.usable = True
         """Whether the next request can be sent: not after one whose answer did not come."""
+        self.proven = False
+        """Whether the broker has answered all requests here, one at least, for as long as it was
+        connected: who makes the connection anew may expect that it will."""
         self._client_id = client_id
         self._newest = newest or {}
         self._correlation_id = 0
@@ -85,8 +88,11 @@ class Wire:
         key = ApiKey[_constant(type(request).__name__.removesuffix("Request"))]
         version = self.version_of(key)
         with self._lock:
+            self._check_usable()
             try:
-                return self._exchange(key, version, request, APIS[key].response)
+                answer = self._exchange(key, version, request, APIS[key].response)
+                self.proven = True
+                return answer
             except BaseException:  # Ctrl-C too leaves an answer that nobody waits for
                 self.close()
                 raise
@@ -97,6 +103,7 @@ class Wire:
         version = self.version_of(key)
         try:
             with self._lock:
+                self._check_usable()
                 self._send(key, version, request)
         except OSError as error:
             self.close()
@@ -122,6 +129,13 @@ class Wire:
 
     # -- inside
 
+    def _check_usable(self) -> None:
+        """Nothing can be sent where another thread's request has just failed."""
+        if not self.usable:
+            raise self._broken(
+                ConnectionResetError(0, "the connection ended while others waited for an answer")
+            )
+
     def _greet(self) -> ApiVersionsResponse:
         from ottla import __version__
 
@@ -146,6 +160,7 @@ class Wire:
                 raise self._stranger(who or f"a response of {size} bytes")
             frame = memoryview(self._receive(size))
         except TimeoutError:
+            self.proven = False
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"{self.host}:{self.port} did not answer {key.name} in time",

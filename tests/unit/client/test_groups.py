@@ -73,7 +73,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
                 raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"{host}:{port}: refused")
             self.versions = fake.versions
             self.ask = fake.ask
-            self.usable = True
+            self.host, self.port = host, port
+            self.usable = self.proven = True
 
         def version_of(self, key: ApiKey) -> int:
             if key not in self.versions:
