@@ -200,6 +200,7 @@ class ClusterKeeper:
             )
             if not todo:
                 if await self._settle_min_insync(fence) or await self._grow_internal_topics(fence):
+                    self._everything = True
                     continue
                 return todo.to_ask
             self._everything = True  # until all of it is done
