@@ -438,7 +438,7 @@ class LogDirectories:
         await self._truncate([Cut(partition, offset, fully=True)])
 
     async def _truncate(self, cuts: Sequence[Cut]) -> None:
-        await truncate(cuts, self)
+        await truncate(cuts, self, self._fs, self._workers, self._clock)
 
     def logs_in(self, folder: str) -> list[Log]:
         """The usable logs of one data folder."""
