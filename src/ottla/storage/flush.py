@@ -82,11 +82,6 @@ class Flushable(Protocol):
         """Why the log is offline, if it is."""
         ...
 
-    @property
-    def has_unsynced_truncation(self) -> bool:
-        """Whether a power cut could bring back records that were truncated."""
-        ...
-
     def begin_flush(self) -> FlushJob | None:
         """What is to be synced now; None when everything is."""
         ...
@@ -136,14 +131,13 @@ class GroupCommit:
     def wait_flushed(
         self, log: Flushable, offset: int, *, urgent: bool = True
     ) -> asyncio.Future[None]:
-        """Done when everything below `offset` is durable: pass the last offset plus one. So is then
-        every truncation that was made before.
+        """Done when everything below `offset` is durable: pass the last offset plus one.
 
         Without `urgent` it takes its turn behind the flushes that nobody waits for, until somebody
         wants this log's at once.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if _is_durable(log, offset):
+        if log.recovery_point >= offset:
             future.set_result(None)
         elif log.failure is not None:
             future.set_exception(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure))
@@ -238,10 +232,6 @@ class GroupCommit:
         log.finish_flush(job, self._clock.now_ms())
 
 
-def _is_durable(log: Flushable, offset: int) -> bool:
-    return log.recovery_point >= offset and not log.has_unsynced_truncation
-
-
 def _settle(
     log: Flushable,
     waiting: list[tuple[int, asyncio.Future[None]]],
@@ -252,7 +242,7 @@ def _settle(
     for offset, future in waiting:
         if future.done():
             continue
-        if _is_durable(log, offset):
+        if log.recovery_point >= offset:
             future.set_result(None)
         elif failure is not None:
             future.set_exception(type(failure)(failure.code, failure.message))

@@ -49,7 +49,6 @@ class FakeLog:
         self.recovery_point = 0
         self.end = 0
         self.failure: str | None = None
-        self.has_unsynced_truncation = False
         self.file = fs.open(f"/{name}", create=True)
         self.flushed_at: list[int] = []
 
