@@ -437,14 +437,9 @@ class LogDirectories:
         """Drop every record of a log, which goes on at `offset`; otherwise like `truncate`."""
         await self.cut([Cut(partition, offset, fully=True)])
 
-<<<<<<< HEAD
     async def cut(self, cuts: Sequence[Cut]) -> None:
         """Cut several logs, one way or the other, together."""
-        await truncate(cuts, self)
-=======
-    async def _truncate(self, cuts: Sequence[Cut]) -> None:
         await truncate(cuts, self, self._fs, self._workers, self._clock)
->>>>>>> rvcoord
 
     def logs_in(self, folder: str) -> list[Log]:
         """The usable logs of one data folder."""
