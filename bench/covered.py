@@ -27,6 +27,7 @@ TESTS = (
     "controller",
     "coordinator",
     "pipelines/source",
+    "replication",
 )
 """Folders of unit tests."""
 FLOORS = {
@@ -37,6 +38,7 @@ FLOORS = {
     "pipelines": 100,
     "protocol": 99,
     "records": 96,
+    "replication": 90,
 }
 """Per cent of lines and branches, of all modules of a package together."""
 

@@ -60,13 +60,14 @@ class Bench:
             self.registry,
             1,
             "PLAINTEXT",
-            lambda: True,
             Tasks(lambda name, error: self.deaths.append(error)),
         )
 
     async def register(self, incarnation: str = "a") -> Registration:
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", self.address.port)
         about = Host((endpoint,), incarnation=incarnation)
+        if self.registry.image.controller_id != 1:
+            await self.registry.campaign(1)
         registration = await self.members.register(2, about)
         await self.members.admit(2, registration.broker.epoch)
         return registration

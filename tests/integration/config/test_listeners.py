@@ -9,4 +9,4 @@ from ottla.config.listeners import reachable_host
 def test_the_hosts_own_name_is_something_to_connect_to() -> None:
     assert reachable_host() not in ("", "0.0.0.0")
     config = BrokerConfig.of({"listeners": "PLAINTEXT://0.0.0.0:9092"})
-    assert config.advertised_listeners[0].host == reachable_host()
+    assert config.listener_plan.advertised[0].host == reachable_host()

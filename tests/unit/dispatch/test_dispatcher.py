@@ -17,6 +17,7 @@ from ottla.dispatch.table import Table, handles
 from ottla.dispatch.turns import InTurns
 from ottla.errors import ErrorCode, KafkaError
 from ottla.handlers.api_versions import api_versions
+from ottla.model.image import ClusterImage
 from ottla.net.connection import Connection, Hangup, Reply
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.compiler import codec
@@ -50,7 +51,13 @@ class Bench:
         mark = handles(KEY, versions=range(6), failure=failed if answers_failures else None)
         table = Table([mark(handler), api_versions])
         self.metrics = Metrics()
-        self.services = cast("Services", SimpleNamespace(metrics=self.metrics, table=table))
+        registry = SimpleNamespace(features={})
+        self.services = cast(
+            "Services",
+            SimpleNamespace(
+                metrics=self.metrics, table=table, image=ClusterImage(), registry=registry
+            ),
+        )
         self.connection = cast(
             "Connection",
             SimpleNamespace(client="", peer="10.0.0.1:5000", listener="PLAINTEXT", remembered=None),
