@@ -52,8 +52,8 @@ def test_a_failed_fsync_of_the_metadata_ends_the_broker(disk):
 def test_a_server_whose_metadata_fails_exits_with_an_error(disk, monkeypatch, capsys):
     made: list[Broker] = []
 
-    def broker_on_disk(config):
-        made.append(Broker(config, fs=disk))
+    def broker_on_disk(config, **given):
+        made.append(Broker(config, fs=disk, **given))
         return made[0]
 
     monkeypatch.setattr(app, "Broker", broker_on_disk)

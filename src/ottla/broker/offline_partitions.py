@@ -47,15 +47,19 @@ class OfflinePartitions:
         self._broker_epoch = broker_epoch
         self._tasks = tasks
         self._worker: asyncio.Task[None] | None = None
+        self._stopped = False
 
     def look(self) -> None:
         """Give up what is to be given up, unless that is under way."""
-        if not self._offline() or (self._worker is not None and not self._worker.done()):
+        if self._stopped or not self._offline():
+            return
+        if self._worker is not None and not self._worker.done():
             return
         if any(True for _ in self._changes()):
             self._worker = self._tasks.start("leaving offline partitions", self._give_up())
 
     async def stop(self) -> None:
+        self._stopped = True  # a broker that is killed in a test loses its disk after this
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
