@@ -266,7 +266,8 @@ def _change(kind: int, name: str, edit: Edit, services: Services) -> ConfigChang
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
         return ConfigChange(ResourceKind.GROUP, name, group)
     if kind == BROKER:
-        if name != "":
+        # The controller changes the settings of any broker: the request was handed on to it.
+        if name != "" and not (name.isdecimal() and int(name) in services.image.registrations):
             _check_is_us(name, services)
         return ConfigChange(ResourceKind.BROKER, name, broker)
     raise _unsupported(kind)
