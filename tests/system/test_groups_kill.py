@@ -17,6 +17,7 @@ from ottla.testing.process import BrokerProcess
 TOPIC, PARTITIONS = "work", 4
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "8"}
 NONE = 0
+LOADING = 14
 
 
 BURST = 8
@@ -178,6 +179,8 @@ def test_members_and_their_generation_survive(broker, wire, eventually):
     connection = wire(broker.bootstrap)
     beat = {"group_id": "g", "generation_id": joined.generation_id, "member_id": member}
     eventually(lambda: connection.ask("heartbeat", 4, **beat).error_code == NONE)
+    # A heartbeat is answered while the groups are still loaded, as in Kafka; this is not.
+    eventually(lambda: connection.ask("sync_group", 5, **sync).error_code != LOADING)
     again = connection.ask("sync_group", 5, **sync)
     assert (again.error_code, again.assignment) == (NONE, b"everything")
     (described,) = connection.ask("describe_groups", 6, groups=["g"]).groups
