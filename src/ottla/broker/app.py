@@ -166,6 +166,7 @@ class Broker:
         self._ending = True
         self._running.pop_all()
         self._listeners.close()
+        self.services.replicas.stop_making()
         await self._lifecycle.abandon()
         await self._detector.stop()
         await self._offline.stop()

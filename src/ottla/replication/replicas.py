@@ -82,6 +82,7 @@ class Replicas:
         # New partitions without files yet.
         self._waiting: dict[TopicPartition, bool] = {}
         self._maker: asyncio.Handle | None = None
+        self._ending = False
 
     def __iter__(self) -> Iterator[Partition]:
         """Every partition that is held here, led or followed."""
@@ -242,7 +243,7 @@ class Replicas:
                 self._make(topic, tp, is_new=False)
             elif tp not in self._logs.offline_partitions:
                 self._waiting[tp] = is_new
-        if self._waiting and self._maker is None:
+        if self._waiting and self._maker is None and not self._ending:
             self._maker = asyncio.get_running_loop().call_soon(self._make_next)
 
     def _assign_role(self, topic: Topic, tp: TopicPartition, partition: Partition) -> None:
@@ -306,11 +307,12 @@ class Replicas:
             self._make_later(max(MAKE_PAUSE * (loop.time() - started), 0.0005))
 
     def _make_later(self, pause: float) -> None:
-        if self._maker is None:
+        if self._maker is None and not self._ending:
             self._maker = asyncio.get_running_loop().call_later(pause, self._make_next)
 
     def stop_making(self) -> None:
         """The broker ends: what has no files yet gets them at the next start."""
+        self._ending = True
         if self._maker is not None:
             self._maker.cancel()
             self._maker = None

@@ -176,3 +176,11 @@ async def test_a_topic_that_cannot_be_followed_holds_up_no_other(table: Table):
     table.show(topic("a", OURS, number=1), bad, topic("z", OURS, number=3))
     assert table.replicas.by_name("a", 0).leading
     assert table.replicas.by_name("z", 0).leading
+
+
+async def test_a_broker_that_ends_makes_no_more_files(table: Table):
+    table.replicas.stop_making()
+    table.show(topic("t", OURS, OURS))
+    for _ in range(10):  # it would be the loop's next turn
+        await asyncio.sleep(0)
+    assert not table.logs.logs
