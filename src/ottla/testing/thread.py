@@ -10,6 +10,7 @@ import asyncio
 import io
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -24,6 +25,9 @@ STUCK_SECONDS = 5.0
 
 # Found at import, so that the first broker does not wait for uvloop to be loaded.
 _new_loop = loop_factory()
+
+_closing = threading.Lock()
+"""The filters of warnings are those of the process: one changes them at a time."""
 
 
 class LoopThread:
@@ -72,7 +76,17 @@ class LoopThread:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(timeout)
             if not self._thread.is_alive():
-                self.loop.close()
+                self._close_loop()
+
+    def _close_loop(self) -> None:
+        """Close the loop with whatever is still open in it.
+
+        uvloop warns of each connection that is left, before it closes it. Where warnings are
+        errors, as under pytest, that one would stay open, and uvloop wait for its end for ever.
+        """
+        with _closing, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            self.loop.close()
 
 
 async def _stacks() -> str:
