@@ -38,7 +38,7 @@ def test_every_page_is_on_the_site(site: Path) -> None:
 
 def test_the_site_can_be_searched(site: Path) -> None:
     script = (site / "searchindex.js").read_text()
-    index = json.loads(re.fullmatch(r"Search\.setIndex\((.*)\)", script, re.DOTALL)[1])  # type: ignore[index]
+    index = json.loads(re.fullmatch(r"Search\.setIndex\((.*)\)", script, re.DOTALL)[1])
     found = index["terms"]["tombston"]  # as the search shortens it
     assert index["docnames"].index("docs/glossary") in found
 
