@@ -22,7 +22,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     line = recipe[1].replace(".cache", str(folder)).replace("$(BIN)", f"{sys.prefix}/bin")
     # A page that no section names and a link that leads nowhere are warnings, and so failures.
     built = subprocess.run(
-        shlex.split(line), cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        shlex.split(line), cwd=ROOT, capture_output=True, text=True, timeout=250, check=False
     )
     assert built.returncode == 0, built.stderr
     return folder / "site"
