@@ -54,7 +54,7 @@ class Load:
         if error is not None:
             self.failures.append(str(error))
         else:
-            self.acknowledged.add(message.value())  # type: ignore[attr-defined]
+            self.acknowledged.add(message.value())
 
     def wait_for_more(self, count: int = 50) -> None:
         """Wait until so many more records were acknowledged than now."""

@@ -403,6 +403,8 @@ class Partition:
         self._settle(self._waiting_here, end)
         if self._cluster is None or len(self.state.replicas) == 1 or self.in_sync is not None:
             self._advance()
+        # Who sent a batch again that was committed and not yet synced: the mark need not move.
+        self._settle(self._waiting, min(end, self.high_watermark))
         return True
 
     # ------------------------------------------------------------------ reading

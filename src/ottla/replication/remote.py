@@ -207,10 +207,12 @@ def _forgotten(partitions: Iterable[Partition]) -> list[ForgottenTopic]:
 
 
 def _fetched(partition: Partition, part: PartitionData) -> Fetched:
+    records = NOTHING if part.records is None else part.records
+    assert isinstance(records, memoryview)  # which decoding makes of them
     answer = Fetched(
         partition,
         ErrorCode.of(part.error_code),
-        NOTHING if part.records is None else memoryview(part.records),  # type: ignore[arg-type]
+        records,
         part.high_watermark,
         part.log_start_offset,
     )

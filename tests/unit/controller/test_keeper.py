@@ -38,7 +38,7 @@ class FlakyStore(StoreHandle):
             raise Unavailable("no answer")
         before, self.before_commit = self.before_commit, None
         if before is not None:
-            await before()  # type: ignore[misc]
+            await before()
         return await super().commit(*ops)
 
 

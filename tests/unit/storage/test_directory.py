@@ -101,7 +101,7 @@ def test_a_broker_needs_a_folder() -> None:
             MemoryFileSystem(),
             [],
             clock=ManualClock(),
-            workers=None,  # type: ignore[arg-type]
+            workers=None,
         )
 
 

@@ -71,7 +71,7 @@ class Bench:
         self.fs = MemoryFileSystem()
         self.workers = HeldWorkers()
         self.clock = ManualClock()
-        self.commit = GroupCommit(self.fs, self.workers, self.clock)  # type: ignore[arg-type]
+        self.commit = GroupCommit(self.fs, self.workers, self.clock)
         self.log = FakeLog(self.fs, "a")
 
     def append(self, log: FakeLog | None = None) -> asyncio.Future[None]:
