@@ -439,7 +439,7 @@ class LogDirectories:
 
     async def cut(self, cuts: Sequence[Cut]) -> None:
         """Cut several logs, one way or the other, together."""
-        await truncate(cuts, self, self._fs, self._workers, self._clock)
+        await truncate(cuts, self)
 
     def logs_in(self, folder: str) -> list[Log]:
         """The usable logs of one data folder."""
