@@ -333,7 +333,8 @@ class Partition:
         log = self.log
         if len(records):
             log.append_replicated(records, leader_epoch=self.leader_epoch)
-            self.written = log.log_end_offset
+            if not log.flush_due:
+                self.written = log.log_end_offset
         mark = min(high_watermark, log.log_end_offset)
         if mark > self.high_watermark:
             gained = log.bytes_from(self.high_watermark, mark)
@@ -341,6 +342,17 @@ class Partition:
             self.readable.notify(gained)
         if leader_start > log.log_start_offset:
             log.advance_start(min(leader_start, self.high_watermark))
+
+    def wait_written(self) -> asyncio.Future[None] | None:
+        """Done when a follower may tell its leader of what it has: on its disk, where the topic
+        asks for that; None if it may do so now."""
+        log = self.log
+        if not log.flush_due:
+            return None
+        end = log.log_end_offset
+        flush = self._durability.wait_flushed(log, end)
+        flush.add_done_callback(lambda done: self._flushed(done, end))
+        return flush
 
     def begin_truncation(self) -> None:
         """The log is about to be cut, which takes a while: nothing is appended meanwhile, and who
