@@ -266,7 +266,7 @@ class Broker:
             stack.push_async_callback(store.close)
             await own.check(store)
         self._store = store
-        registry = Registry(store)
+        registry = Registry(store, tasks=self._tasks)
         await registry.load()
         self._identify(logs)
         self.cluster_id = await registry.ensure_cluster_id(_cluster_id_of(logs))

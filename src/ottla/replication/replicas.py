@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from ottla.cluster.registry import ImageChange
+from ottla.config.setting import ConfigError
 from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
@@ -185,17 +186,24 @@ class Replicas:
         self._image = change.new
         if self._cluster is not None and self._node_id in change.brokers:
             self.take_note_of_admission()
+        failure: Exception | None = None
         for name in change.topics:
+            # Nobody tells of the other topics once more: they must not go by the board with it.
             try:
                 self._apply_topic(change.old.topics.get(name), change.new.topics.get(name))
-            except Exception:
-                # Nobody tells of the other topics once more: they must not go by the board with it.
+            except (KafkaError, ConfigError) as error:
+                # A disk has failed, or a newer broker has left a setting that is unknown here.
+                logger.error("topic %s cannot be followed: %s", name, error)
+            except Exception as error:
                 logger.exception("topic %s cannot be followed", name)
+                failure = failure or error
         if change.brokers and self._cluster is not None:
             # Whoever was waited for, because it had caught up, may have died.
             for partition in self.led():
                 partition.recount()
         self._following = True
+        if failure is not None:
+            raise failure
 
     def _apply_topic(self, before: Topic | None, after: Topic | None) -> None:
         if before is not None and (after is None or after.id != before.id):

@@ -176,3 +176,20 @@ async def test_a_topic_that_cannot_be_followed_holds_up_no_other(table: Table):
     table.show(topic("a", OURS, number=1), bad, topic("z", OURS, number=3))
     assert table.replicas.by_name("a", 0).leading
     assert table.replicas.by_name("z", 0).leading
+
+
+async def test_a_bug_that_one_topic_meets_is_made_known_when_the_others_are_followed(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    update = Replicas._update
+
+    def broken(replicas: Replicas, topic: Topic, known: int) -> None:
+        if topic.name == "bad":
+            raise RuntimeError("a bug")
+        update(replicas, topic, known)
+
+    monkeypatch.setattr(Replicas, "_update", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        table.show(topic("a", OURS, number=1), topic("bad", OURS), topic("z", OURS, number=3))
+    assert table.replicas.by_name("a", 0).leading
+    assert table.replicas.by_name("z", 0).leading
