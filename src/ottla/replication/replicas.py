@@ -199,7 +199,7 @@ class Replicas:
                 failure = failure or error
         if change.brokers and self._cluster is not None:
             # Whoever was waited for, because it had caught up, may have died.
-            for partition in self.led():
+            for partition in list(self.led()):  # a disk may fail meanwhile, and take some away
                 partition.recount()
         self._following = True
         if failure is not None:
@@ -218,14 +218,14 @@ class Replicas:
         admitted = broker is not None and broker.epoch == self._cluster.broker_epoch
         if admitted != self._admitted:
             self._admitted = admitted
-            for tp, partition in self._held.items():
+            for tp, partition in list(self._held.items()):
                 topic = self._image.topics.get(tp.topic)
                 if topic is not None and tp.partition < len(topic.partitions):
                     self._assign_role(topic, tp, partition)
 
     def reconfigure(self) -> None:
         """Broker defaults changed: every topic's effective settings are worked out anew."""
-        for tp, partition in self._held.items():
+        for tp, partition in list(self._held.items()):
             topic = self._image.topics.get(tp.topic)
             if topic is not None:
                 config = self._configs[tp.topic] = self._config_of(topic)
