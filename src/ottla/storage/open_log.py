@@ -480,7 +480,8 @@ def assemble(
     start = max(start, segments.bases[0])
     for epoch, offset in recovered.epochs:
         epochs.assign(epoch, offset)
-    epochs.truncate_from_end(end)
+    # Where every record was deleted, the last one's epoch is left, at the log's end.
+    epochs.truncate_from_end(end + 1 if 0 < start == end else end)
     epochs.truncate_from_start(start)
     snapshots = ProducerSnapshots(fs, task.folder, recovered.snapshots)
     if created:

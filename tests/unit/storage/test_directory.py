@@ -283,6 +283,19 @@ class TestCleanStop:
         broker.directories = broker.make()
         assert (await broker.start()).find(T0) is not None
 
+    async def test_a_log_whose_records_were_all_deleted_is_not_looked_through_again(
+        self, broker: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a")
+        log.advance_start(1)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                found = (await broker.after_stop()).find(T0)
+                assert found is not None
+                assert (found.log_start_offset, found.latest_epoch) == (1, 0)
+        assert not caplog.records
+
     @pytest.mark.parametrize(("pattern", "operation"), [("*", "sync"), ("*index", "append")])
     async def test_no_mark_for_a_folder_that_failed(
         self, two: Broker, pattern: str, operation: str
