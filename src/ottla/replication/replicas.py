@@ -299,6 +299,12 @@ class Replicas:
         self._assign_role(topic, tp, partition)
         return partition
 
+    def begin_anew(self, tp: TopicPartition) -> None:
+        """The log of a partition was set aside: it goes on with an empty one."""
+        topic = self._image.topics.get(tp.topic)
+        if topic is not None and tp.partition < len(topic.partitions) and tp not in self._held:
+            self._make(topic, tp, is_new=True)
+
     def _make_next(self) -> None:
         """Make one partition's files, then leave the loop to others for a multiple of the time."""
         self._maker = None
@@ -336,17 +342,19 @@ class Replicas:
                 partitions.append(partition)
             if tp in self._logs.offline_partitions:
                 # Not deleted: whoever deletes a topic because of its damage may yet want the data.
-                logger.warning(
-                    "%s was offline; its data was kept in %s", tp, self._logs.set_aside(tp)
-                )
+                kept = self._logs.set_aside(tp)
+                if kept is None:
+                    self._logs.forget(tp)
+                    kept = "its offline data folder, to be set aside when that is used again"
+                logger.warning("%s was offline; its data was kept in %s", tp, kept)
         for partition in partitions:
             if self._cluster is not None:
                 self._cluster.stop_following(partition)
             try:
                 self._logs.delete(partition.id)
-            except KafkaError as error:
+            except KafkaError:
                 # Its folder has failed, which was logged. The others' are deleted all the same.
-                self._logs.offline_partitions[partition.id] = error.message or str(error)
+                self._logs.forget(partition.id)
             partition.retire()
 
     def take_offline(self, lost: Iterable[TopicPartition]) -> None:

@@ -35,6 +35,7 @@ from ottla.storage.recovery import (
     Recovered,
     RecoveryTask,
     SegmentFiles,
+    mark_lost,
     recover,
     scanning_all,
     set_segments_aside,
@@ -84,6 +85,8 @@ class Survey:
     """Every name in the folder, so that nobody has to look for what is not there."""
     snapshots: tuple[int, ...] = ()
     """Where snapshots of the producers were taken, ascending."""
+    lost: bool = False
+    """The folder is marked as one that has lost records, or a segment file is gone."""
 
 
 def survey(fs: FileSystem, folder: str) -> Survey:
@@ -109,6 +112,8 @@ def survey(fs: FileSystem, folder: str) -> Survey:
     for base_offset in logs:
         present = indexes.pop(base_offset, [])
         segments.append(_look(fs, folder, base_offset, present, faults))
+    if indexes:
+        mark_lost(fs, folder)
     for base_offset, suffixes in sorted(indexes.items()):
         notes.append(
             f"{folder}/{paths.log_name(base_offset)} is missing, only its index is there: the "
@@ -116,7 +121,15 @@ def survey(fs: FileSystem, folder: str) -> Survey:
         )
         for suffix in suffixes:
             fs.remove(f"{folder}/{base_offset:020d}{suffix}")
-    return Survey(folder, tuple(segments), tuple(notes), faults, tuple(names), tuple(snapshots))
+    return Survey(
+        folder,
+        tuple(segments),
+        tuple(notes),
+        faults,
+        tuple(names),
+        tuple(snapshots),
+        lost=bool(indexes) or paths.LOST_RECORDS in names,
+    )
 
 
 def _look(
@@ -333,6 +346,7 @@ class Prepared:
     small_files: DeferredSync
     notes: tuple[str, ...]
     recovery_point: int
+    lost: bool
 
 
 def prepare(  # noqa: PLR0913 - what is known of a folder, from five sources
@@ -387,7 +401,7 @@ def prepare(  # noqa: PLR0913 - what is known of a folder, from five sources
         # After an unclean stop the indexes of unflushed segments are expected to be unfinished.
         if clean or task.covers_flushed(base_offset):
             notes.extend(f"{fault}; it is rebuilt from the log" for fault in faults)
-    return Prepared(task, topic_id, epochs, small_files, tuple(notes), recovery_point)
+    return Prepared(task, topic_id, epochs, small_files, tuple(notes), recovery_point, found.lost)
 
 
 def run(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -428,6 +442,10 @@ def assemble(
     for line in (*prepared.notes, *recovered.notes):
         logger.warning("%s", line)
     facts = recovered.segments
+    lost = prepared.lost or recovered.lost
+    if end < prepared.recovery_point or (facts and end < start):
+        lost = True
+        mark_lost(fs, task.folder)
     if facts and end < start:
         kept = set_segments_aside(fs, task.folder, [fact.base_offset for fact in facts])
         logger.warning(
@@ -503,6 +521,7 @@ def assemble(
         host=context.host,
         clock=context.clock,
     )
+    log.lost_records = lost
     if created or not clean:
         # Whoever made these files may have died before he could sync their names.
         log.mark_new()
