@@ -11,11 +11,13 @@ that Kafka wrote is read like our own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ottla.errors import KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
 from ottla.records.batch import HEADER_SIZE, read_header
 from ottla.storage import paths
@@ -498,8 +500,13 @@ def assemble(
     start = max(start, segments.bases[0])
     for epoch, offset in recovered.epochs:
         epochs.assign(epoch, offset)
-    # Where every record was deleted, the last one's epoch is left, at the log's end.
-    epochs.truncate_from_end(end + 1 if 0 < start == end else end)
+    deleted = _last_epoch(opened) if 0 < start == end else -1
+    if deleted >= 0:
+        # Every record was deleted, and the last one is still in its file: its epoch ends here.
+        epochs.truncate_from_end(end + 1)
+        epochs.assign(deleted, end)
+    else:
+        epochs.truncate_from_end(end)
     epochs.truncate_from_start(start)
     snapshots = ProducerSnapshots(fs, task.folder, recovered.snapshots)
     if created:
@@ -530,6 +537,19 @@ def assemble(
             for name in (paths.PARTITION_METADATA, paths.LEADER_EPOCH_CHECKPOINT)
         )
     return log
+
+
+def _last_epoch(segments: Sequence[Segment]) -> int:
+    """The leader epoch of the last batch in the files; -1 if there is none."""
+    newest = next((each for each in reversed(segments) if each.size), None)
+    if newest is None:
+        return -1
+    epoch = -1
+    with contextlib.suppress(KafkaError):
+        for _, header in walk(newest.file, newest.offset_index.last_position(), newest.size):
+            epoch = header.leader_epoch
+    newest.close_file()
+    return epoch
 
 
 def open_log(

@@ -179,6 +179,24 @@ class TestLostRecords:
         assert made.bench.open().lost_records
 
 
+class TestEpochs:
+    def test_an_epoch_that_has_written_nothing_is_dropped_where_all_was_deleted(self) -> None:
+        bench = LogBench(TopicConfig())
+        log = bench.open()
+        bench.append(log, b"a", epoch=3)
+        log.advance_start(1)
+        log.assign_epoch(5, 1)  # killed before the first batch under it was written
+        log = bench.killed().open(log_start_offset=1)
+        assert (log.latest_epoch, log.epoch_end_offset(3)) == (3, (3, 1))
+
+    def test_a_log_that_begins_anew_has_no_epochs_without_records(self) -> None:
+        bench = LogBench(TopicConfig())
+        log = bench.open()
+        log.truncate_fully_and_start_at(7)
+        log.assign_epoch(5, 7)
+        assert bench.killed().open().latest_epoch is None
+
+
 class TestDamagedMiddle:
     def refused(self, bench: LogBench, *, recovery_point: int = 0) -> LogCorrupted:
         with pytest.raises(LogCorrupted) as caught:
