@@ -380,6 +380,7 @@ class Broker:
             offline=lambda: services.logs.offline_partitions,
             rules_of=self._config.rules_of,
             broker_epoch=lambda: services.replication.broker_epoch,
+            unclean=services.controller.unclean,
             tasks=self._tasks,
         )
         stack.push_async_callback(offline.stop)

@@ -17,7 +17,8 @@ from collections.abc import Callable, Collection, Iterator
 from ottla.cluster import layout
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, StoreError
-from ottla.controller.election import settle
+from ottla.controller.election import is_unclean, settle
+from ottla.controller.unclean import UncleanElections
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
@@ -38,6 +39,7 @@ class OfflinePartitions:
         offline: Callable[[], Collection[TopicPartition]],
         rules_of: Callable[[Topic], Rules],
         broker_epoch: Callable[[], int],
+        unclean: UncleanElections,
         tasks: Tasks,
     ) -> None:
         self._registry = registry
@@ -45,6 +47,7 @@ class OfflinePartitions:
         self._offline = offline
         self._rules_of = rules_of
         self._broker_epoch = broker_epoch
+        self._unclean = unclean
         self._tasks = tasks
         self._worker: asyncio.Task[None] | None = None
         self._stopped = False
@@ -73,6 +76,16 @@ class OfflinePartitions:
                         "%d partitions are offline here and left to other brokers",
                         len(changes) - len(refused),
                     )
+                names = self._registry.image.topic_names
+                self._unclean.note(
+                    "in place of a log that cannot be served",
+                    {
+                        TopicPartition(names.get(topic_id, "?"), index): after.leader
+                        for topic_id, index, before, after in changes
+                        if (topic_id, index, before, after) not in refused
+                        and is_unclean(before, after, lost=(self._node_id,))
+                    },
+                )
         except (StoreError, KafkaError) as error:
             logger.warning("offline partitions cannot be left to other brokers now: %s", error)
 

@@ -14,7 +14,7 @@ every commit that relies on a broker it is enough to demand that its state has n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ottla.cluster import layout
@@ -196,8 +196,15 @@ class Membership:
         assert version is not None
         return Check(key, version)
 
-    def unchanged(self, brokers: Iterable[int]) -> list[Check]:
-        """For a commit that relies on these brokers: demand that they are what they are now."""
+    def unchanged(self, brokers: Mapping[int, BrokerState]) -> list[Check]:
+        """For a commit that relies on these brokers: demand that they are what they were.
+
+        INELIGIBLE_REPLICA when one of them is known not to be.
+        """
+        now = self._registry.image.broker_states
+        for broker, state in brokers.items():
+            if now.get(broker) != state:
+                raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker} has changed")
         return [self._unchanged(each) for each in brokers]
 
 

@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
-from ottla.controller.election import LogEnd
+from ottla.controller.election import LogEnd, is_unclean
 from ottla.controller.internal_replicas import plan_more_replicas
-from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
-from ottla.errors import ErrorCode, KafkaError
+from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery, relied_on
+from ottla.controller.unclean import UncleanElections
+from ottla.errors import KafkaError
 from ottla.model.broker import BrokerState
 from ottla.model.features import missing
 from ottla.model.ids import TopicPartition
@@ -75,6 +76,7 @@ class ClusterKeeper:
         self._session_seconds = session_seconds
         self._members = Membership(registry)
         self._rules_of = rules_of
+        self.unclean = UncleanElections()
         # Until then brokers that are missing may come back: see above. By the loop's clock.
         self.patient_until = float("-inf")
         self._upkeep = upkeep
@@ -171,12 +173,19 @@ class ClusterKeeper:
         if len(changes) <= MOST_MOVED:
             self._plan_balance()
         changes = changes[:MOST_MOVED]
-        if changes:
-            refused = await self._registry.change_partitions(changes, fence=fence)
-            logger.info(
-                "%d partitions are led by their preferred replicas again",
-                len(changes) - len(refused),
+        if not changes:
+            return
+        sure = relied_on(self._registry.image, changes)
+        try:
+            refused = await self._registry.change_partitions(
+                changes, fence=fence, demands=lambda: self._members.unchanged(sure)
             )
+        except KafkaError as error:
+            logger.info("leaderships are balanced later: %s", error.message)
+            return
+        logger.info(
+            "%d partitions are led by their preferred replicas again", len(changes) - len(refused)
+        )
 
     async def _finalize_features(self, fence: Check) -> None:
         """Agree on the levels of features that the cluster has none of."""
@@ -235,25 +244,35 @@ class ClusterKeeper:
                 logger.warning("broker %d is gone (epoch %d)", *departure)
         try:
             refused = await self._registry.change_partitions(
-                todo.partitions, fence=fence, demands=lambda: self._unchanged(todo.relied_on)
+                todo.partitions,
+                fence=fence,
+                demands=lambda: self._members.unchanged(todo.relied_on),
             )
         except KafkaError as error:
             logger.info("planning again: %s", error.message)
             return
         _report(todo.partitions, refused)
+        self._note_unclean(
+            "nobody is certain to have more",
+            [change for change in todo.partitions if change in todo.unclean - {*refused}],
+        )
         if refused:
             return  # those who arrive may depend on it
         for arrival in todo.arrivals:
             if await self._members.admit(*arrival, fence=fence):
                 logger.info("broker %d has joined the cluster (epoch %d)", *arrival)
 
-    def _unchanged(self, relied_on: Mapping[int, BrokerState]) -> list[Check]:
-        """Demand that these brokers are what they were when the plan was made."""
-        now = self._registry.image.broker_states
-        for broker, state in relied_on.items():
-            if now.get(broker) != state:
-                raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker} has changed")
-        return self._members.unchanged(relied_on)
+    def _note_unclean(self, why: str, changes: Collection[PartitionChange]) -> None:
+        names = self._registry.image.topic_names
+        self.unclean.note(
+            why,
+            {
+                TopicPartition(names.get(change.topic_id, "?"), change.partition): (
+                    change.after.leader
+                )
+                for change in changes
+            },
+        )
 
     async def _recover(
         self,
@@ -268,6 +287,8 @@ class ClusterKeeper:
         """
         silent: set[int] = set()
         waiting, left = list(to_ask.items()), False
+        # Who registers anew after having been asked may not have any more what it has reported.
+        asked_of = self._registry.image.broker_states
         try:
             while waiting:
                 together, waiting = waiting[:ASKED_TOGETHER], waiting[ASKED_TOGETHER:]
@@ -277,33 +298,43 @@ class ClusterKeeper:
                 async with busy:
                     for (partition, replicas), reports in zip(asked, answers, strict=True):
                         silent.update(each for each in replicas if each not in reports)
-                        if not await self._recover_one(partition, reports, fence):
+                        if not await self._recover_one(partition, reports, asked_of, fence):
                             left = True
             if left:
                 await asyncio.sleep(LONGEST_PAUSE)
         except StoreError as error:
             logger.warning("partitions cannot be recovered now: %s", error)
             await asyncio.sleep(FIRST_PAUSE)
+        except Exception:
+            # Whatever it was: they must be asked again, or their partitions are offline for ever.
+            logger.exception("partitions cannot be recovered now")
+            await asyncio.sleep(LONGEST_PAUSE)
         self._asking = None
         self._everything = True
         self._changed.set()
 
     async def _recover_one(
-        self, partition: TopicPartition, reports: dict[int, LogEnd], fence: Check
+        self,
+        partition: TopicPartition,
+        reports: dict[int, LogEnd],
+        asked_of: Mapping[int, BrokerState],
+        fence: Check,
     ) -> bool:
         """False while there is somebody to wait for."""
         change = plan_recovery(self._registry.image, partition, reports)
         if change is None:
             return False
-        if not await self._registry.change_partitions([change], fence=fence):
-            leader = change.after.leader
-            logger.error(
-                "%s: unclean recovery: no replica is certain to have all acknowledged records; "
-                "broker %d leads, with most of them (%s)",
-                partition,
-                leader,
-                ", ".join(f"broker {each}: {reports[each]}" for each in sorted(reports)),
+        sure = {each: asked_of[each] for each in reports}
+        try:
+            refused = await self._registry.change_partitions(
+                [change], fence=fence, demands=lambda: self._members.unchanged(sure)
             )
+        except KafkaError as error:
+            logger.info("%s: asking again: %s", partition, error.message)
+            return False
+        if not refused and is_unclean(change.before, change.after):
+            ends = ", ".join(f"{each}: {reports[each]}" for each in sorted(reports))
+            self._note_unclean(f"by what brokers have ({ends})", [change])
         return True
 
 

@@ -267,3 +267,60 @@ async def test_a_keeper_whose_term_is_over_stops(bench: Bench) -> None:
     await bench.store.close()
     async with asyncio.timeout(10):
         await bench.tasks[0]
+
+
+async def test_who_comes_back_empty_after_its_report_does_not_lead(bench: Bench) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    bench.reports = {1: LogEnd(4, 10), 3: LogEnd(4, 11)}
+
+    async def come_back_empty() -> None:
+        await bench.brokers[3].session.release()
+        await bench.register(3, lost=True)
+        bench.reports[3] = LogEnd(-1, 0)
+
+    bench.answering.clear()
+    await bench.create(OFFLINE)
+    await bench.until(lambda: bool(bench.asked))
+    bench.store.before_commit = come_back_empty
+    bench.answering.set()
+    await bench.until(lambda: bench.state().leader != NO_LEADER)
+    assert bench.state().leader == 1
+    assert bench.keeper.unclean.total == 1
+
+
+async def test_a_question_that_fails_is_asked_again(bench: Bench) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    ask = bench.ask
+
+    async def fail(*_: object) -> dict[int, LogEnd]:
+        bench.keeper._ask = ask
+        raise ValueError("an answer that makes no sense")
+
+    bench.keeper._ask = fail
+    bench.reports = {1: LogEnd(4, 10), 3: LogEnd(4, 11)}
+    await bench.create(OFFLINE)
+    await bench.until(lambda: "t" in bench.registry.image.topics and bench.state().leader == 3)
+
+
+async def test_unclean_elections_are_counted_and_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    only = PartitionState(NO_LEADER, 5, 9, (1, 2), (), (), (2,))
+    await bench.create(only, LED)
+    await bench.until(lambda: "t" in bench.registry.image.topics and bench.state().leader == 2)
+    await bench.until(lambda: bench.keeper.unclean.total == 1)
+    assert "unclean election" in caplog.text
+    assert "t-0 is led by broker 2" in caplog.text
+    await bench.brokers[1].session.release()
+    await bench.until(lambda: bench.state(1).leader == 2)
+    assert bench.keeper.unclean.total == 1
