@@ -322,7 +322,6 @@ class Broker:
             rng=self._rng,
             rules_of=config.rules_of,
             ask_log_ends=LogEnds(peers).ask,
-            session_seconds=self._static.zookeeper_session_timeout_ms / 1000,
             upkeep=config.upkeep,
         )
         link = ControllerLink(controller, registry, peers)

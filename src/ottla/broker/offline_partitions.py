@@ -78,7 +78,7 @@ class OfflinePartitions:
                     )
                 names = self._registry.image.topic_names
                 self._unclean.note(
-                    "in place of a log that cannot be served",
+                    "unclean election in place of a log that cannot be served",
                     {
                         TopicPartition(names.get(topic_id, "?"), index): after.leader
                         for topic_id, index, before, after in changes

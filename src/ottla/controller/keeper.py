@@ -6,7 +6,8 @@ state. The store may be out of reach for a while: then it is tried again, with a
 
 A broker that is not there is dead, with one exception: when this broker's own session began less
 than a session's time ago, the store itself may have been away, and with it every session. Then the
-others are waited for.
+others are waited for. So are they when this broker has become the controller before it could
+register again: for a session's time from then on, and from its registration.
 
 From time to time partitions are given back to their preferred replicas, so that brokers which were
 away share the load again (`auto.leader.rebalance.enable`); as in Kafka 4 any imbalance counts, and
@@ -42,7 +43,6 @@ AskLogEnds = Callable[[TopicPartition, Collection[int]], Coroutine[Any, Any, dic
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 ASKED_TOGETHER = 32
-SESSION_SECONDS = 6.0
 MOST_MOVED = 1000
 MIN_INSYNC = "min.insync.replicas"
 """Who is eligible to lead was judged by it. Where fewer replicas suffice from now on, a leader goes
@@ -69,16 +69,15 @@ class ClusterKeeper:
         rules_of: Callable[[Topic], Rules],
         ask: AskLogEnds,
         upkeep: Callable[[], Upkeep] = Upkeep,
-        session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
         self._ask = ask
-        self._session_seconds = session_seconds
         self._members = Membership(registry)
         self._rules_of = rules_of
         self.unclean = UncleanElections()
         # Until then brokers that are missing may come back: see above. By the loop's clock.
         self.patient_until = float("-inf")
+        self._in_session = False  # whether this broker is registered itself
         self._upkeep = upkeep
         # When leaderships are balanced next.
         self._balance_at = float("inf")
@@ -90,7 +89,16 @@ class ClusterKeeper:
 
     def session_began(self) -> None:
         """This broker's session is new: for as long as one lasts, others may not be back yet."""
-        self.patient_until = asyncio.get_running_loop().time() + self._session_seconds
+        self._in_session = True
+        self._be_patient()
+
+    def session_ended(self) -> None:
+        """This broker has lost its registration; perhaps all have, with the store."""
+        self._in_session = False
+
+    def _be_patient(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self.patient_until = now + self._registry.store.session_seconds
 
     async def keep(self, term: Term, busy: asyncio.Lock) -> None:
         """Carry out what is to be done, until the term is lost or the store closed."""
@@ -98,6 +106,8 @@ class ClusterKeeper:
         self._everything = True
         self._changed.set()
         self._plan_balance()
+        if not self._in_session:
+            self._be_patient()
         lost = asyncio.ensure_future(_happened(term))
         try:
             while not term.lost.happened:
@@ -253,7 +263,7 @@ class ClusterKeeper:
             return
         _report(todo.partitions, refused)
         self._note_unclean(
-            "nobody is certain to have more",
+            "unclean election",
             [change for change in todo.partitions if change in todo.unclean - {*refused}],
         )
         if refused:
@@ -262,10 +272,10 @@ class ClusterKeeper:
             if await self._members.admit(*arrival, fence=fence):
                 logger.info("broker %d has joined the cluster (epoch %d)", *arrival)
 
-    def _note_unclean(self, why: str, changes: Collection[PartitionChange]) -> None:
+    def _note_unclean(self, what: str, changes: Collection[PartitionChange]) -> None:
         names = self._registry.image.topic_names
         self.unclean.note(
-            why,
+            what,
             {
                 TopicPartition(names.get(change.topic_id, "?"), change.partition): (
                     change.after.leader
@@ -295,11 +305,16 @@ class ClusterKeeper:
                 asked = [each for each in together if not silent & {*each[1]}]
                 left = left or len(asked) < len(together)
                 answers = await asyncio.gather(*(self._ask(*each) for each in asked))
+                recovered: list[PartitionChange] = []
                 async with busy:
                     for (partition, replicas), reports in zip(asked, answers, strict=True):
                         silent.update(each for each in replicas if each not in reports)
-                        if not await self._recover_one(partition, reports, asked_of, fence):
+                        change = await self._recover_one(partition, reports, asked_of, fence)
+                        if change is None:
                             left = True
+                        elif is_unclean(change.before, change.after):
+                            recovered.append(change)
+                self._note_unclean("unclean recovery, by what all replicas have", recovered)
             if left:
                 await asyncio.sleep(LONGEST_PAUSE)
         except StoreError as error:
@@ -319,11 +334,12 @@ class ClusterKeeper:
         reports: dict[int, LogEnd],
         asked_of: Mapping[int, BrokerState],
         fence: Check,
-    ) -> bool:
-        """False while there is somebody to wait for."""
+    ) -> PartitionChange | None:
+        """The partition's new leader; None while there is somebody to wait for."""
         change = plan_recovery(self._registry.image, partition, reports)
         if change is None:
-            return False
+            return None
+        logger.debug("%s: %s", partition, {each: str(end) for each, end in reports.items()})
         sure = {each: asked_of[each] for each in reports}
         try:
             refused = await self._registry.change_partitions(
@@ -331,11 +347,8 @@ class ClusterKeeper:
             )
         except KafkaError as error:
             logger.info("%s: asking again: %s", partition, error.message)
-            return False
-        if not refused and is_unclean(change.before, change.after):
-            ends = ", ".join(f"{each}: {reports[each]}" for each in sorted(reports))
-            self._note_unclean(f"by what brokers have ({ends})", [change])
-        return True
+            return None
+        return None if refused else change
 
 
 async def _happened(term: Term) -> None:

@@ -33,7 +33,6 @@ from ottla.controller.elections import (
 from ottla.controller.keeper import (
     ASKED_TOGETHER,
     MIN_INSYNC,
-    SESSION_SECONDS,
     AskLogEnds,
     ClusterKeeper,
     Upkeep,
@@ -95,7 +94,7 @@ class ConfigOutcome:
 class Controller:
     """One broker's candidacy for the role, and the role when it holds it."""
 
-    def __init__(  # noqa: PLR0913 - what of a broker the controller needs, each by its name
+    def __init__(
         self,
         registry: Registry,
         broker_id: int,
@@ -106,13 +105,12 @@ class Controller:
         rules_of: Callable[[Topic], Rules],
         ask_log_ends: AskLogEnds,
         upkeep: Callable[[], Upkeep] = Upkeep,
-        session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
         self._rules_of = rules_of
         self._ask = ask_log_ends
         self._members = Membership(registry)
-        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, upkeep, session_seconds)
+        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, upkeep)
         self.unclean = self._cluster.unclean
         self._broker_id = broker_id
         self._defaults = defaults
@@ -138,6 +136,10 @@ class Controller:
     def session_began(self) -> None:
         """This broker has registered: see `keeper.py` for why that makes a controller patient."""
         self._cluster.session_began()
+
+    def session_ended(self) -> None:
+        """Its registration is gone."""
+        self._cluster.session_ended()
 
     async def wait_elected(self) -> None:
         """Returns when this broker holds the role."""
@@ -362,7 +364,7 @@ class Controller:
             kind = "unclean" if unclean else "preferred"
             logger.info("%s election: %d partitions have new leaders", kind, len(elected))
         self.unclean.note(
-            "as was asked for",
+            "unclean election on request",
             {
                 tp: change.after.leader
                 for tp, change in elected.items()

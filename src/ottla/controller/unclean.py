@@ -23,14 +23,14 @@ class UncleanElections:
     def __init__(self) -> None:
         self.total = 0
 
-    def note(self, why: str, leaders: Mapping[TopicPartition, int]) -> None:
+    def note(self, what: str, leaders: Mapping[TopicPartition, int]) -> None:
         """These partitions have such leaders from now on."""
         if not leaders:
             return
         self.total += len(leaders)
         logger.error(
-            "unclean election, %s: acknowledged records may be lost in %d partition(s): %s",
-            why,
+            "%s: acknowledged records may be lost in %d partition(s): %s",
+            what,
             len(leaders),
             first_few(f"{each} is led by broker {leaders[each]}" for each in leaders),
         )
