@@ -39,7 +39,7 @@ from ottla.broker.running_config import (
     storage_settings,
 )
 from ottla.broker.start_failed import StartFailed
-from ottla.cluster.membership import Host
+from ottla.cluster.membership import Host, Membership
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import MetadataStore, StoreError
@@ -288,6 +288,10 @@ class Broker:
         self, stack: AsyncExitStack, logs: LogDirectories, registry: Registry, config: RunningConfig
     ) -> None:
         """The logs, recovered where needed, and in agreement with the metadata."""
+        # Before anything is changed in the name of this broker.
+        Membership(registry).refuse_duplicate(
+            self.node_id, logs.directory_ids, socket.gethostname()
+        )
         await logs.load(config.of_topic_named, progress=log_progress)
         stack.push_async_callback(self._close_logs, logs)
         set_aside_strays(logs, registry.image)

@@ -356,7 +356,7 @@ async def _happened(term: Term) -> None:
 
 
 def _report(changes: list[PartitionChange], refused: list[PartitionChange]) -> None:
-    """Say in a line what became of many partitions."""
+    """Say in one line what became of partitions, however many."""
     elected = offline = 0
     for change in changes:
         if change in refused:

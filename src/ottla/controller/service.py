@@ -57,6 +57,7 @@ from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionChange, Topic
 from ottla.replication.isr import Rules
+from ottla.runtime.logs import first_few
 
 logger = logging.getLogger(__name__)
 
@@ -211,13 +212,15 @@ class Controller:
                 )
                 verdicts = {outcome.name: outcome for outcome in late}
                 outcomes = [verdicts.get(outcome.name, outcome) for outcome in outcomes]
-        for outcome in outcomes:
-            if outcome.topic is not None:
-                logger.info(
-                    "created topic %s with %d partition(s)",
-                    outcome.name,
-                    len(outcome.topic.partitions),
-                )
+        created = [outcome.topic for outcome in outcomes if outcome.topic is not None]
+        if len(created) == 1:
+            [topic] = created
+            logger.info("created topic %s with %d partition(s)", topic.name, len(topic.partitions))
+        elif created:
+            names = first_few(topic.name for topic in created)
+            partitions = sum(len(topic.partitions) for topic in created)
+            text = "created %d topics with %d partitions: %s"
+            logger.info(text, len(created), partitions, names)
         return outcomes
 
     def _plan_creation(self, requests: Sequence[NewTopic]) -> list[TopicCreation]:
@@ -233,6 +236,7 @@ class Controller:
     async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[TopicDeletion]:
         """Delete what can be deleted; the topics are gone from the image when this returns."""
         outcomes = []
+        deleted: list[object] = []
         async with self._as_controller() as fence:
             for outcome in plan_deletion(requests, self._registry.image):
                 if outcome.error is None:
@@ -241,8 +245,10 @@ class Controller:
                     except KafkaError as error:
                         outcomes.append(TopicDeletion(outcome.name, outcome.id, error))
                         continue
-                    logger.info("deleted topic %s", outcome.name)
+                    deleted.append(outcome.name)
                 outcomes.append(outcome)
+        if deleted:
+            logger.info("deleted %d topic(s): %s", len(deleted), first_few(deleted))
         return outcomes
 
     async def create_partitions(
