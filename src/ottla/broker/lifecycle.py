@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 # Between attempts to reach the store: the first pause, and the longest.
 FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
+LONGEST_PAUSE = 1.0  # well within a session: a controller does not wait longer for brokers
 OUTAGE_LOG_SECONDS = 60.0
 HAND_OVER_SECONDS = 10.0
 
@@ -163,10 +163,12 @@ class Lifecycle:
         while True:
             assert self._registration is not None
             await self._registration.session.lost
+            self._controller.session_ended()
             if await self._store_answers():
                 self._on_registered(NO_REGISTRATION)
-            # What is in the page cache now is what was there before: this process has lived on.
-            self._about = replace(self._about, clean=True)
+            # What is in the page cache now is what was there before: this process has lived on. The
+            # cluster knows what it had lost at its start.
+            self._about = replace(self._about, clean=True, lost=False)
             # Another broker may have taken the id meanwhile, or the old key may not be gone yet.
             await self._through_outages(self._register, passing=(Unavailable, KafkaError))
             logger.warning(

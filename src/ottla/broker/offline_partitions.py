@@ -26,7 +26,8 @@ from ottla.cluster import layout
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, StoreError
-from ottla.controller.election import settle
+from ottla.controller.election import is_unclean, settle
+from ottla.controller.unclean import UncleanElections
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
@@ -59,6 +60,7 @@ class OfflinePartitions:
         table: Table,
         rules_of: Callable[[Topic], Rules],
         broker_epoch: Callable[[], int],
+        unclean: UncleanElections,
         tasks: Tasks,
     ) -> None:
         self._registry = registry
@@ -67,6 +69,7 @@ class OfflinePartitions:
         self._table = table
         self._rules_of = rules_of
         self._broker_epoch = broker_epoch
+        self._unclean = unclean
         self._tasks = tasks
         self._worker: asyncio.Task[None] | None = None
         self._failed = False  # a disk, and the store does not know it
@@ -113,6 +116,16 @@ class OfflinePartitions:
                         "%d partitions are offline here and left to other brokers",
                         len(changes) - len(refused),
                     )
+                names = self._registry.image.topic_names
+                self._unclean.note(
+                    "unclean election in place of a log that cannot be served",
+                    {
+                        TopicPartition(names.get(topic_id, "?"), index): after.leader
+                        for topic_id, index, before, after in changes
+                        if (topic_id, index, before, after) not in refused
+                        and is_unclean(before, after, lost=(self._node_id,))
+                    },
+                )
         except (StoreError, KafkaError) as error:
             logger.warning("offline partitions cannot be left to other brokers now: %s", error)
 

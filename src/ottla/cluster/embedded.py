@@ -111,6 +111,8 @@ class _Batch:
 class EmbeddedStore:
     """A `MetadataStore` in one process and one folder."""
 
+    session_seconds = 0.0
+
     def __init__(
         self, journal: disk.Journal, contents: disk.Contents, lock: Lock, journal_limit: int
     ) -> None:

@@ -79,7 +79,7 @@ class LentStore:
 
     def __init__(self, path: str, session_seconds: float) -> None:
         self._path = path
-        self._session_seconds = session_seconds
+        self.session_seconds = session_seconds
         self._link: _Link | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._closed = False
@@ -177,7 +177,7 @@ class LentStore:
             raise Unavailable(
                 f"the metadata store at {self._path} is out of reach: {error.strerror or error}"
             ) from None
-        link = _Link(self, reader, writer, self._session_seconds)
+        link = _Link(self, reader, writer, self.session_seconds)
         try:
             await link.begin()
         except BaseException:

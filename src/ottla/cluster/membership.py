@@ -15,7 +15,7 @@ every commit that relies on a broker it is enough to demand that its state has n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ottla.cluster import layout
@@ -72,10 +72,9 @@ class Membership:
             before = image.broker_states.get(broker_id)
             key = layout.broker_key(broker_id)
             if broker_id in image.registrations:
-                stale = image.registrations[broker_id]
-                same_folders = before is not None and before.directories == about.directories
-                if not (take_over and same_folders and stale.host == about.host):
-                    raise _duplicate(stale)
+                if not take_over:
+                    raise _duplicate(image.registrations[broker_id])
+                self.refuse_duplicate(broker_id, about.directories, about.host)
                 version = registry.version(key)
                 assert version is not None
                 await registry.attempt(self._unchanged(broker_id), Delete(key, version))
@@ -109,6 +108,19 @@ class Membership:
                 continue
             await registry.load_or_release(session)
             return Registration(broker, session)
+
+    def refuse_duplicate(self, broker_id: int, directories: tuple[str, ...], host: str) -> None:
+        """DUPLICATE_BROKER_REGISTRATION where another broker is registered with this id.
+
+        One that was registered from the same machine with the same folders is none: who holds the
+        locks of the folders knows that it is dead.
+        """
+        image = self._registry.image
+        registered, state = image.registrations.get(broker_id), image.broker_states.get(broker_id)
+        if registered is not None and (
+            state is None or state.directories != directories or registered.host != host
+        ):
+            raise _duplicate(registered)
 
     async def admit(self, broker_id: int, epoch: int, *, fence: Check | None = None) -> bool:
         """Make a registered broker live; False when that registration is not there any more."""
@@ -209,8 +221,15 @@ class Membership:
         assert version is not None
         return Check(key, version)
 
-    def unchanged(self, brokers: Iterable[int]) -> list[Check]:
-        """For a commit that relies on these brokers: demand that they are what they are now."""
+    def unchanged(self, brokers: Mapping[int, BrokerState]) -> list[Check]:
+        """For a commit that relies on these brokers: demand that they are what they were.
+
+        INELIGIBLE_REPLICA when one of them is known not to be.
+        """
+        now = self._registry.image.broker_states
+        for broker, state in brokers.items():
+            if now.get(broker) != state:
+                raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker} has changed")
         return [self._unchanged(each) for each in brokers]
 
 

@@ -182,6 +182,11 @@ class Term(Protocol):
 class MetadataStore(Protocol):
     """Shared, small, strongly consistent memory."""
 
+    @property
+    def session_seconds(self) -> float:
+        """How long after a client's silence its sessions end; 0 where they end with the process."""
+        ...
+
     async def read(self, prefix: str) -> Snapshot:
         """Every key under `prefix` with its version, at one revision."""
         ...

@@ -167,8 +167,9 @@ class LogEnds:
             topics=[ListOffsetsTopic(name=partition.topic, partitions=[part])],
         )
         try:
-            response: ListOffsetsResponse = await peer.ask(request, timeout=ASK_SECONDS)
-        except (ChannelClosed, KafkaError):
+            async with asyncio.timeout(ASK_SECONDS):  # to connect, too
+                response: ListOffsetsResponse = await peer.ask(request)
+        except (ChannelClosed, KafkaError, TimeoutError):
             return None
         finally:
             peer.close()

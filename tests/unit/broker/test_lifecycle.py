@@ -42,6 +42,7 @@ class Unreliable(StoreHandle):
         self.error: Exception | None = None
         self.failing: tuple[str, ...] = ()
         self.failures = 0
+        self.session = 0.0
 
     def fail(self, error: Exception, *methods: str) -> None:
         self.error, self.failing = error, methods
@@ -53,6 +54,14 @@ class Unreliable(StoreHandle):
         if self.error is not None and method in self.failing:
             self.failures += 1
             raise self.error
+
+    @property
+    def session_seconds(self) -> float:
+        return self.session
+
+    async def join(self, key: str, value: bytes, *ops: Any) -> Any:
+        self._check("join")
+        return await super().join(key, value, *ops)
 
     async def commit(self, *ops: Any) -> Any:
         self._check("commit")
@@ -242,6 +251,35 @@ async def test_a_role_lost_in_an_outage_is_stood_for_again(
     await until(lambda: member.controller.active)
     assert member.controller.epoch > epoch
     assert not member.deaths
+
+
+async def test_a_controller_that_is_not_registered_again_yet_takes_nobody_for_dead(
+    store: EmbeddedStore,
+) -> None:
+    """The store was away, and with it every session; the role is won before any registration."""
+    members = {number: Member(store, number) for number in (1, 2)}
+    for member in members.values():
+        await member.start()
+        member.store.session = 3_600.0
+    first, second = members.values()
+    states = dict(first.registry.image.broker_states)
+    for member in members.values():
+        member.store.fail(Unavailable("no connection"), "join", "campaign")
+    keys = [layout.broker_key(1), layout.broker_key(2), f"{layout.CONTROLLER}/holder"]
+    entries = (await store.read("")).entries
+    await store.commit(*(Delete(key, entries[key].version) for key in keys))
+    await until(lambda: min(member.store.failures for member in members.values()) > 3)
+    second.store.failing = ("join",)
+    await until(lambda: second.controller.active)
+    # Who comes is admitted, after all that is to be done about those who are gone.
+    third = Member(store, 3)
+    await third.start()
+    assert {number: third.registry.image.broker_states[number] for number in (1, 2)} == states
+    for member in members.values():
+        member.store.heal()
+    await until(lambda: set(third.registry.image.brokers) == {1, 2, 3})
+    for member in (third, *members.values()):
+        await member.stop()
 
 
 async def test_a_store_that_does_not_come_back_is_the_end(

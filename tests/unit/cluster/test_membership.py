@@ -93,6 +93,19 @@ async def test_a_fenced_broker_has_lost_its_session(
     assert registry.image.broker_states[1].fenced
 
 
+async def test_who_died_after_its_session_had_ended_is_fenced(
+    members: Membership, registry: Registry
+) -> None:
+    """As while a controller waits for brokers to come back after an outage of the store."""
+    one = await members.register(1, ABOUT)
+    await members.admit(1, one.broker.epoch)
+    await one.session.release()
+    await registry.load()
+    assert await members.fence(1, one.broker.epoch)
+    assert registry.image.broker_states[1].fenced
+    assert registry.image.registrations == {}
+
+
 async def test_an_id_in_use_is_refused(members: Membership) -> None:
     await members.register(1, ABOUT)
     with pytest.raises(KafkaError) as caught:
