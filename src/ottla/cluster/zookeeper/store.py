@@ -98,6 +98,7 @@ class ZooKeeperStore:
         self._loop = asyncio.get_running_loop()
         self._address = address
         self._patience = session_timeout
+        self.session_seconds = session_timeout
         self._changes_kept = changes_kept
         # The connection.
         self.connection = Connection(address, access, tls, session_timeout, self._note_state)
