@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ottla.client.peer import Peer
 from ottla.cluster.registry import Registry
+from ottla.cluster.store import StoreError
 from ottla.controller.election import LogEnd
 from ottla.controller.service import Controller
 from ottla.controller.topics import NewTopic, TopicCreation
@@ -81,7 +83,10 @@ class ControllerLink:
                     reason = str(error)
                 else:
                     if ErrorCode.NOT_CONTROLLER not in _codes(response):
-                        await self._registry.load()  # what was changed is in the image from here on
+                        # What was changed is in the image from here on. Where the store has gone
+                        # meanwhile the answer counts all the same, and the image follows.
+                        with suppress(StoreError):
+                            await self._registry.load()
                         return response
                     reason = f"broker {self._controller_id} is not the controller any more"
             if loop.time() + PAUSE >= deadline:
