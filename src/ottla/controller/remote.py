@@ -41,7 +41,8 @@ from ottla.protocol.messages.topics import (
 from ottla.replication.remote import BROKER_CLIENT_ID, Peers
 
 PAUSE = 0.05
-TIMEOUT_MS = 30_000
+# Where the request names no time: less than clients wait for an answer.
+TIMEOUT_MS = 15_000
 ASK_SECONDS = 5.0
 ANY_REPLICA = -2
 LATEST = -1
@@ -93,7 +94,9 @@ class ControllerLink:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, reason)
             await asyncio.sleep(PAUSE)
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicCreation]:
+    async def create_topics(
+        self, topics: Sequence[NewTopic], timeout_ms: int | None = None
+    ) -> list[TopicCreation]:
         """Topics that a broker needs by itself; they are in the image when this returns."""
         if self._controller.active:
             return await self._controller.create_topics(topics)
@@ -114,7 +117,7 @@ class ControllerLink:
                 )
                 for topic in topics
             ],
-            timeout_ms=TIMEOUT_MS,
+            timeout_ms=TIMEOUT_MS if timeout_ms is None else timeout_ms,
         )
         response = await self.hand_on(request, None, lambda: self._controller.create_topics(topics))
         if not isinstance(response, CreateTopicsResponse):
