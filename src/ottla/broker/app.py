@@ -424,6 +424,7 @@ class Broker:
             node_id=self.node_id,
             about=await self._about(services),
             on_registered=self._on_registered,
+            on_certain=self._on_certain,
         )
         stack.push_async_callback(lifecycle.stop)
         await lifecycle.start()
@@ -500,6 +501,9 @@ class Broker:
     def _on_registered(self, epoch: int) -> None:
         self.services.replication.registered(epoch)
         self.services.groups.host.look()
+
+    def _on_certain(self, until: float) -> None:
+        self.services.replication.session_until = until
 
     def _on_image(self, change: ImageChange) -> None:
         services = self.services

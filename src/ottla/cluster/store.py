@@ -184,7 +184,8 @@ class MetadataStore(Protocol):
 
     @property
     def session_seconds(self) -> float:
-        """How long after a client's silence its sessions end; 0 where they end with the process."""
+        """For how long at least a session is kept of a client that is not heard of; infinity where
+        client and store are one process."""
         ...
 
     async def read(self, prefix: str) -> Snapshot:

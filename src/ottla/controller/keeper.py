@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -97,8 +98,9 @@ class ClusterKeeper:
         self._in_session = False
 
     def _be_patient(self) -> None:
-        now = asyncio.get_running_loop().time()
-        self.patient_until = now + self._registry.store.session_seconds
+        session_seconds = self._registry.store.session_seconds
+        if math.isfinite(session_seconds):  # else nobody's session outlives this process
+            self.patient_until = asyncio.get_running_loop().time() + session_seconds
 
     async def keep(self, term: Term, busy: asyncio.Lock) -> None:
         """Carry out what is to be done, until the term is lost or the store closed."""

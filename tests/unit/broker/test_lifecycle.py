@@ -28,6 +28,7 @@ from ottla.runtime.tasks import Tasks
 from ottla.testing.files import MemoryFileSystem
 
 LIMIT = 10
+SESSION = 0.04
 
 
 async def nobody_answers(partition: TopicPartition, replicas: object) -> dict[int, LogEnd]:
@@ -93,6 +94,7 @@ class Member:
         )
         self.deaths: list[tuple[str, BaseException | None]] = []
         self.epochs: list[int] = []
+        self.certain_until: list[float] = []
         self.lifecycle = Lifecycle(
             self.registry,
             self.controller,
@@ -101,6 +103,7 @@ class Member:
             node_id=node_id,
             about=Host(directories=(f"{folder}-{node_id}",)),
             on_registered=self.epochs.append,
+            on_certain=self.certain_until.append,
         )
 
     async def start(self) -> None:
@@ -191,6 +194,26 @@ async def test_an_id_in_use_is_refused(store: EmbeddedStore, member: Member) -> 
 async def delete_registration(store: EmbeddedStore) -> None:
     entry = (await store.read(layout.broker_key(1))).entries[layout.broker_key(1)]
     await store.commit(Delete(layout.broker_key(1), entry.version))
+
+
+async def test_a_session_is_certain_for_as_long_as_the_store_keeps_it_after_each_look(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EmbeddedStore, "session_seconds", SESSION)
+    member = Member(store, 1)
+    begun = SystemClock().monotonic()
+    await member.start()
+    await until(lambda: len(member.certain_until) > 2)
+    assert begun + SESSION <= member.certain_until[0] < member.certain_until[-1]
+    assert member.certain_until[-1] <= SystemClock().monotonic() + SESSION
+    # A look at the store after which it was not there, or not ours, makes nothing certain.
+    member.store.fail(Unavailable("away"), "read")
+    failures, count = member.store.failures, len(member.certain_until)
+    await until(lambda: member.store.failures > failures + 3)
+    assert len(member.certain_until) <= count + 1
+    member.store.heal()
+    await until(lambda: len(member.certain_until) > count + 1)
+    await member.stop()
 
 
 async def test_a_lost_registration_is_made_anew_with_a_new_epoch(
