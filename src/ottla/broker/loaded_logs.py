@@ -31,10 +31,11 @@ def set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
 
     Kafka renames such folders and keeps them, since the metadata may be what is wrong.
     """
-    for partition, log in list(logs.logs.items()):
+    found = {**logs.damaged, **{each: log.topic_id for each, log in logs.logs.items()}}
+    for partition, topic_id in found.items():
         topic = image.topics.get(partition.topic)
         known = topic is not None and partition.partition < len(topic.partitions)
-        if known and topic is not None and log.topic_id in (topic.id, ZERO_TOPIC_ID):
+        if known and topic is not None and topic_id in (topic.id, ZERO_TOPIC_ID):
             continue
         kept = logs.set_aside(partition)
         if kept is not None:

@@ -113,6 +113,8 @@ class Recovered:
     """As in the task."""
     lost: bool = False
     """More was cut off than one incomplete batch."""
+    gap: bool = False
+    """A whole segment is missing between others."""
 
 
 def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -174,6 +176,7 @@ class _Recovery:
         self._end_offset = task.segments[first].base_offset
         self._notes: list[str] = []
         self._lost = False
+        self._gap = False
 
     def run(self) -> Recovered:
         task = self._task
@@ -199,6 +202,7 @@ class _Recovery:
             tuple(self._notes),
             self._snapshots.offsets,
             self._lost,
+            self._gap,
         )
 
     def _note_gap(self, slot: int) -> None:
@@ -208,6 +212,7 @@ class _Recovery:
         end = self._end_offset if slot > self._first else _end_of(before)
         base = self._opened[slot].base_offset
         if end is not None and end < base:
+            self._gap = True
             self._notes.append(
                 f"{self._task.folder}: offsets {end} to {base - 1} are missing between "
                 f"{paths.log_name(before.base_offset)} and {paths.log_name(base)}: a segment file "
