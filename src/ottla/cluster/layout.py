@@ -181,6 +181,8 @@ def encode_broker_state(state: BrokerState) -> bytes:
             "lost": state.lost,
             "fenced": state.fenced,
             "stopping": state.stopping,
+            "host": state.host,
+            "since": state.since_ms,
         }
     )
 
@@ -196,6 +198,8 @@ def decode_broker_state(key: str, value: bytes) -> BrokerState:
         lost=fields["lost"],
         fenced=fields["fenced"],
         stopping=fields["stopping"],
+        host=fields.get("host", ""),
+        since_ms=int(fields.get("since", 0)),
     )
 
 

@@ -52,3 +52,5 @@ class BrokerState:
     lost: bool = False  # it may have lost records: nothing is to count on what it had
     fenced: bool = True
     stopping: bool = False  # it has asked to be relieved of its leaderships
+    host: str = ""  # the machine it runs on, or ran on
+    since_ms: int = 0  # when it became what it is: fenced, live or stopping; 0 if nobody noted it
