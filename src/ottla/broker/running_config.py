@@ -52,6 +52,9 @@ class RunningConfig:
         """Take over what the newest image of the cluster overrides; the settings from now on."""
         configs = self._registry.image.broker_configs
         default, own = configs.get("", {}), configs.get(str(self._node_id), {})
+        if MIN_INSYNC in default and MIN_INSYNC in own:
+            # From before the cluster had one: nobody can set a broker's own any more.
+            own = {name: value for name, value in own.items() if name != MIN_INSYNC}
         static = self._static
         self._current = static.with_dynamic(default, own) if default or own else static
         self._tell_overruled(default.get(MIN_INSYNC))
