@@ -72,12 +72,14 @@ def plan(
     result = Plan()
     live = set(image.brokers)
     lost: set[int] = set()
+    absent: set[int] = set()  # not there, and not taken for dead
     for broker, state in image.broker_states.items():
         registration = image.registrations.get(broker)
         if registration is None or registration.epoch != state.epoch:
             if not state.fenced:
                 if patient:
                     live.add(broker)
+                    absent.add(broker)
                 else:
                     result.departures.append(BrokerChange(broker, state.epoch))
         elif state.fenced:
@@ -88,7 +90,7 @@ def plan(
         elif state.stopping:
             live.discard(broker)
     for topic in _topics(image, None if result else topics):
-        _plan_topic(result, topic, live, lost, rules_of(topic))
+        _plan_topic(result, topic, _Brokers(live, lost, absent), rules_of(topic))
     result.relied_on = relied_on(image, result.partitions)
     return result
 
@@ -99,9 +101,16 @@ def relied_on(image: ClusterImage, changes: Iterable[PartitionChange]) -> dict[i
     return {each: image.broker_states[each] for each in sorted(brokers)}
 
 
-def _plan_topic(
-    result: Plan, topic: Topic, live: Collection[int], lost: Collection[int], rules: Rules
-) -> None:
+class _Brokers(NamedTuple):
+    """Brokers by what can be expected of them."""
+
+    live: Collection[int]
+    lost: Collection[int]
+    absent: Collection[int]
+
+
+def _plan_topic(result: Plan, topic: Topic, brokers: _Brokers, rules: Rules) -> None:
+    live, lost, absent = brokers
     for index, before in enumerate(topic.partitions):
         # Nearly every partition of nearly every plan: led, and by live replicas.
         if before.leader in live and not lost and all(each in live for each in before.isr):
@@ -109,13 +118,13 @@ def _plan_topic(
         # Nobody has more than the only replica, whatever that one has lost. It has begun a new
         # leader epoch by itself, so that clients notice (`broker/loaded_logs.py`).
         untrusted = lost if len(before.replicas) > 1 else NOBODY
-        after = settle(before, live, rules, lost=untrusted)
+        after = settle(before, live, rules, lost=untrusted, absent=absent)
         if after.leader == NO_LEADER and not after.elr:
             candidates = after.last_known_elr or after.replicas
-            if len(candidates) == 1 and candidates[0] in live:
+            if len(candidates) == 1 and candidates[0] in live and candidates[0] not in absent:
                 # Nobody else can have more.
                 after = recover(after, {candidates[0]: LogEnd(0, 0)})
-            elif all(each in live for each in candidates):
+            elif all(each in live and each not in absent for each in candidates):
                 result.to_ask[TopicPartition(topic.name, index)] = candidates
         if after is not before:
             change = PartitionChange(topic.id, index, before, after)
