@@ -83,6 +83,8 @@ def test_unclean_election_takes_a_damaged_replica_last() -> None:
     only_one = replace(STATE, isr=(1,))
     assert settle(only_one, {1, 3}, Rules(1, unclean=True), lost={1}).leader == 3
     assert settle(only_one, {1}, Rules(1, unclean=True), lost={1}).leader == 1
+    away = settle(only_one, {1}, Rules(1, unclean=True), lost={1}, absent={1})
+    assert away.leader == NO_LEADER, "nobody is there"
 
 
 def test_who_leads_again_with_less_does_so_under_a_new_epoch() -> None:
