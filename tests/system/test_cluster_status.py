@@ -16,8 +16,12 @@ Eventually = Callable[..., Any]
 
 
 def status(bootstrap: str, *flags: str) -> str:
+    return run(bootstrap, "cluster", "status", *flags)
+
+
+def run(bootstrap: str, *arguments: str) -> str:
     ended = subprocess.run(
-        [sys.executable, "-m", "ottla", "cluster", "status", "--bootstrap", bootstrap, *flags],
+        [sys.executable, "-m", "ottla", *arguments, "--bootstrap", bootstrap],
         capture_output=True,
         text=True,
         timeout=60,
@@ -57,3 +61,46 @@ def test_status_tells_who_is_missing_and_who_is_waited_for(
 
     ottla_cluster[2].restart()
     eventually(lambda: told()["troubled"] == [], timeout=60)
+
+
+STUCK = NewTopic("t", assignment=[[1, 2, 3]], config={"min.insync.replicas": "1"})
+
+
+@pytest.mark.ottla(topics=[STUCK])
+def test_a_replica_that_never_returns_can_be_given_up(
+    ottla_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = ottla_cluster
+    cluster.wait_in_sync("t")
+    # Each one has one record less than the one before: 2 has none of them, and comes first.
+    for number, left in ((2, (1, 3)), (3, (1,))):
+        cluster[number].crash()
+        cluster.wait_until(lambda left=left: cluster.state("t", 0).isr == left)
+        cluster[1].produce("t", b"record", partition=0)
+    cluster[1].crash()
+    cluster[2].start()
+    cluster[3].start()
+    cluster.wait_until(lambda: cluster.state("t", 0).leader == -1)
+    bootstrap = cluster[2].bootstrap
+    elect = ("topic", "elect", "t", "--accept-loss", "--json")
+
+    def planned(*flags: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(run(bootstrap, *elect, *flags))
+        return found
+
+    cluster.wait_until(lambda: planned()["plan"][0]["given_up"] == [1])
+    told = planned()
+    [plan] = told["plan"]
+    assert (plan["leader"], plan["end_offset"], plan["waits_for"]) == (3, 1, [1])
+    assert not told["executed"]
+    assert cluster.state("t", 0).leader == -1, "it was only shown"
+
+    assert planned("--yes")["elected"] == [{"topic": "t", "partition": 0}]
+    assert cluster.state("t", 0).leader == 3
+    assert "t-0 is led by broker 3" in caplog.text
+    counted = [broker.metrics()["ottla_unclean_elections_total"] for broker in cluster.running]
+    assert sorted(counted) == [0, 1], "by the controller"
+    cluster[1].start()
+    cluster.wait_in_sync("t")
+    assert cluster.replica(1, "t", 0).log.log_end_offset == 1
+    assert run(bootstrap, "topic", "elect", "--accept-loss").startswith("every partition has")

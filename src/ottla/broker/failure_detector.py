@@ -117,15 +117,20 @@ class FailureDetector:
 
     async def _watch(self, broker: Broker, endpoint: Endpoint) -> None:
         pause = FIRST_PAUSE
+        connected = False
         while self._is_current(broker):
             try:
                 channel = await Channel.open(endpoint.host, endpoint.port, timeout=CONNECT_SECONDS)
             except ChannelClosed:
-                # Never connected: no evidence of a death.
+                # Never connected: no evidence of a death. But the store may have been out of reach
+                # when there was one.
+                if connected and await self._refuses(endpoint):
+                    await self._fence(broker)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
+            connected = True
             try:
                 await channel.wait_closed()
             finally:

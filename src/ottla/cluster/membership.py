@@ -10,18 +10,19 @@ every commit that relies on a broker it is enough to demand that its state has n
     fence           fenced, and the registration gone    by whoever has seen it dead
     note_departure  fenced                               by the controller, when the session ended
     announce_stop   stopping                             by the broker
+    note_failure    failed: a disk of it                 by the broker
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ottla.cluster import layout
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, Conflict, Delete, Op, Session, holder_key
 from ottla.errors import ErrorCode, KafkaError
-from ottla.model.broker import Broker, BrokerState, Endpoint
+from ottla.model.broker import Broker, BrokerState, Endpoint, LostPartition
 
 CONTROLLER_HOLDER = holder_key(layout.CONTROLLER)
 
@@ -45,7 +46,8 @@ class Host:
     boot_id: str = ""
     incarnation: str = ""
     clean: bool = False
-    lost: bool = False  # it knows that records are gone: a log was cut, a write had failed
+    lost: bool = False  # it knows that records are gone
+    lost_partitions: frozenset[LostPartition] = frozenset()  # of these, and of no others
 
 
 class Membership:
@@ -70,10 +72,9 @@ class Membership:
             before = image.broker_states.get(broker_id)
             key = layout.broker_key(broker_id)
             if broker_id in image.registrations:
-                stale = image.registrations[broker_id]
-                same_folders = before is not None and before.directories == about.directories
-                if not (take_over and same_folders and stale.host == about.host):
-                    raise _duplicate(stale)
+                if not take_over:
+                    raise _duplicate(image.registrations[broker_id])
+                self.refuse_duplicate(broker_id, about.directories, about.host)
                 version = registry.version(key)
                 assert version is not None
                 await registry.attempt(self._unchanged(broker_id), Delete(key, version))
@@ -93,6 +94,8 @@ class Membership:
                 about.incarnation,
                 clean=about.clean,
                 lost=_may_have_lost(before, about),
+                lost_partitions=_lost_partitions(before, about),
+                failed=before is not None and before.failed and _lives_on(before, about),
             )
             ops = (
                 counter,
@@ -105,6 +108,19 @@ class Membership:
                 continue
             await registry.load_or_release(session)
             return Registration(broker, session)
+
+    def refuse_duplicate(self, broker_id: int, directories: tuple[str, ...], host: str) -> None:
+        """DUPLICATE_BROKER_REGISTRATION where another broker is registered with this id.
+
+        One that was registered from the same machine with the same folders is none: who holds the
+        locks of the folders knows that it is dead.
+        """
+        image = self._registry.image
+        registered, state = image.registrations.get(broker_id), image.broker_states.get(broker_id)
+        if registered is not None and (
+            state is None or state.directories != directories or registered.host != host
+        ):
+            raise _duplicate(registered)
 
     async def admit(self, broker_id: int, epoch: int, *, fence: Check | None = None) -> bool:
         """Make a registered broker live; False when that registration is not there any more."""
@@ -160,6 +176,15 @@ class Membership:
 
         return await self._change(broker_id, epoch, ops, None, done=lambda state: state.stopping)
 
+    async def note_failure(self, broker_id: int, epoch: int) -> bool:
+        """A disk of this broker has failed: its next start is not trusted with what it had. False
+        when the registration is gone."""
+
+        def ops(state: BrokerState) -> list[Op]:
+            return [self._set(broker_id, replace(state, failed=True))]
+
+        return await self._change(broker_id, epoch, ops, None, done=lambda state: state.failed)
+
     # ------------------------------------------------------------------ inside
 
     async def _change(
@@ -196,29 +221,52 @@ class Membership:
         assert version is not None
         return Check(key, version)
 
-    def unchanged(self, brokers: Iterable[int]) -> list[Check]:
-        """For a commit that relies on these brokers: demand that they are what they are now."""
+    def unchanged(self, brokers: Mapping[int, BrokerState]) -> list[Check]:
+        """For a commit that relies on these brokers: demand that they are what they were.
+
+        INELIGIBLE_REPLICA when one of them is known not to be.
+        """
+        now = self._registry.image.broker_states
+        for broker, state in brokers.items():
+            if now.get(broker) != state:
+                raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker} has changed")
         return [self._unchanged(each) for each in brokers]
 
 
 def _admitted(state: BrokerState) -> BrokerState:
-    return replace(state, fenced=False, lost=False)
+    return replace(state, fenced=False, lost=False, lost_partitions=frozenset())
 
 
 def _may_have_lost(before: BrokerState | None, about: Host) -> bool:
     """Whether a broker can be trusted with what it had.
 
     After kill -9 the page cache still holds every finished write, unless the machine itself was
-    started anew; a data folder that is new or missing has lost what was in it. What was found once
-    stands until the controller has drawn its conclusions.
+    started anew, or the disk had failed to write it: then the kernel may have dropped it since. A
+    data folder that is new or missing has lost what was in it. What was found once stands until the
+    controller has drawn its conclusions.
     """
     if before is None:
         return about.lost
     if before.fenced and before.lost:
         return True
+    if before.failed and not _lives_on(before, about):
+        return True
     if before.directories and set(before.directories) != set(about.directories):
         return True
     return about.lost or (not about.clean and before.boot_id != about.boot_id)
+
+
+def _lost_partitions(before: BrokerState | None, about: Host) -> frozenset[LostPartition]:
+    """Those of which records are gone: as just found, and as found before, without the controller
+    having drawn its conclusions since."""
+    if before is None or not before.fenced:
+        return about.lost_partitions
+    return about.lost_partitions | before.lost_partitions
+
+
+def _lives_on(before: BrokerState, about: Host) -> bool:
+    """Whether it is the same process that registers anew."""
+    return bool(before.incarnation) and before.incarnation == about.incarnation
 
 
 def _duplicate(other: Broker) -> KafkaError:

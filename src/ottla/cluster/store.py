@@ -182,6 +182,12 @@ class Term(Protocol):
 class MetadataStore(Protocol):
     """Shared, small, strongly consistent memory."""
 
+    @property
+    def session_seconds(self) -> float:
+        """For how long at least a session is kept of a client that is not heard of; infinity where
+        client and store are one process."""
+        ...
+
     async def read(self, prefix: str) -> Snapshot:
         """Every key under `prefix` with its version, at one revision."""
         ...

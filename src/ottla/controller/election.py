@@ -32,6 +32,9 @@ class LogEnd(NamedTuple):
     last_epoch: int
     end_offset: int
 
+    def __str__(self) -> str:
+        return f"up to offset {self.end_offset}, last epoch {self.last_epoch}"
+
 
 def settle(
     state: PartitionState,
@@ -81,19 +84,26 @@ def recover(
 ) -> PartitionState:
     """Led by whoever has most of it, once all that were last known to be eligible have reported.
 
-    The highest last epoch counts first, then the longest log. With `force` those who reported
-    decide alone: an operator has given up the others. The same object while there is somebody to
-    wait for, and where there is a leader or somebody eligible.
+    The highest last epoch counts first, then the longest log. With `force` an operator has given up
+    all who did not report, be they eligible: the others decide alone. The same object while there
+    is somebody to wait for, and where there is a leader or (without `force`) somebody eligible.
     """
-    if state.leader != NO_LEADER or state.isr or state.elr:
+    if state.leader != NO_LEADER or state.isr or (state.elr and not force):
         return state
-    awaited = state.last_known_elr or state.replicas
+    awaited = state.replicas if force else state.last_known_elr or state.replicas
     reported = [each for each in awaited if each in reports]
-    if not reported and force:
-        reported = [each for each in state.replicas if each in reports]
     if not reported or (len(reported) < len(awaited) and not force):
         return state
     return _uncleanly_led_by(state, max(reported, key=lambda each: reports[each]))
+
+
+def is_unclean(
+    before: PartitionState, after: PartitionState, lost: Collection[int] = NOBODY
+) -> bool:
+    """Whether the partition has got a leader that may lack acknowledged records."""
+    if after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch:
+        return False
+    return after.leader not in (*before.isr, *before.elr) or after.leader in lost
 
 
 def awaited(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ state. The store may be out of reach for a while: then it is tried again, with a
 
 A broker that is not there is dead, with one exception: when this broker's own session began less
 than a session's time ago, the store itself may have been away, and with it every session. Then the
-others are waited for.
+others are waited for. So are they when this broker has become the controller before it could
+register again: for a session's time from then on, and from its registration.
 
 From time to time partitions are given back to their preferred replicas, so that brokers which were
 away share the load again (`auto.leader.rebalance.enable`); as in Kafka 4 any imbalance counts, and
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -24,10 +26,11 @@ from typing import Any, NamedTuple
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
-from ottla.controller.election import LogEnd
+from ottla.controller.election import LogEnd, is_unclean
 from ottla.controller.internal_replicas import plan_more_replicas
-from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
-from ottla.errors import ErrorCode, KafkaError
+from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery, relied_on
+from ottla.controller.unclean import UncleanElections
+from ottla.errors import KafkaError
 from ottla.model.broker import BrokerState
 from ottla.model.features import missing
 from ottla.model.ids import TopicPartition
@@ -41,7 +44,6 @@ AskLogEnds = Callable[[TopicPartition, Collection[int]], Coroutine[Any, Any, dic
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 ASKED_TOGETHER = 32
-SESSION_SECONDS = 6.0
 MOST_MOVED = 1000
 MIN_INSYNC = "min.insync.replicas"
 """Who is eligible to lead was judged by it. Where fewer replicas suffice from now on, a leader goes
@@ -68,15 +70,15 @@ class ClusterKeeper:
         rules_of: Callable[[Topic], Rules],
         ask: AskLogEnds,
         upkeep: Callable[[], Upkeep] = Upkeep,
-        session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
         self._ask = ask
-        self._session_seconds = session_seconds
         self._members = Membership(registry)
         self._rules_of = rules_of
+        self.unclean = UncleanElections()
         # Until then brokers that are missing may come back: see above. By the loop's clock.
         self.patient_until = float("-inf")
+        self._in_session = False  # whether this broker is registered itself
         self._upkeep = upkeep
         # When leaderships are balanced next.
         self._balance_at = float("inf")
@@ -88,7 +90,17 @@ class ClusterKeeper:
 
     def session_began(self) -> None:
         """This broker's session is new: for as long as one lasts, others may not be back yet."""
-        self.patient_until = asyncio.get_running_loop().time() + self._session_seconds
+        self._in_session = True
+        self._be_patient()
+
+    def session_ended(self) -> None:
+        """This broker has lost its registration; perhaps all have, with the store."""
+        self._in_session = False
+
+    def _be_patient(self) -> None:
+        session_seconds = self._registry.store.session_seconds
+        if math.isfinite(session_seconds):  # else nobody's session outlives this process
+            self.patient_until = asyncio.get_running_loop().time() + session_seconds
 
     async def keep(self, term: Term, busy: asyncio.Lock) -> None:
         """Carry out what is to be done, until the term is lost or the store closed."""
@@ -96,6 +108,8 @@ class ClusterKeeper:
         self._everything = True
         self._changed.set()
         self._plan_balance()
+        if not self._in_session:
+            self._be_patient()
         lost = asyncio.ensure_future(_happened(term))
         try:
             while not term.lost.happened:
@@ -171,12 +185,19 @@ class ClusterKeeper:
         if len(changes) <= MOST_MOVED:
             self._plan_balance()
         changes = changes[:MOST_MOVED]
-        if changes:
-            refused = await self._registry.change_partitions(changes, fence=fence)
-            logger.info(
-                "%d partitions are led by their preferred replicas again",
-                len(changes) - len(refused),
+        if not changes:
+            return
+        sure = relied_on(self._registry.image, changes)
+        try:
+            refused = await self._registry.change_partitions(
+                changes, fence=fence, demands=lambda: self._members.unchanged(sure)
             )
+        except KafkaError as error:
+            logger.info("leaderships are balanced later: %s", error.message)
+            return
+        logger.info(
+            "%d partitions are led by their preferred replicas again", len(changes) - len(refused)
+        )
 
     async def _finalize_features(self, fence: Check) -> None:
         """Agree on the levels of features that the cluster has none of."""
@@ -235,25 +256,35 @@ class ClusterKeeper:
                 logger.warning("broker %d is gone (epoch %d)", *departure)
         try:
             refused = await self._registry.change_partitions(
-                todo.partitions, fence=fence, demands=lambda: self._unchanged(todo.relied_on)
+                todo.partitions,
+                fence=fence,
+                demands=lambda: self._members.unchanged(todo.relied_on),
             )
         except KafkaError as error:
             logger.info("planning again: %s", error.message)
             return
         _report(todo.partitions, refused)
+        self._note_unclean(
+            "unclean election",
+            [change for change in todo.partitions if change in todo.unclean - {*refused}],
+        )
         if refused:
             return  # those who arrive may depend on it
         for arrival in todo.arrivals:
             if await self._members.admit(*arrival, fence=fence):
                 logger.info("broker %d has joined the cluster (epoch %d)", *arrival)
 
-    def _unchanged(self, relied_on: Mapping[int, BrokerState]) -> list[Check]:
-        """Demand that these brokers are what they were when the plan was made."""
-        now = self._registry.image.broker_states
-        for broker, state in relied_on.items():
-            if now.get(broker) != state:
-                raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker} has changed")
-        return self._members.unchanged(relied_on)
+    def _note_unclean(self, what: str, changes: Collection[PartitionChange]) -> None:
+        names = self._registry.image.topic_names
+        self.unclean.note(
+            what,
+            {
+                TopicPartition(names.get(change.topic_id, "?"), change.partition): (
+                    change.after.leader
+                )
+                for change in changes
+            },
+        )
 
     async def _recover(
         self,
@@ -268,43 +299,58 @@ class ClusterKeeper:
         """
         silent: set[int] = set()
         waiting, left = list(to_ask.items()), False
+        # Who registers anew after having been asked may not have any more what it has reported.
+        asked_of = self._registry.image.broker_states
         try:
             while waiting:
                 together, waiting = waiting[:ASKED_TOGETHER], waiting[ASKED_TOGETHER:]
                 asked = [each for each in together if not silent & {*each[1]}]
                 left = left or len(asked) < len(together)
                 answers = await asyncio.gather(*(self._ask(*each) for each in asked))
+                recovered: list[PartitionChange] = []
                 async with busy:
                     for (partition, replicas), reports in zip(asked, answers, strict=True):
                         silent.update(each for each in replicas if each not in reports)
-                        if not await self._recover_one(partition, reports, fence):
+                        change = await self._recover_one(partition, reports, asked_of, fence)
+                        if change is None:
                             left = True
+                        elif is_unclean(change.before, change.after):
+                            recovered.append(change)
+                self._note_unclean("unclean recovery, by what all replicas have", recovered)
             if left:
                 await asyncio.sleep(LONGEST_PAUSE)
         except StoreError as error:
             logger.warning("partitions cannot be recovered now: %s", error)
             await asyncio.sleep(FIRST_PAUSE)
+        except Exception:
+            # Whatever it was: they must be asked again, or their partitions are offline for ever.
+            logger.exception("partitions cannot be recovered now")
+            await asyncio.sleep(LONGEST_PAUSE)
         self._asking = None
         self._everything = True
         self._changed.set()
 
     async def _recover_one(
-        self, partition: TopicPartition, reports: dict[int, LogEnd], fence: Check
-    ) -> bool:
-        """False while there is somebody to wait for."""
+        self,
+        partition: TopicPartition,
+        reports: dict[int, LogEnd],
+        asked_of: Mapping[int, BrokerState],
+        fence: Check,
+    ) -> PartitionChange | None:
+        """The partition's new leader; None while there is somebody to wait for."""
         change = plan_recovery(self._registry.image, partition, reports)
         if change is None:
-            return False
-        if not await self._registry.change_partitions([change], fence=fence):
-            leader = change.after.leader
-            logger.error(
-                "%s: unclean recovery: no replica is certain to have all acknowledged records; "
-                "broker %d leads, with most of them (%s)",
-                partition,
-                leader,
-                ", ".join(f"broker {each}: {reports[each]}" for each in sorted(reports)),
+            return None
+        logger.debug("%s: %s", partition, {each: str(end) for each, end in reports.items()})
+        sure = {each: asked_of[each] for each in reports}
+        try:
+            refused = await self._registry.change_partitions(
+                [change], fence=fence, demands=lambda: self._members.unchanged(sure)
             )
-        return True
+        except KafkaError as error:
+            logger.info("%s: asking again: %s", partition, error.message)
+            return None
+        return None if refused else change
 
 
 async def _happened(term: Term) -> None:
@@ -312,7 +358,7 @@ async def _happened(term: Term) -> None:
 
 
 def _report(changes: list[PartitionChange], refused: list[PartitionChange]) -> None:
-    """Say in a line what became of many partitions."""
+    """Say in one line what became of partitions, however many."""
     elected = offline = 0
     for change in changes:
         if change in refused:

@@ -8,6 +8,9 @@ Each request names the epoch of the last record of a log. Where the leader has a
 says up to where that epoch reached in its own, and the follower drops what is beyond (KIP-595);
 then it asks again, until both agree.
 
+A topic may ask for fsync before anything counts (`flush.messages`): then a follower syncs what it
+got before its next request tells the leader of it, all such partitions together.
+
 A truncation that has begun is carried through, whoever leads meanwhile; another leader is asked
 when it is over.
 
@@ -27,6 +30,8 @@ from ottla.config.broker import BrokerConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.replication.partition import Partition
+from ottla.runtime.clock import SystemClock
+from ottla.runtime.logs import RateLimit
 from ottla.runtime.tasks import Tasks
 from ottla.storage.following import UnexpectedOffset
 from ottla.storage.truncation import Cut
@@ -37,6 +42,18 @@ FIRST_PAUSE = 0.02
 EARLIEST = -2
 LATEST = -1
 UNKNOWN_OFFSET = -1
+COMPLAIN_SECONDS = 60.0
+PASSING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""Errors of the leader's that the next image or a moment puts right."""
 
 
 class Wanted(NamedTuple):
@@ -106,7 +123,9 @@ class Fetcher:
         self._endpoint = endpoint
         self._config = config
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._complaints = RateLimit(logger, SystemClock(), burst=1, interval=COMPLAIN_SECONDS)
         self._asked: dict[TopicPartition, Wanted] = {}  # as the leader knows it
+        self._unsynced: dict[TopicPartition, Partition] = {}  # it is not to know of yet
         self._forgotten: dict[tuple[TopicId, int], Partition] = {}
         self._resting: dict[TopicPartition, float] = {}  # after an error: not before this time
         self._awake = asyncio.Event()
@@ -118,6 +137,8 @@ class Fetcher:
     def add(self, partition: Partition) -> None:
         """Follow a partition, or go on under a new epoch of its leader."""
         self._partitions[partition.id] = partition
+        if partition.log.flush_due:
+            self._unsynced[partition.id] = partition
         self._forgotten.pop(_key(partition), None)
         self._resting.pop(partition.id, None)
         self._awake.set()
@@ -171,6 +192,8 @@ class Fetcher:
         self._endpoint.reset()
 
     async def _round(self) -> None:  # noqa: C901, PLR0912 - one request, from what is wanted to what is done
+        if self._unsynced:
+            await self._sync()
         loop = asyncio.get_running_loop()
         now = loop.time()
         if not self._endpoint.remembers:
@@ -204,9 +227,7 @@ class Fetcher:
             try:
                 cut = await self._take(answer)
             except KafkaError as error:
-                self._rest(
-                    answer.partition, f"{error.code.name}: {error.message or error.code.text}"
-                )
+                self._fail(answer.partition, error)
             else:
                 if cut is not None:
                     cuts[answer.partition] = cut
@@ -252,7 +273,7 @@ class Fetcher:
             await asyncio.shield(cutting)
         except KafkaError as error:
             for partition in current:
-                self._rest(partition, f"it cannot be truncated: {error.message or error}")
+                self._fail(partition, error)
 
     async def _take(self, answer: Fetched) -> Cut | None:
         """Append what came; or say where the log has to be cut first."""
@@ -275,7 +296,26 @@ class Fetcher:
                 # would not give it to who asks for its first record.
                 return Cut(partition.id, error.first_offset, fully=True)
             self._resting.pop(partition.id, None)
+            if partition.log.flush_due:
+                self._unsynced[partition.id] = partition
         return None
+
+    async def _sync(self) -> None:
+        """Sync what has to be before the leader is told of it."""
+        waiting: list[tuple[Partition, asyncio.Future[None]]] = []
+        while self._unsynced:
+            tp, partition = self._unsynced.popitem()
+            if self._partitions.get(tp) is partition and not partition.leading:
+                flush = partition.wait_written()
+                if flush is not None:
+                    waiting.append((partition, flush))
+        for partition, flush in waiting:
+            try:
+                await flush
+            except KafkaError as error:
+                self._fail(partition, error)
+                if self._partitions.get(partition.id) is partition:
+                    self._unsynced[partition.id] = partition
 
     def _take_from(self, answer: Fetched, offset: int) -> None:
         """Append to a log that was made to begin where the answer does."""
@@ -286,7 +326,10 @@ class Fetcher:
         try:
             partition.append_replicated(answer.records, answer.high_watermark, answer.log_start)
         except KafkaError as error:
-            self._rest(partition, f"{error.code.name}: {error.message or error.code.text}")
+            self._fail(partition, error)
+            return
+        if partition.log.flush_due:
+            self._unsynced[partition.id] = partition
 
     async def _meet(self, partition: Partition) -> Cut | None:
         """The leader's log does not reach to the end of this one, or starts behind it."""
@@ -305,6 +348,20 @@ class Fetcher:
             return Cut(partition.id, earliest, fully=True)
         self._rest(partition, ErrorCode.OFFSET_OUT_OF_RANGE.name)
         return None
+
+    def _fail(self, partition: Partition, error: KafkaError) -> None:
+        """What came cannot be taken. Unless the image is about to change that does not pass by
+        itself, and nothing else tells why this replica falls behind."""
+        reason = f"{error.code.name}: {error.message or error.code.text}"
+        if error.code not in PASSING:
+            self._complaints.warning(
+                str(partition.id),
+                "%s: cannot follow broker %d, and tries again: %s",
+                partition.id,
+                self._leader,
+                reason,
+            )
+        self._rest(partition, reason)
 
     def _rest(self, partition: Partition, reason: str) -> None:
         """Leave a partition alone for a while: usually the image is about to change."""

@@ -14,6 +14,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.model.ids import TopicPartition
 from ottla.replication.follower import Fetcher
 from ottla.replication.isr_updates import IsrUpdates
+from ottla.replication.lease import LONG_AGO
 from ottla.replication.partition import Partition
 from ottla.replication.remote import Peers, RemoteLeader
 from ottla.replication.replicas import Replicas
@@ -40,6 +41,8 @@ class Replication:
     ) -> None:
         self.node_id = node_id
         self.broker_epoch = NO_REGISTRATION
+        self.session_until = LONG_AGO
+        """Up to when the store cannot end this broker's session; by the clock, in seconds."""
         self._registry = registry
         self._clock = clock
         self._config = config
@@ -51,12 +54,17 @@ class Replication:
         self._followed: dict[TopicPartition, int] = {}
         self._replicas: Replicas | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._stopped = False
 
     # ------------------------------------------------------------------ for partitions
 
     @property
     def max_lag_ms(self) -> float:
         return self._config().replica_lag_time_max_ms
+
+    @property
+    def session_alive(self) -> bool:
+        return self._clock.monotonic() < self.session_until
 
     def now_ms(self) -> float:
         return self._clock.monotonic() * 1000
@@ -77,6 +85,8 @@ class Replication:
     # ------------------------------------------------------------------ for the partition table
 
     def start_following(self, partition: Partition) -> None:
+        if self._stopped:
+            return  # a partition whose files were only made now
         leader = partition.state.leader
         known = self._followed.get(partition.id)
         if known is not None and known != leader:
@@ -110,6 +120,7 @@ class Replication:
     def registered(self, epoch: int) -> None:
         """This broker has a new registration, or none any more (NO_REGISTRATION)."""
         self.broker_epoch = epoch
+        self.session_until = LONG_AGO
         if self._replicas is not None:
             self._replicas.take_note_of_admission()
 
@@ -119,6 +130,7 @@ class Replication:
         self._watcher = self._tasks.start("watching followers", self._watch(), endless=True)
 
     async def stop(self) -> None:
+        self._stopped = True
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)

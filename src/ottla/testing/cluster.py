@@ -11,10 +11,12 @@ crashed loses its session at once; one that is paused, when its session has expi
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,6 +32,8 @@ from ottla.runtime.files import OsFileSystem
 from ottla.testing.broker import Broker, Topics, wanted_topics
 from ottla.testing.folder import TemporaryFolder
 from ottla.testing.thread import LoopThread
+
+logger = logging.getLogger(__name__)
 
 SESSION_SECONDS = 2.0
 WAIT_SECONDS = 30.0
@@ -112,13 +116,20 @@ class Cluster:
                 config,
                 data_dir=self._home / f"broker-{node_id}",
                 folders=self._folders,
-                store=self._connect,
+                store=partial(self._connect, node_id),
             )
         except BaseException as error:
             self._failures.append(error)
 
-    async def _connect(self) -> MetadataStore:
-        return await LentStore.connect(self._socket, session_seconds=self._session_seconds)
+    async def _connect(self, node_id: int) -> MetadataStore:
+        # Each has a way of its own to the store, which can be taken away.
+        way = self._way(node_id)
+        if not way.is_symlink():
+            way.symlink_to(self._socket)
+        return await LentStore.connect(str(way), session_seconds=self._session_seconds)
+
+    def _way(self, node_id: int) -> Path:
+        return self._home / f"metadata-{node_id}.socket"
 
     @property
     def _socket(self) -> str:
@@ -179,6 +190,19 @@ class Cluster:
             yield
         finally:
             resume.set()
+
+    @contextmanager
+    def cut_off(self, node_id: int) -> Iterator[None]:
+        """The broker does not reach the metadata store; clients and other brokers reach it."""
+        broker, way = self.brokers[node_id], self._way(node_id)
+        store = broker._services().registry.store
+        assert isinstance(store, LentStore)
+        way.unlink()
+        broker._on_loop(store.disconnect)
+        try:
+            yield
+        finally:
+            way.symlink_to(self._socket)
 
     @property
     def controller(self) -> Broker | None:
@@ -252,16 +276,21 @@ class Cluster:
 
     def close(self) -> None:
         """End all brokers and remove their data. May be called twice."""
-        for broker in self.brokers.values():
-            with suppress(Exception):
-                if broker.running:
-                    broker.crash()
-                broker.close()
-        with suppress(Exception):
-            self.stop_metadata()
-        with suppress(Exception):
-            self._metadata.close()
+        ends = [self._end_of(broker) for broker in self.brokers.values()]
+        for end in (*ends, self.stop_metadata, self._metadata.close):
+            try:
+                end()
+            except Exception:
+                logger.exception("a part of the cluster did not end as it should")
         self._temporary.close()
+
+    def _end_of(self, broker: Broker) -> Callable[[], None]:
+        def end() -> None:
+            if broker.running:
+                broker.crash()
+            broker.close()
+
+        return end
 
     def __enter__(self) -> Self:
         return self

@@ -14,6 +14,7 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.handle import StoreHandle
 from ottla.cluster.membership import Host, Membership, Registration
 from ottla.cluster.registry import Registry
+from ottla.cluster.store import Op, Revision, Unavailable
 from ottla.model.broker import Endpoint
 from ottla.runtime.tasks import Tasks
 from ottla.testing.files import MemoryFileSystem
@@ -48,11 +49,24 @@ class Address:
         self.hang_up()
 
 
+class FlakyStore(StoreHandle):
+    """A store that is out of reach for so many commits."""
+
+    failures = 0
+
+    async def commit(self, *ops: Op) -> Revision:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("no answer")
+        return await super().commit(*ops)
+
+
 class Bench:
     """Broker 1, the controller, watches broker 2."""
 
     def __init__(self, store: EmbeddedStore) -> None:
-        self.registry = Registry(StoreHandle(store))
+        self.store = FlakyStore(store)
+        self.registry = Registry(self.store)
         self.members = Membership(self.registry)
         self.address = Address()
         self.deaths: list[BaseException] = []
@@ -104,6 +118,15 @@ async def test_who_ends_and_refuses_is_fenced_with_its_registration(bench: Bench
     assert 2 not in bench.registry.image.registrations
     async with asyncio.timeout(10):
         await registration.session.lost
+
+
+async def test_who_died_while_the_store_was_away_is_fenced_when_it_is_back(bench: Bench) -> None:
+    await bench.register()
+    await bench.until(lambda: bench.address.accepted == 1)
+    bench.store.failures = 2
+    bench.address.close()
+    await bench.until(bench.fenced)
+    assert not bench.store.failures
 
 
 async def test_who_hangs_up_and_accepts_again_is_not_fenced(bench: Bench) -> None:

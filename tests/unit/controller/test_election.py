@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.controller.election import LogEnd, awaited, prefer, recover, settle
+from ottla.controller.election import LogEnd, awaited, is_unclean, prefer, recover, settle
 from ottla.model.topic import NO_LEADER, PartitionState
 from ottla.replication.isr import Rules
 
@@ -140,14 +140,28 @@ def test_recovery_takes_who_has_most(reports: dict[int, LogEnd], leader: int) ->
 
 def test_an_operator_can_give_up_who_never_returns() -> None:
     assert recover(OFFLINE, {2: LogEnd(3, 10)}, force=True).leader == 2
-    assert recover(OFFLINE, {1: LogEnd(4, 1), 2: LogEnd(9, 9)}, force=True).leader == 1
+    assert recover(OFFLINE, {1: LogEnd(4, 1), 2: LogEnd(9, 9)}, force=True).leader == 2
     assert recover(OFFLINE, {}, force=True) is OFFLINE
+    # Also who is certain to have everything, and does not come back.
+    eligible = replace(OFFLINE, elr=(3,), last_known_elr=(1,))
+    after = recover(eligible, {1: LogEnd(4, 1), 2: LogEnd(4, 2)}, force=True)
+    assert led(after) == (2, (2,), (), ())
 
 
 def test_recovery_is_not_for_partitions_that_have_somebody() -> None:
     reports = {each: LogEnd(9, 9) for each in (1, 2, 3)}
     assert recover(STATE, reports, force=True) is STATE
     eligible = replace(OFFLINE, elr=(2,))
-    assert recover(eligible, reports, force=True) is eligible
+    assert recover(eligible, reports) is eligible
     assert awaited(eligible, {1, 3}) == (2,)
     assert awaited(STATE, set()) == ()
+
+
+def test_an_election_is_unclean_when_the_leader_may_lack_records() -> None:
+    assert not is_unclean(STATE, replace(STATE, leader=2, leader_epoch=STATE.leader_epoch + 1))
+    assert not is_unclean(STATE, replace(STATE, leader=NO_LEADER, leader_epoch=99, isr=()))
+    assert not is_unclean(STATE, replace(STATE, isr=(1,))), "nobody was elected"
+    elected = replace(OFFLINE, leader=3, leader_epoch=99)
+    assert is_unclean(OFFLINE, elected)
+    assert not is_unclean(replace(OFFLINE, elr=(3,)), elected)
+    assert is_unclean(replace(OFFLINE, elr=(3,)), elected, lost={3})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import replace
 
 import pytest
 
@@ -31,7 +32,12 @@ class FlakyStore(StoreHandle):
     def __init__(self, store: EmbeddedStore) -> None:
         super().__init__(store)
         self.out_of_reach = False
+        self.session = 0.0
         self.before_commit: Callable[[], object] | None = None
+
+    @property
+    def session_seconds(self) -> float:
+        return self.session
 
     async def commit(self, *ops: Op) -> Revision:
         if self.out_of_reach:
@@ -150,6 +156,22 @@ async def test_who_has_lost_records_is_admitted_after_it_has_left_every_set(benc
     assert not bench.registry.image.broker_states[2].lost, "it starts again with nothing"
 
 
+async def test_who_leads_although_it_may_lack_records_is_reported(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.rules = Rules(1)
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    await bench.create(replace(LED, isr=(1,)))
+    await bench.brokers[1].session.release()
+    await bench.register(1, lost=True)
+    await bench.admitted(1)
+    assert bench.state().leader == 1
+    assert "records may be lost in 1 partition(s): t-0 is led by broker 1" in caplog.text
+
+
 async def test_who_lost_records_between_plan_and_commit_does_not_lead(bench: Bench) -> None:
     """The plan made it leader; by then it had come back without its records."""
     bench.rules = Rules(1)
@@ -207,10 +229,10 @@ async def test_an_outage_of_the_store_is_waited_for(bench: Bench) -> None:
 
 
 async def test_a_controller_with_a_new_session_waits_for_others_first(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
 ) -> None:
     """The store was away, and every session ended with it."""
-    monkeypatch.setattr(keeper, "SESSION_SECONDS", 3_600.0)
+    bench.store.session = 3_600.0
     for broker in (1, 2, 3):
         await bench.register(broker)
         await bench.members.admit(broker, bench.brokers[broker].broker.epoch)
@@ -220,11 +242,12 @@ async def test_a_controller_with_a_new_session_waits_for_others_first(
     bench.keeper.session_began()
     await bench.control()
     await bench.register(2)
-    await bench.admitted(2)
-    assert bench.state() == LED
-    monkeypatch.setattr(keeper, "SESSION_SECONDS", 0.0)
-    bench.keeper.session_began()
     await bench.register(3)
+    await bench.admitted(2, 3)
+    assert bench.state() == LED
+    bench.store.session = 0.0
+    bench.keeper.session_began()
+    await bench.register(4)  # something to look at
     await bench.until(lambda: bench.state().leader == 2)
     assert bench.state().isr == (2, 3)
 
@@ -267,3 +290,60 @@ async def test_a_keeper_whose_term_is_over_stops(bench: Bench) -> None:
     await bench.store.close()
     async with asyncio.timeout(10):
         await bench.tasks[0]
+
+
+async def test_who_comes_back_empty_after_its_report_does_not_lead(bench: Bench) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    bench.reports = {1: LogEnd(4, 10), 3: LogEnd(4, 11)}
+
+    async def come_back_empty() -> None:
+        await bench.brokers[3].session.release()
+        await bench.register(3, lost=True)
+        bench.reports[3] = LogEnd(-1, 0)
+
+    bench.answering.clear()
+    await bench.create(OFFLINE)
+    await bench.until(lambda: bool(bench.asked))
+    bench.store.before_commit = come_back_empty
+    bench.answering.set()
+    await bench.until(lambda: bench.state().leader != NO_LEADER)
+    assert bench.state().leader == 1
+    assert bench.keeper.unclean.total == 1
+
+
+async def test_a_question_that_fails_is_asked_again(bench: Bench) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    ask = bench.ask
+
+    async def fail(*_: object) -> dict[int, LogEnd]:
+        bench.keeper._ask = ask
+        raise ValueError("an answer that makes no sense")
+
+    bench.keeper._ask = fail
+    bench.reports = {1: LogEnd(4, 10), 3: LogEnd(4, 11)}
+    await bench.create(OFFLINE)
+    await bench.until(lambda: "t" in bench.registry.image.topics and bench.state().leader == 3)
+
+
+async def test_unclean_elections_are_counted_and_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    only = PartitionState(NO_LEADER, 5, 9, (1, 2), (), (), (2,))
+    await bench.create(only, LED)
+    await bench.until(lambda: "t" in bench.registry.image.topics and bench.state().leader == 2)
+    await bench.until(lambda: bench.keeper.unclean.total == 1)
+    assert "unclean election" in caplog.text
+    assert "t-0 is led by broker 2" in caplog.text
+    await bench.brokers[1].session.release()
+    await bench.until(lambda: bench.state(1).leader == 2)
+    assert bench.keeper.unclean.total == 1

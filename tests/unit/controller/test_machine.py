@@ -8,11 +8,11 @@ from ottla.controller.election import LogEnd
 from ottla.controller.machine import (
     BrokerChange,
     plan,
+    plan_forced,
     plan_preferred,
     plan_recovery,
-    plan_unclean,
 )
-from ottla.model.broker import Broker, BrokerState
+from ottla.model.broker import Broker, BrokerState, LostPartition
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionState, Topic
@@ -98,6 +98,29 @@ def test_who_may_have_lost_records_leaves_every_set_before_it_arrives() -> None:
     assert todo.arrivals == [BrokerChange(2, 7)]
 
 
+def test_who_has_lost_records_of_one_partition_keeps_its_place_in_the_others() -> None:
+    lost = BrokerState(7, lost_partitions=frozenset({LostPartition(TOPIC_ID, 1)}))
+    todo = plan(image(LED, LED, states={**LIVE, 1: lost}), two)
+    [change] = todo.partitions
+    assert (change.partition, change.after.leader, change.after.isr) == (1, 2, (2, 3))
+    assert todo.arrivals == [BrokerChange(1, 7)]
+
+
+def test_a_leader_that_may_lack_records_is_to_be_reported() -> None:
+    alone = replace(LED, isr=(1,))
+    eligible = replace(LED, leader=NO_LEADER, isr=(), elr=(1,))
+    single = replace(alone, replicas=(1,))
+    states = {**LIVE, 1: BrokerState(7, lost=True)}
+    todo = plan(image(LED, alone, eligible, single, states=states), two)
+    assert {(each.partition, each.after.leader) for each in todo.unclean} == {(1, 1), (2, 1)}
+    assert not plan(image(LED, eligible, there={1, 2}), two).unclean
+    gone = plan(image(LED, there=set()), lambda _: Rules(2, unclean=True))
+    assert not gone.unclean
+    orphan = replace(LED, leader=NO_LEADER, isr=(), elr=(3,))
+    todo = plan(image(orphan, there={1, 2}), lambda _: Rules(2, unclean=True))
+    assert [each.after.leader for each in todo.unclean] == [1]
+
+
 def test_who_is_fenced_and_not_there_is_not_asked_to_leave_again() -> None:
     states = {**LIVE, 1: BrokerState(1, fenced=True)}
     state = replace(LED, leader=2, isr=(2, 3))
@@ -165,9 +188,50 @@ def test_preferred_leaders_are_live_in_sync_and_stay() -> None:
 
 
 def test_an_unclean_election_on_request_is_for_partitions_without_a_leader() -> None:
-    assert plan_unclean(image(LED), TP, Rules(2)) is None
-    change = plan_unclean(image(LOST), TP, Rules(2))
+    ends = {1: LogEnd(5, 10), 2: LogEnd(5, 11), 3: LogEnd(4, 90)}
+    assert plan_forced(image(LED), TP, ends, Rules(2)) is None
+    assert plan_forced(image(LOST), TopicPartition("gone", 0), ends, Rules(2)) is None
+    change = plan_forced(image(LOST), TP, ends, Rules(2))
     assert change is not None
-    assert change.after.leader == 1
+    assert change.after.leader == 2, "the one with most, whoever was last known to be eligible"
+    assert plan_forced(image(LOST), TP, {}, Rules(2, unclean=True)) is None, "nobody answers"
     nobody = {each: BrokerState(each, fenced=True) for each in (1, 2, 3)}
-    assert plan_unclean(image(LOST, states=nobody, there=set()), TP, Rules(2)) is None
+    assert plan_forced(image(LOST, states=nobody, there=set()), TP, ends, Rules(2)) is None
+
+
+def test_an_election_by_force_takes_whoever_is_certain_to_have_everything() -> None:
+    waiting = replace(LED, leader=NO_LEADER, isr=(), elr=(1,), last_known_elr=(3,))
+    ends = {1: LogEnd(4, 10), 3: LogEnd(5, 90)}
+    change = plan_forced(image(waiting), TP, ends, Rules(2, unclean=True))
+    assert change is not None
+    assert (change.after.leader, change.after.last_known_elr) == (1, (3,))
+    del ends[1]
+    change = plan_forced(image(waiting), TP, ends, Rules(2))
+    assert change is not None
+    assert change.after.leader == 3, "an operator has given up the other"
+
+
+def test_plans_tell_which_elections_may_lose_records() -> None:
+    clean = plan(image(LED, there={2, 3}), two)
+    assert not clean.unclean
+    alone = plan(image(replace(LOST, last_known_elr=(3,))), two)
+    assert alone.unclean == {*alone.partitions}
+    emptied = {**LIVE, 1: BrokerState(7, lost=True)}
+    itself = plan(
+        image(replace(LED, replicas=(1, 2), isr=(1,)), states=emptied), lambda _: Rules(1)
+    )
+    assert itself.unclean == {*itself.partitions}
+    allowed = plan(image(LOST), lambda _: Rules(2, unclean=True))
+    assert allowed.unclean == {*allowed.partitions}
+
+
+def test_the_only_replica_stays_what_it_is_whatever_it_has_lost() -> None:
+    only = replace(LED, replicas=(1,), isr=(1,))
+    states = {**LIVE, 1: BrokerState(7, lost=True)}
+    todo = plan(image(only, states=states), two)
+    assert not todo.partitions
+    assert todo.arrivals == [BrokerChange(1, 7)]
+    nobody = replace(only, leader=NO_LEADER, isr=(), elr=(1,))
+    [change] = plan(image(nobody, states=states), two).partitions
+    assert change.after.leader == 1
+    assert change.after.leader_epoch == nobody.leader_epoch + 1, "clients have to notice"

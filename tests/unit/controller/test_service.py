@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -369,3 +370,17 @@ async def test_what_can_be_done_is_done_before_replicas_are_asked(store: Embedde
         await node.controller.create_topics([NewTopic("u")])
     assert len(asked) == first
     await node.stop()
+
+
+async def test_many_topics_are_a_line_in_the_log(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "ottla.controller.service"):
+        await node.controller.create_topics([NewTopic(f"t{n}", 3) for n in range(7)])
+        await node.controller.create_topics([NewTopic("one")])
+        await node.controller.delete_topics([DeleteTopic(f"t{n}") for n in range(7)])
+    assert caplog.messages == [
+        "created 7 topics with 21 partitions: t0, t1, t2, t3, t4 and 2 more",
+        "created topic one with 2 partition(s)",
+        "deleted 7 topic(s): t0, t1, t2, t3, t4 and 2 more",
+    ]

@@ -97,7 +97,6 @@ class ZooKeeperStore:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._address = address
-        self._patience = session_timeout
         self._changes_kept = changes_kept
         # The connection.
         self.connection = Connection(address, access, tls, session_timeout, self._note_state)
@@ -195,6 +194,11 @@ class ZooKeeperStore:
     # --- what it knows of itself ------------------------------------------------------------------
 
     @property
+    def session_seconds(self) -> float:
+        """As ZooKeeper has allowed it, which may be more or less than was asked for."""
+        return self.connection.session_seconds
+
+    @property
     def connected(self) -> bool:
         """Whether there is a connection now. Sessions outlive a connection for a while."""
         return self._online.is_set()
@@ -233,8 +237,8 @@ class ZooKeeperStore:
 
     def _time_left(self) -> float:
         if self._offline_since is None:
-            return self._patience
-        return self._offline_since + self._patience - self._loop.time()
+            return self.session_seconds
+        return self._offline_since + self.session_seconds - self._loop.time()
 
     async def wait_online(self) -> None:
         await self._online.wait()
