@@ -254,7 +254,7 @@ def test_who_stopped_after_its_disk_had_failed_does_not_lead(cluster: Cluster) -
     log = cluster.replica(leader, "t", 0).log
     error = OSError(5, "Input/output error", log.folder)
     failed: Callable[[], object] = lambda: log.storage_failed(error, "flushing")  # noqa: E731 - runs on the broker's loop
-    cluster[leader]._app._fail = lambda reason: None  # type: ignore[union-attr, method-assign]
+    cluster[leader]._app._fail = lambda reason: None
     cluster[leader]._on_loop(failed)
     cluster.wait_until(lambda: services.image.broker_states[leader].failed)
     cluster[leader].crash()
