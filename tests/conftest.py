@@ -16,6 +16,7 @@ import dataclasses
 import io
 import itertools
 import os
+import signal
 import socket
 import struct
 import sys
@@ -56,6 +57,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # schemas with calls that Python 3.11 deprecates (and 3.13 took back).
     for call in ("read_text", "open_text"):
         config.addinivalue_line("filterwarnings", f"ignore:{call} is deprecated:DeprecationWarning")
+    # A shell starts what runs in the background with SIGINT ignored, and that is inherited by the
+    # workers and by every program that a test wants to stop with Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -183,7 +183,16 @@ def run_until_stopped(
     finally:
         process.kill()
         process.wait()
+        kill_below(folder)
         os.close(terminal)
+
+
+def kill_below(folder: Path) -> None:
+    """End what a supervisor leaves behind that was killed: each broker has its own session."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if Path(os.readlink(f"/proc/{name}/cwd")).is_relative_to(folder):
+                os.kill(int(name), signal.SIGKILL)
 
 
 def check_shown(shown: str, printed: str) -> None:

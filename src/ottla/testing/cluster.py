@@ -35,7 +35,7 @@ from ottla.testing.thread import LoopThread
 
 logger = logging.getLogger(__name__)
 
-SESSION_SECONDS = 2.0
+SESSION_SECONDS = 6.0
 WAIT_SECONDS = 30.0
 
 
