@@ -181,6 +181,7 @@ def encode_broker_state(state: BrokerState) -> bytes:
             "lost": state.lost,
             "fenced": state.fenced,
             "stopping": state.stopping,
+            "seen_dead": state.seen_dead,
         }
     )
 
@@ -196,6 +197,7 @@ def decode_broker_state(key: str, value: bytes) -> BrokerState:
         lost=fields["lost"],
         fenced=fields["fenced"],
         stopping=fields["stopping"],
+        seen_dead=fields.get("seen_dead", False),
     )
 
 

@@ -61,7 +61,8 @@ class Membership:
 
         DUPLICATE_BROKER_REGISTRATION while another one with this id is there. A broker that has
         just started may `take_over` from one with the same data folders on the same machine: it
-        holds their locks, so the other one is dead, and only its session has not ended yet.
+        holds their locks, so the other one is dead, and only its session has not ended yet. With it
+        goes the role of controller, if the dead one had it.
         """
         registry = self._registry
         await registry.load()
@@ -76,7 +77,8 @@ class Membership:
                     raise _duplicate(stale)
                 version = registry.version(key)
                 assert version is not None
-                await registry.attempt(self._unchanged(broker_id), Delete(key, version))
+                gone = [Delete(key, version), *self._no_controller(broker_id)]
+                await registry.attempt(self._unchanged(broker_id), *gone)
                 continue
             epoch, counter = registry.next_of(layout.BROKER_EPOCH, first=1)
             broker = Broker(
@@ -93,6 +95,7 @@ class Membership:
                 about.incarnation,
                 clean=about.clean,
                 lost=_may_have_lost(before, about),
+                seen_dead=_was_seen_dead(before, about),
             )
             ops = (
                 counter,
@@ -138,17 +141,15 @@ class Membership:
 
         def ops(state: BrokerState) -> list[Op]:
             registry = self._registry
-            changes: list[Op] = [self._set(broker_id, replace(state, fenced=True))]
+            dead = replace(state, fenced=True, seen_dead=True)
+            changes: list[Op] = [self._set(broker_id, dead)]
             registration = registry.image.registrations.get(broker_id)
             if registration is not None:
                 if registration.epoch != epoch:
                     return []
                 key = layout.broker_key(broker_id)
                 changes.append(Delete(key, registry.version(key) or 0))
-            holder = registry.version(CONTROLLER_HOLDER)
-            if holder is not None and registry.image.controller_id == broker_id:
-                changes.append(Delete(CONTROLLER_HOLDER, holder))
-            return changes
+            return [*changes, *self._no_controller(broker_id)]
 
         return await self._change(broker_id, epoch, ops, None, done=lambda state: state.fenced)
 
@@ -190,6 +191,13 @@ class Membership:
             layout.broker_state_key(broker_id), layout.encode_broker_state(state)
         )
 
+    def _no_controller(self, broker_id: int) -> list[Op]:
+        """Take the role of controller from a broker that is dead, if it has it."""
+        holder = self._registry.version(CONTROLLER_HOLDER)
+        if holder is None or self._registry.image.controller_id != broker_id:
+            return []
+        return [Delete(CONTROLLER_HOLDER, holder)]
+
     def _unchanged(self, broker_id: int) -> Check:
         key = layout.broker_state_key(broker_id)
         version = self._registry.version(key)
@@ -219,6 +227,11 @@ def _may_have_lost(before: BrokerState | None, about: Host) -> bool:
     if before.directories and set(before.directories) != set(about.directories):
         return True
     return about.lost or (not about.clean and before.boot_id != about.boot_id)
+
+
+def _was_seen_dead(before: BrokerState | None, about: Host) -> bool:
+    """Whether somebody has taken this very process for dead, as the failure detector can."""
+    return before is not None and before.seen_dead and before.incarnation == about.incarnation
 
 
 def _duplicate(other: Broker) -> KafkaError:
