@@ -161,6 +161,8 @@ class Lifecycle:
         while True:
             assert self._registration is not None
             await self._registration.session.lost
+            # Perhaps everybody's is: who becomes controller before it has registered is patient.
+            self._controller.session_began()
             if await self._store_answers():
                 self._on_registered(NO_REGISTRATION)
             # What is in the page cache now is what was there before: this process has lived on.

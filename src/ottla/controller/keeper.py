@@ -5,8 +5,8 @@ is nothing left to do. What is refused because somebody else was faster is plann
 state. The store may be out of reach for a while: then it is tried again, with a growing pause.
 
 A broker that is not there is dead, with one exception: when this broker's own session began less
-than a session's time ago, the store itself may have been away, and with it every session. Then the
-others are waited for.
+than a session's time ago, or the store was out of its reach until then, the store itself may have
+been away for all, and sessions have ended with it. Then the others are waited for.
 
 From time to time partitions are given back to their preferred replicas, so that brokers which were
 away share the load again (`auto.leader.rebalance.enable`); as in Kafka 4 any imbalance counts, and
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
-from ottla.cluster.store import Check, StoreClosed, StoreError, Term
+from ottla.cluster.store import Check, StoreClosed, StoreError, Term, returned_at
 from ottla.controller.election import LogEnd
 from ottla.controller.internal_replicas import plan_more_replicas
 from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
@@ -90,6 +90,11 @@ class ClusterKeeper:
         """This broker's session is new: for as long as one lasts, others may not be back yet."""
         self.patient_until = asyncio.get_running_loop().time() + self._session_seconds
 
+    def _patience(self, now: float) -> float:
+        """For how long brokers that are missing are waited for, from now on."""
+        returned = returned_at(self._registry.store)
+        return max(self.patient_until, returned + self._session_seconds) - now
+
     async def keep(self, term: Term, busy: asyncio.Lock) -> None:
         """Carry out what is to be done, until the term is lost or the store closed."""
         unsubscribe = self._registry.subscribe(self._on_image)
@@ -152,7 +157,7 @@ class ClusterKeeper:
             asking = self._recover(to_ask, term.fence, busy)
             self._asking = asyncio.get_running_loop().create_task(asking)
         now = asyncio.get_running_loop().time()
-        waiting = self.patient_until - now
+        waiting = self._patience(now)
         balance = max(0.0, self._balance_at - now)
         if waiting > 0:
             self._everything = True
@@ -188,7 +193,7 @@ class ClusterKeeper:
     async def _reconcile(self, fence: Check) -> Mapping[TopicPartition, tuple[int, ...]]:
         """Plan and carry out until nothing is left; returns what replicas have to be asked for."""
         while True:
-            patient = asyncio.get_running_loop().time() < self.patient_until
+            patient = self._patience(asyncio.get_running_loop().time()) > 0
             topics, self._topics = self._topics, set()
             everything, self._everything = self._everything, False
             self._changed.clear()
