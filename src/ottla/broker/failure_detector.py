@@ -27,7 +27,7 @@ from collections.abc import Callable
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import StoreError
-from ottla.model.broker import Broker, Endpoint
+from ottla.model.broker import Broker, BrokerState, Endpoint
 from ottla.net.channel import Channel, ChannelClosed
 from ottla.runtime.tasks import Tasks
 
@@ -57,8 +57,8 @@ class FailureDetector:
         self._listener = listener
         self._tasks = tasks
         self._watched: dict[int, tuple[int, asyncio.Task[None]]] = {}  # broker: epoch, task
-        # Brokers that were fenced and lived: their registration, and until when they are trusted.
-        self._survivors: dict[int, tuple[int, float]] = {}
+        # Brokers that were fenced and lived: when they came back, and until when they are trusted.
+        self._survivors: dict[int, tuple[BrokerState, float]] = {}
         self._warned: dict[int, int] = {}  # broker: the registration that a line was logged about
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -112,11 +112,11 @@ class FailureDetector:
         state = image.broker_states.get(broker_id)
         if state is None or not state.seen_dead or broker_id not in image.registrations:
             return
-        epoch, _ = self._survivors.get(broker_id, (None, 0.0))
-        if epoch != state.epoch:
+        known = self._survivors.get(broker_id)
+        if known is None or known[0].epoch != state.epoch:
             logger.warning("broker %d lives: only its session decides about it now", broker_id)
             until = asyncio.get_running_loop().time() + TRUST_SECONDS
-            self._survivors[broker_id] = (state.epoch, until)
+            self._survivors[broker_id] = (state, until)
 
     def _endpoint(self, broker: Broker) -> Endpoint | None:
         return broker.endpoints.get(self._listener) or next(iter(broker.endpoints.values()), None)
@@ -165,8 +165,7 @@ class FailureDetector:
         return True
 
     async def _fence(self, broker: Broker) -> None:
-        epoch, until = self._survivors.get(broker.id, (None, 0.0))
-        if epoch == broker.epoch and until > asyncio.get_running_loop().time():
+        if self._is_trusted(broker.id):
             self._warn_once(broker, "broker %d refuses connections: only its session decides")
             return
         try:
@@ -174,6 +173,14 @@ class FailureDetector:
                 logger.warning("broker %d is dead: its address refuses connections", broker.id)
         except StoreError as error:
             self._warn_once(broker, "broker %d is dead, but cannot be fenced yet: %s", error)
+
+    def _is_trusted(self, broker_id: int) -> bool:
+        """Whether this very process was taken for dead not long ago, and was not."""
+        state = self._registry.image.broker_states.get(broker_id)
+        known = self._survivors.get(broker_id)
+        if known is None or state is None or known[0].incarnation != state.incarnation:
+            return False
+        return known[1] > asyncio.get_running_loop().time()
 
     def _warn_once(self, broker: Broker, message: str, *details: object) -> None:
         """A line about a registration; its address is tried again and again."""

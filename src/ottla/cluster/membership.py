@@ -230,8 +230,11 @@ def _may_have_lost(before: BrokerState | None, about: Host) -> bool:
 
 
 def _was_seen_dead(before: BrokerState | None, about: Host) -> bool:
-    """Whether somebody has taken this very process for dead, as the failure detector can."""
-    return before is not None and before.seen_dead and before.incarnation == about.incarnation
+    """Whether somebody has taken this very process for dead, as the failure detector can, and it
+    has not been live since."""
+    if before is None or before.incarnation != about.incarnation:
+        return False
+    return before.seen_dead and before.fenced
 
 
 def _duplicate(other: Broker) -> KafkaError:

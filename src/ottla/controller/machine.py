@@ -80,7 +80,8 @@ def plan(
                     result.departures.append(BrokerChange(broker, state.epoch))
         elif state.fenced:
             result.arrivals.append(BrokerChange(broker, state.epoch))
-            live.add(broker)
+            if not state.seen_dead:  # else others cannot reach it, and lead in its place
+                live.add(broker)
             if state.lost:
                 lost.add(broker)
         elif state.stopping:

@@ -52,4 +52,4 @@ class BrokerState:
     lost: bool = False  # it may have lost records: nothing is to count on what it had
     fenced: bool = True
     stopping: bool = False  # it has asked to be relieved of its leaderships
-    seen_dead: bool = False  # this process was fenced as dead: if it is registered, it was not
+    seen_dead: bool = False  # it was fenced as dead; if it has registered since, it was not
