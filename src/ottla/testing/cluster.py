@@ -31,7 +31,8 @@ from ottla.testing.broker import Broker, Topics, wanted_topics
 from ottla.testing.folder import TemporaryFolder
 from ottla.testing.thread import LoopThread
 
-SESSION_SECONDS = 2.0
+# As by default; a busy machine lets a thread wait for seconds, which is no death.
+SESSION_SECONDS = 6.0
 WAIT_SECONDS = 30.0
 
 
