@@ -185,6 +185,7 @@ def encode_broker_state(state: BrokerState) -> bytes:
             "stopping": state.stopping,
             "host": state.host,
             "since": state.since_ms,
+            "seen_dead": state.seen_dead,
         }
     )
 
@@ -204,6 +205,7 @@ def decode_broker_state(key: str, value: bytes) -> BrokerState:
         stopping=fields["stopping"],
         host=fields.get("host", ""),
         since_ms=int(fields.get("since", 0)),
+        seen_dead=fields.get("seen_dead", False),
     )
 
 

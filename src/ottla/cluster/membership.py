@@ -65,7 +65,8 @@ class Membership:
 
         DUPLICATE_BROKER_REGISTRATION while another one with this id is there. A broker that has
         just started may `take_over` from one with the same data folders on the same machine: it
-        holds their locks, so the other one is dead, and only its session has not ended yet.
+        holds their locks, so the other one is dead, and only its session has not ended yet. With it
+        goes the role of controller, if the dead one had it.
         """
         registry = self._registry
         await registry.load()
@@ -79,7 +80,8 @@ class Membership:
                 self.refuse_duplicate(broker_id, about.directories, about.host)
                 version = registry.version(key)
                 assert version is not None
-                await registry.attempt(self._unchanged(broker_id), Delete(key, version))
+                gone = [Delete(key, version), *self._no_controller(broker_id)]
+                await registry.attempt(self._unchanged(broker_id), *gone)
                 continue
             epoch, counter = registry.next_of(layout.BROKER_EPOCH, first=1)
             broker = Broker(
@@ -100,6 +102,7 @@ class Membership:
                 failed=before is not None and before.failed and _lives_on(before, about),
                 host=about.host,
                 since_ms=self._clock.now_ms(),
+                seen_dead=_was_seen_dead(before, about),
             )
             ops = (
                 counter,
@@ -161,17 +164,15 @@ class Membership:
 
         def ops(state: BrokerState) -> list[Op]:
             registry = self._registry
-            changes: list[Op] = [self._set(broker_id, replace(state, fenced=True))]
+            dead = replace(state, fenced=True, seen_dead=True)
+            changes: list[Op] = [self._set(broker_id, dead)]
             registration = registry.image.registrations.get(broker_id)
             if registration is not None:
                 if registration.epoch != epoch:
                     return []
                 key = layout.broker_key(broker_id)
                 changes.append(Delete(key, registry.version(key) or 0))
-            holder = registry.version(CONTROLLER_HOLDER)
-            if holder is not None and registry.image.controller_id == broker_id:
-                changes.append(Delete(CONTROLLER_HOLDER, holder))
-            return changes
+            return [*changes, *self._no_controller(broker_id)]
 
         return await self._change(broker_id, epoch, ops, None, done=lambda state: state.fenced)
 
@@ -222,6 +223,13 @@ class Membership:
         return self._registry.put(
             layout.broker_state_key(broker_id), layout.encode_broker_state(state)
         )
+
+    def _no_controller(self, broker_id: int) -> list[Op]:
+        """Take the role of controller from a broker that is dead, if it has it."""
+        holder = self._registry.version(CONTROLLER_HOLDER)
+        if holder is None or self._registry.image.controller_id != broker_id:
+            return []
+        return [Delete(CONTROLLER_HOLDER, holder)]
 
     def _unchanged(self, broker_id: int) -> Check:
         key = layout.broker_state_key(broker_id)
@@ -275,6 +283,14 @@ def _lost_partitions(before: BrokerState | None, about: Host) -> frozenset[LostP
 def _lives_on(before: BrokerState, about: Host) -> bool:
     """Whether it is the same process that registers anew."""
     return bool(before.incarnation) and before.incarnation == about.incarnation
+
+
+def _was_seen_dead(before: BrokerState | None, about: Host) -> bool:
+    """Whether somebody has taken this very process for dead, as the failure detector can, and it
+    has not been live since."""
+    if before is None or before.incarnation != about.incarnation:
+        return False
+    return before.seen_dead and before.fenced
 
 
 def _duplicate(other: Broker) -> KafkaError:

@@ -223,6 +223,13 @@ class MetadataStore(Protocol):
         ...
 
 
+def returned_at(store: MetadataStore) -> float:
+    """When the store was last within reach again after it had been away, by the loop's clock, for a
+    store that keeps sessions meanwhile; with any other, a new session tells."""
+    moment: float = getattr(store, "returned_at", float("-inf"))
+    return moment
+
+
 def holder_key(role: str) -> str:
     """Ephemeral: the value given by whoever holds the role now."""
     return f"{role}/holder"

@@ -5,9 +5,10 @@ is nothing left to do. What is refused because somebody else was faster is plann
 state. The store may be out of reach for a while: then it is tried again, with a growing pause.
 
 A broker that is not there is dead, with one exception: when this broker's own session began less
-than a session's time ago, the store itself may have been away, and with it every session. Then the
-others are waited for. So are they when this broker has become the controller before it could
-register again: for a session's time from then on, and from its registration.
+than a session's time ago, or the store was out of its reach until then, the store itself may have
+been away for all, and sessions have ended with it. Then the others are waited for. So are they when
+this broker has become the controller before it could register again: for a session's time from then
+on, and from its registration.
 
 From time to time partitions are given back to their preferred replicas, so that brokers which were
 away share the load again (`auto.leader.rebalance.enable`); as in Kafka 4 any imbalance counts, and
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
-from ottla.cluster.store import Check, StoreClosed, StoreError, Term
+from ottla.cluster.store import Check, StoreClosed, StoreError, Term, returned_at
 from ottla.controller.election import LogEnd, is_unclean
 from ottla.controller.internal_replicas import plan_more_replicas
 from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery, relied_on
@@ -98,9 +99,17 @@ class ClusterKeeper:
         self._in_session = False
 
     def _be_patient(self) -> None:
-        session_seconds = self._registry.store.session_seconds
-        if math.isfinite(session_seconds):  # else nobody's session outlives this process
-            self.patient_until = asyncio.get_running_loop().time() + session_seconds
+        self.patient_until = asyncio.get_running_loop().time() + self._session_seconds
+
+    def _patience(self, now: float) -> float:
+        """For how long brokers that are missing are waited for, from now on."""
+        returned = returned_at(self._registry.store)
+        return max(self.patient_until, returned + self._session_seconds) - now
+
+    @property
+    def _session_seconds(self) -> float:
+        seconds = self._registry.store.session_seconds
+        return seconds if math.isfinite(seconds) else 0.0  # nobody's outlives this process
 
     async def keep(self, term: Term, busy: asyncio.Lock) -> None:
         """Carry out what is to be done, until the term is lost or the store closed."""
@@ -166,7 +175,7 @@ class ClusterKeeper:
             asking = self._recover(to_ask, term.fence, busy)
             self._asking = asyncio.get_running_loop().create_task(asking)
         now = asyncio.get_running_loop().time()
-        waiting = self.patient_until - now
+        waiting = self._patience(now)
         balance = max(0.0, self._balance_at - now)
         if waiting > 0:
             self._everything = True
@@ -212,7 +221,7 @@ class ClusterKeeper:
             # Before a second broker is admitted: all of them have to judge by the same number.
             if await self._settle_min_insync(fence):
                 self._everything = True
-            patient = asyncio.get_running_loop().time() < self.patient_until
+            patient = self._patience(asyncio.get_running_loop().time()) > 0
             topics, self._topics = self._topics, set()
             everything, self._everything = self._everything, False
             self._changed.clear()

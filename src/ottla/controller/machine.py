@@ -70,30 +70,8 @@ def plan(
     change that concerns no broker.
     """
     result = Plan()
-    live = set(image.brokers)
-    lost: set[int] = set()
-    lost_here: dict[LostPartition, set[int]] = {}
-    absent: set[int] = set()  # not there, and not taken for dead
-    for broker, state in image.broker_states.items():
-        registration = image.registrations.get(broker)
-        if registration is None or registration.epoch != state.epoch:
-            if not state.fenced:
-                if patient:
-                    live.add(broker)
-                    absent.add(broker)
-                else:
-                    result.departures.append(BrokerChange(broker, state.epoch))
-        elif state.fenced:
-            result.arrivals.append(BrokerChange(broker, state.epoch))
-            live.add(broker)
-            if state.lost:
-                lost.add(broker)
-            for partition in state.lost_partitions:
-                lost_here.setdefault(partition, set()).add(broker)
-        elif state.stopping:
-            live.discard(broker)
+    brokers = _judge_brokers(image, result, patient)
     for topic in _topics(image, None if result else topics):
-        brokers = _Brokers(live, Losses(lost, lost_here), absent)
         _plan_topic(result, topic, brokers, rules_of(topic))
     result.relied_on = relied_on(image, result.partitions)
     return result
@@ -124,6 +102,34 @@ class _Brokers(NamedTuple):
     live: Collection[int]
     losses: Losses
     absent: Collection[int]
+
+
+def _judge_brokers(image: ClusterImage, result: Plan, patient: bool) -> _Brokers:
+    """What can be expected of whom; who has come and who has gone is noted in the plan."""
+    live = set(image.brokers)
+    lost: set[int] = set()
+    lost_here: dict[LostPartition, set[int]] = {}
+    absent: set[int] = set()  # not there, and not taken for dead
+    for broker, state in image.broker_states.items():
+        registration = image.registrations.get(broker)
+        if registration is None or registration.epoch != state.epoch:
+            if not state.fenced:
+                if patient:
+                    live.add(broker)
+                    absent.add(broker)
+                else:
+                    result.departures.append(BrokerChange(broker, state.epoch))
+        elif state.fenced:
+            result.arrivals.append(BrokerChange(broker, state.epoch))
+            if not state.seen_dead:  # else others cannot reach it, and lead in its place
+                live.add(broker)
+            if state.lost:
+                lost.add(broker)
+            for partition in state.lost_partitions:
+                lost_here.setdefault(partition, set()).add(broker)
+        elif state.stopping:
+            live.discard(broker)
+    return _Brokers(live, Losses(lost, lost_here), absent)
 
 
 def _plan_topic(result: Plan, topic: Topic, brokers: _Brokers, rules: Rules) -> None:

@@ -38,7 +38,7 @@ from ottla.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from ottla.replication.remote import BROKER_CLIENT_ID, Peers
+from ottla.replication.remote import BROKER_CLIENT_ID, Peers, offset_in
 
 PAUSE = 0.05
 # Where the request names no time: less than clients wait for an answer.
@@ -181,8 +181,10 @@ class LogEnds:
             return None
         finally:
             peer.close()
-        answer = response.topics[0].partitions[0]
-        return None if answer.error_code else LogEnd(answer.leader_epoch, answer.offset)
+        answer = offset_in(response, partition)
+        if answer is None or answer.error_code:
+            return None
+        return LogEnd(answer.leader_epoch, answer.offset)
 
 
 def _codes(response: Any) -> Iterator[int]:

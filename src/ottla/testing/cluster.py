@@ -35,6 +35,7 @@ from ottla.testing.thread import LoopThread
 
 logger = logging.getLogger(__name__)
 
+# As by default; a busy machine lets a thread wait for seconds, which is no death.
 SESSION_SECONDS = 6.0
 WAIT_SECONDS = 30.0
 

@@ -229,10 +229,11 @@ async def test_an_outage_of_the_store_is_waited_for(bench: Bench) -> None:
     await bench.admitted(2)
 
 
-async def test_a_controller_with_a_new_session_waits_for_others_first(
-    bench: Bench,
+@pytest.mark.parametrize("session", ["new", "kept"])
+async def test_after_an_outage_of_the_store_others_are_waited_for_first(
+    bench: Bench, session: str
 ) -> None:
-    """The store was away, and every session ended with it."""
+    """Every session may have ended with the store, or every other."""
     bench.store.session = 3_600.0
     for broker in (1, 2, 3):
         await bench.register(broker)
@@ -240,7 +241,10 @@ async def test_a_controller_with_a_new_session_waits_for_others_first(
     await bench.create(LED)
     for broker in (1, 2, 3):
         await bench.brokers[broker].session.release()
-    bench.keeper.session_began()
+    if session == "new":
+        bench.keeper.session_began()
+    else:
+        bench.store.returned_at = asyncio.get_running_loop().time()
     await bench.control()
     await bench.register(2)
     await bench.register(3)
@@ -248,9 +252,10 @@ async def test_a_controller_with_a_new_session_waits_for_others_first(
     assert bench.state() == LED
     bench.store.session = 0.0
     bench.keeper.session_began()
+    bench.store.returned_at = float("-inf")
     await bench.register(4)  # something to look at
     await bench.until(lambda: bench.state().leader == 2)
-    assert bench.state().isr == (2, 3)
+    assert 1 not in bench.state().isr
 
 
 OFFLINE = PartitionState(NO_LEADER, 5, 9, (1, 2, 3), (), (), (1, 3))

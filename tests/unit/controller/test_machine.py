@@ -192,6 +192,16 @@ def test_a_recovery_is_planned_when_all_have_reported() -> None:
     assert plan_recovery(image(LOST), TopicPartition("gone", 0), {}) is None
 
 
+def test_who_was_seen_dead_and_lives_is_admitted_after_others_lead() -> None:
+    """Its address refuses, whoever is right: it is back before anybody has taken its place."""
+    survivor = {**LIVE, 1: BrokerState(1, fenced=True, seen_dead=True)}
+    todo = plan(image(LED, states=survivor), two)
+    assert [each.after.leader for each in todo.partitions] == [2]
+    assert [each.broker for each in todo.arrivals] == [1]
+    restarted = {**LIVE, 1: BrokerState(1, fenced=True)}
+    assert not plan(image(LED, states=restarted), two).partitions
+
+
 def test_preferred_leaders_are_live_in_sync_and_stay() -> None:
     moved = replace(LED, leader=2)
     assert [each.after.leader for each in plan_preferred(image(LED, moved))] == [1]

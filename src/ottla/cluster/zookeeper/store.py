@@ -103,6 +103,7 @@ class ZooKeeperStore:
         self._online = asyncio.Event()
         self._offline = asyncio.Event()
         self._offline_since: float | None = self._loop.time()
+        self.returned_at = float("-inf")  # see `cluster.store`
         # What is known.
         self.follower = Follower(self.connection, self._note_changes)
         self._waiting: list[tuple[asyncio.Future[None], bool]] = []
@@ -326,7 +327,8 @@ class ZooKeeperStore:
             return
         if state is State.CONNECTED:
             if self._offline_since is not None and self.follower.full_loads:
-                seconds = self._loop.time() - self._offline_since
+                self.returned_at = self._loop.time()
+                seconds = self.returned_at - self._offline_since
                 logger.info("connected to ZooKeeper again after %.1f s", seconds)
             self._offline_since = None
             self._online.set()
