@@ -199,11 +199,16 @@ class ClusterSession(Course):
         self._delete(topic)
 
     def _pause_row(self, key: str) -> None:
-        leader, follower, controller = self._replicas_for(key)
-        self._make(key, [leader, follower, controller])
-        victim = leader if key == _PAUSES[0] else controller
+        # More than once: when a client asks who leads now is up to a timer of its own.
+        for turn in range(self._sizes.repeats):
+            self._report(key, self._pause(f"{key}-{turn}", leader_dies=key == _PAUSES[0]))
+
+    def _pause(self, topic: str, *, leader_dies: bool) -> float:
+        leader, follower, controller = self._replicas_for(topic)
+        self._make(topic, [leader, follower, controller])
+        victim = leader if leader_dies else controller
         with Client(
-            "pause", bootstrap=self._bootstrap, topic=key, rate=self._sizes.latency_rate
+            "pause", bootstrap=self._bootstrap, topic=topic, rate=self._sizes.latency_rate
         ) as client:
             client.wait_ready()
             client.tell()
@@ -216,8 +221,8 @@ class ClusterSession(Course):
             f"{figures['twice']:,.0f} there twice",
             flush=True,
         )
-        self._report(key, figures["longest_seconds"])
-        self._wait_in_sync(key)
+        self._wait_in_sync(topic)
+        return figures["longest_seconds"]
 
     # What the rows share.
 

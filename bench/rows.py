@@ -77,8 +77,8 @@ _CLUSTER_ROWS = (
 
 def _split_rows() -> Rows:
     """What some processes serve, and what that costs compared with one."""
-    requests = ("one-record requests on 64 bare sockets", _REQUESTS, "a hundred thousand requests")
-    commits = ("offset commits on 16 connections", "commits/s", "a hundred thousand commits")
+    requests = ("one-record requests on 64 bare sockets", _REQUESTS, "100,000 requests")
+    commits = ("offset commits on 16 connections", "commits/s", "100,000 commits")
     rows = []
     for figure, (title, unit, many) in zip(KEPT, (requests, commits), strict=True):
         for count in PROCESSES:

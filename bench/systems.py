@@ -168,7 +168,7 @@ class ApacheKafka:
             cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         for node in nodes:
             file = self._properties(node)
-            properties = combined_properties(node, nodes) | settings
+            properties = {**combined_properties(node, nodes), **settings}
             file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
             self.tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file))
 

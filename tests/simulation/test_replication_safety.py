@@ -408,6 +408,10 @@ class Cluster:
         """The controller looks at the cluster."""
         stored = self.stored
         self.todo = plan(stored.image(), lambda _: stored.rules, patient=patient % 8 == 7)
+        for change in self.todo.partitions:
+            elected = change.after.leader
+            if elected not in (change.before.leader, NO_LEADER, *stored.registrations):
+                raise Violation(f"{elected} is elected, and is not there")
 
     def carry_out(self, _: Node, most: int) -> None:
         """It does some of what it has planned."""

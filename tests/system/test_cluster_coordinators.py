@@ -155,6 +155,22 @@ def test_offsets_are_told_and_committed_after_the_coordinator_has_died(
     assert offsets.fetch_certainly(cluster.leader(OFFSETS, 0)) == 20
 
 
+def test_a_commit_that_cannot_be_kept_is_refused_and_holds_up_nothing_else_of_its_group(
+    cluster: Cluster, offsets: Offsets, wire: Wires
+) -> None:
+    coordinator = begin(cluster, offsets, wire)
+    followers = [each for each in cluster if each is not coordinator]
+    for follower in followers:
+        follower.crash()
+    cluster.wait_until(lambda: cluster.state(OFFSETS, 0).isr == (number_of(cluster, coordinator),))
+    assert offsets.commit(coordinator, 20) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    (described,) = wire(coordinator.bootstrap).ask("describe_groups", 5, groups=[GROUP]).groups
+    assert ErrorCode.of(described.error_code) is ErrorCode.NONE
+    for follower in followers:
+        follower.start()
+    assert offsets.fetch_certainly(cluster.leader(OFFSETS, 0)) == 10
+
+
 def test_offsets_are_told_while_a_follower_stands_still_or_the_store_is_away(
     cluster: Cluster, offsets: Offsets, wire: Wires
 ) -> None:

@@ -19,6 +19,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.start_failed import StartFailed
 from ottla.errors import ErrorCode, KafkaError
+from ottla.runtime.files import OsFileSystem
+from ottla.storage.repair import repair
 from ottla.testing import Cluster, NewTopic
 
 QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 100}
@@ -371,6 +373,17 @@ def test_a_log_without_one_of_its_files_is_fetched_anew() -> None:
         }
         assert len(kept) == 1
         assert consume(cluster, 3) == values
+
+
+def test_a_repaired_log_is_fetched_anew_where_another_replica_is_whole(cluster: Cluster) -> None:
+    leader = cluster.state("t", 0).leader
+    crash_all(cluster)
+    damage(cluster, leader)
+    assert repair(OsFileSystem(), str(folder(cluster, leader)))
+    for each in (leader, *others(cluster, leader)):
+        cluster[each].start()
+    cluster.wait_until(lambda: bool(set_aside(cluster, leader)))
+    check_replica(cluster, leader, 3)
 
 
 def test_a_damaged_log_of_an_earlier_topic_is_no_hindrance() -> None:

@@ -86,11 +86,26 @@ def _give_up(admin: DirectAdmin, names: tuple[str, ...], accept: bool, as_json: 
     outcomes: Mapping[TopicPartition, KafkaError | None] = {}
     if accept and able:
         outcomes = admin.elect_leaders(able, unclean=True)
+        outcomes = {tp: _meant(error, tp, plan) for tp, error in outcomes.items()}
     if not as_json:
         _show_plan(plan, accept)
     if as_json or (accept and plan):
         extra = {"executed": accept, "plan": [_document(each) for each in plan]}
         _show(outcomes, extra, as_json)
+
+
+def _meant(
+    error: KafkaError | None, tp: TopicPartition, plan: Sequence[Offer]
+) -> KafkaError | None:
+    """An election that is not needed, because the leader is there and only its log is not."""
+    [offer] = [each for each in plan if each.partition == tp]
+    if error is None or error.code is not ErrorCode.ELECTION_NOT_NEEDED or not offer.broken:
+        return error
+    brokers = ", ".join(map(str, offer.broken))
+    return KafkaError(
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        f"broker {brokers} leads it and cannot serve its log: stop that broker, then elect again",
+    )
 
 
 def _show_plan(plan: Sequence[Offer], accept: bool) -> None:

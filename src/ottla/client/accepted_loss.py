@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ottla.client.cluster_health import PartitionHealth, look
 from ottla.client.direct import DirectAdmin
@@ -41,6 +41,7 @@ class Offer:
     replicas: tuple[int, ...]
     waits_for: tuple[int, ...]
     waits_for_all: bool
+    broken: tuple[int, ...] = ()  # replicas whose log cannot be served
     answering: tuple[int, ...] = ()
     leader: int | None = None
     last_epoch: int | None = None
@@ -70,12 +71,12 @@ def offers(admin: DirectAdmin, topics: Collection[str] | None = None) -> list[Of
 def _offer(part: PartitionHealth, live: Collection[int], ends: dict[int, End]) -> Offer:
     waits_for, all_of_them = part.waits_for(live)
     answering = tuple(each for each in part.replicas if each in ends)
+    offer = Offer(_named(part), part.replicas, waits_for, all_of_them, part.broken)
     if not answering:
-        return Offer(_named(part), part.replicas, waits_for, all_of_them)
+        return offer
     leader = max(answering, key=lambda each: ends[each])
-    return Offer(
-        _named(part), part.replicas, waits_for, all_of_them, answering, leader, *ends[leader]
-    )
+    epoch, end = ends[leader]
+    return replace(offer, answering=answering, leader=leader, last_epoch=epoch, end_offset=end)
 
 
 def _ask_all(admin: DirectAdmin, parts: Iterable[PartitionHealth], live: Collection[int]) -> Ends:

@@ -183,6 +183,8 @@ def encode_broker_state(state: BrokerState) -> bytes:
             "failed": state.failed,
             "fenced": state.fenced,
             "stopping": state.stopping,
+            "host": state.host,
+            "since": state.since_ms,
         }
     )
 
@@ -200,6 +202,8 @@ def decode_broker_state(key: str, value: bytes) -> BrokerState:
         failed=fields.get("failed", False),
         fenced=fields["fenced"],
         stopping=fields["stopping"],
+        host=fields.get("host", ""),
+        since_ms=int(fields.get("since", 0)),
     )
 
 

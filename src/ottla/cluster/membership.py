@@ -23,6 +23,7 @@ from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, Conflict, Delete, Op, Session, holder_key
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker, BrokerState, Endpoint, LostPartition
+from ottla.runtime.clock import Clock, SystemClock
 
 CONTROLLER_HOLDER = holder_key(layout.CONTROLLER)
 
@@ -53,8 +54,9 @@ class Host:
 class Membership:
     """The operations, over one broker's registry."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, clock: Clock | None = None) -> None:
         self._registry = registry
+        self._clock = clock or SystemClock()
 
     async def register(
         self, broker_id: int, about: Host, *, take_over: bool = False
@@ -96,6 +98,8 @@ class Membership:
                 lost=_may_have_lost(before, about),
                 lost_partitions=_lost_partitions(before, about),
                 failed=before is not None and before.failed and _lives_on(before, about),
+                host=about.host,
+                since_ms=self._clock.now_ms(),
             )
             ops = (
                 counter,
@@ -131,7 +135,10 @@ class Membership:
             registration = self._registry.image.registrations.get(broker_id)
             if version is None or registration is None or registration.epoch != epoch:
                 return []
-            return [Check(key, version), self._set(broker_id, _admitted(state))]
+            return [
+                Check(key, version),
+                self._set(broker_id, _admitted(state)),
+            ]
 
         return await self._change(broker_id, epoch, ops, fence, done=lambda state: not state.fenced)
 
@@ -211,6 +218,7 @@ class Membership:
         return state is not None and done(state)
 
     def _set(self, broker_id: int, state: BrokerState) -> Op:
+        state = replace(state, since_ms=self._clock.now_ms())
         return self._registry.put(
             layout.broker_state_key(broker_id), layout.encode_broker_state(state)
         )

@@ -42,30 +42,35 @@ def settle(
     rules: Rules,
     *,
     lost: Collection[int] = NOBODY,
-    isr: Collection[int] | None = None,
+    absent: Collection[int] = NOBODY,
 ) -> PartitionState:
     """The state to be in while `live` brokers may lead; the same object if it is in it already.
 
     `lost` brokers may have lost records: they are trusted with nothing until they have caught up.
-    `isr` is another set of in-sync replicas than the present one, as its leader has found it.
+    `absent` ones count as live, and may come back without their records: they keep what they have,
+    and are not elected. Where nobody else could be, nothing changes.
     """
-    proposed = state.isr if isr is None else isr
-    in_sync = tuple(each for each in proposed if each in live and each not in lost)
+    in_sync = tuple(each for each in state.isr if each in live and each not in lost)
     elr, last_known = eligible(state, in_sync, rules, lost=lost)
+    there = [each for each in live if each not in absent]
     if in_sync:
-        leader = state.leader if state.leader in in_sync else _first(state.replicas, in_sync)
+        leader = state.leader
+        if leader not in in_sync:
+            leader = _first(state.replicas, [each for each in in_sync if each in there])
+            if leader == NO_LEADER:
+                return state
         return _changed(state, leader, in_sync, elr, last_known)
-    leader = _first(state.replicas, [each for each in elr if each in live])
+    leader = _first(state.replicas, [each for each in elr if each in there])
     if leader != NO_LEADER:
         others = tuple(each for each in elr if each != leader)
         if min(rules.min_insync, len(state.replicas)) <= 1:
             return _changed(state, leader, (leader,), (), ())
         return _changed(state, leader, (leader,), others, last_known)
     if rules.unclean:
-        whole = [each for each in live if each not in lost]
+        whole = [each for each in there if each not in lost]
         leader = _first(state.replicas, whole)
         if leader == NO_LEADER:
-            leader = _first(state.replicas, live)
+            leader = _first(state.replicas, there)
         if leader != NO_LEADER:
             return _uncleanly_led_by(state, leader)
     return _changed(state, NO_LEADER, (), elr, last_known)

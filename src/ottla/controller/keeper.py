@@ -209,6 +209,9 @@ class ClusterKeeper:
     async def _reconcile(self, fence: Check) -> Mapping[TopicPartition, tuple[int, ...]]:
         """Plan and carry out until nothing is left; returns what replicas have to be asked for."""
         while True:
+            # Before a second broker is admitted: all of them have to judge by the same number.
+            if await self._settle_min_insync(fence):
+                self._everything = True
             patient = asyncio.get_running_loop().time() < self.patient_until
             topics, self._topics = self._topics, set()
             everything, self._everything = self._everything, False
@@ -220,7 +223,7 @@ class ClusterKeeper:
                 topics=None if everything else topics,
             )
             if not todo:
-                if await self._settle_min_insync(fence) or await self._grow_internal_topics(fence):
+                if await self._grow_internal_topics(fence):
                     self._everything = True
                     continue
                 return todo.to_ask

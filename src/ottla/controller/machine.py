@@ -73,12 +73,14 @@ def plan(
     live = set(image.brokers)
     lost: set[int] = set()
     lost_here: dict[LostPartition, set[int]] = {}
+    absent: set[int] = set()  # not there, and not taken for dead
     for broker, state in image.broker_states.items():
         registration = image.registrations.get(broker)
         if registration is None or registration.epoch != state.epoch:
             if not state.fenced:
                 if patient:
                     live.add(broker)
+                    absent.add(broker)
                 else:
                     result.departures.append(BrokerChange(broker, state.epoch))
         elif state.fenced:
@@ -91,7 +93,8 @@ def plan(
         elif state.stopping:
             live.discard(broker)
     for topic in _topics(image, None if result else topics):
-        _plan_topic(result, topic, live, Losses(lost, lost_here), rules_of(topic))
+        brokers = _Brokers(live, Losses(lost, lost_here), absent)
+        _plan_topic(result, topic, brokers, rules_of(topic))
     result.relied_on = relied_on(image, result.partitions)
     return result
 
@@ -115,9 +118,16 @@ class Losses(NamedTuple):
         return {*self.everywhere, *more} if more else self.everywhere
 
 
-def _plan_topic(
-    result: Plan, topic: Topic, live: Collection[int], losses: Losses, rules: Rules
-) -> None:
+class _Brokers(NamedTuple):
+    """Brokers by what can be expected of them."""
+
+    live: Collection[int]
+    losses: Losses
+    absent: Collection[int]
+
+
+def _plan_topic(result: Plan, topic: Topic, brokers: _Brokers, rules: Rules) -> None:
+    live, losses, absent = brokers
     for index, before in enumerate(topic.partitions):
         lost = losses.of(topic, index)
         # Nearly every partition of nearly every plan: led, and by live replicas.
@@ -126,13 +136,13 @@ def _plan_topic(
         # Nobody has more than the only replica, whatever that one has lost. It has begun a new
         # leader epoch by itself, so that clients notice (`broker/loaded_logs.py`).
         untrusted = lost if len(before.replicas) > 1 else NOBODY
-        after = settle(before, live, rules, lost=untrusted)
+        after = settle(before, live, rules, lost=untrusted, absent=absent)
         if after.leader == NO_LEADER and not after.elr:
             candidates = after.last_known_elr or after.replicas
-            if len(candidates) == 1 and candidates[0] in live:
+            if len(candidates) == 1 and candidates[0] in live and candidates[0] not in absent:
                 # Nobody else can have more.
                 after = recover(after, {candidates[0]: LogEnd(0, 0)})
-            elif all(each in live for each in candidates):
+            elif all(each in live and each not in absent for each in candidates):
                 result.to_ask[TopicPartition(topic.name, index)] = candidates
         if after is not before:
             change = PartitionChange(topic.id, index, before, after)

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, Registry
@@ -349,7 +350,7 @@ class Controller:
                     await self._registry.change_partitions(
                         changes.values(),
                         fence=fence,
-                        demands=lambda sure=sure: self._members.unchanged(sure),  # type: ignore[misc]
+                        demands=partial(self._members.unchanged, sure),
                     )
                 )
             except KafkaError:

@@ -10,6 +10,9 @@ shard must be thrown away, and everybody who waits for that write is told. So th
 nothing does not do that again and again, nothing is gathered before a write has gone well, nor
 after a failure until one has.
 
+With fewer replicas in sync than `min.insync.replicas` nothing is written: it would not be
+committed, and whatever is told about the same subject would wait for it.
+
 Records are written under the leader epoch for which the shard was loaded, or refused: what a shard
 of an earlier epoch decides may rest on what another leader has changed since.
 
@@ -143,6 +146,7 @@ class Writer:
 
     def record(self, result: Result, command: Any, now: Now) -> None:
         """Have the records replayed, and written now or at the turn's end. Raises KafkaError."""
+        self._partition.check_enough_in_sync()
         if not self._entered:
             self._enter()
         self._writes += 1

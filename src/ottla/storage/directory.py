@@ -406,6 +406,8 @@ class LogDirectories:
         self._missing.clear()
         for log in [log for log in self.logs.values() if log.lost_records]:
             log.lost_records = False
+            if log.has_gap:
+                continue
             try:
                 self._fs.remove(f"{log.folder}/{paths.LOST_RECORDS}")
             except FileNotFoundError:

@@ -229,7 +229,7 @@ class Loader:
     ) -> None:
         log = assemble(self._context, prepared, recovered, config, clean=result.clean)
         result.logs.append(log)
-        if recovered.gap:
+        if log.has_gap:
             result.damaged[log.partition] = log.topic_id
 
     @contextlib.contextmanager

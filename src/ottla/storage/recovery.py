@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from ottla.runtime.files import FileSystem
 
 
+GAP = b"gap\n"
+
+
 class LogCorrupted(Exception):
     """A log that cannot be opened without losing records that may have been acknowledged."""
 
@@ -370,10 +373,15 @@ def replace_content(fs: FileSystem, path: str, data: bytes) -> None:
         file.close()
 
 
-def mark_lost(fs: FileSystem, folder: str) -> None:
-    """Note in a partition's folder that its log lacks records which it may have had. Not synced: a
-    power cut, which may take the mark, tells as much."""
-    fs.open(f"{folder}/{paths.LOST_RECORDS}", create=True).close()
+def mark_lost(fs: FileSystem, folder: str, *, gap: bool = False) -> None:
+    """Note in a partition's folder that its log lacks records which it may have had, with a `gap`
+    in its middle. Not synced: a power cut, which may take the mark, tells as much."""
+    file = fs.open(f"{folder}/{paths.LOST_RECORDS}", create=True)
+    try:
+        if gap and not file.size():
+            file.append(GAP)
+    finally:
+        file.close()
 
 
 def remove_segment(fs: FileSystem, folder: str, base_offset: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from random import Random
 from typing import Any
@@ -43,7 +44,7 @@ class Unreliable(StoreHandle):
         self.error: Exception | None = None
         self.failing: tuple[str, ...] = ()
         self.failures = 0
-        self.session = 0.0
+        self.session = math.inf
 
     def fail(self, error: Exception, *methods: str) -> None:
         self.error, self.failing = error, methods
@@ -197,10 +198,10 @@ async def delete_registration(store: EmbeddedStore) -> None:
 
 
 async def test_a_session_is_certain_for_as_long_as_the_store_keeps_it_after_each_look(
-    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+    store: EmbeddedStore,
 ) -> None:
-    monkeypatch.setattr(EmbeddedStore, "session_seconds", SESSION)
     member = Member(store, 1)
+    member.store.session = SESSION
     begun = SystemClock().monotonic()
     await member.start()
     await until(lambda: len(member.certain_until) > 2)

@@ -13,6 +13,7 @@ from ottla.cluster.handle import StoreHandle
 from ottla.cluster.membership import Host, Membership, Registration
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Op, Revision, Unavailable
+from ottla.controller.unclean import UncleanElections
 from ottla.model.broker import BrokerState
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState, Topic
@@ -56,6 +57,7 @@ class Bench:
             table=self,
             rules_of=lambda _: Rules(1),
             broker_epoch=lambda: self.registration.broker.epoch if self.registration else -1,
+            unclean=UncleanElections(),
             tasks=Tasks(),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from ottla.model.ids import TopicPartition
 Run = Callable[..., Result]
 
 TP = TopicPartition("orders", 0)
-STUCK = Offer(TP, (1, 2, 3), (1,), False, (2, 3), 3, 7, 41)
+STUCK = Offer(TP, (1, 2, 3), (1,), False, (), (2, 3), 3, 7, 41)
 NOBODY = Offer(TopicPartition("orders", 1), (1,), (1,), False)
 
 
@@ -102,6 +103,16 @@ def test_programs_are_told_the_plan_and_what_became_of_it(ottla: Run, admin: Fak
     told = json.loads(failed.stdout)
     assert told["executed"] is True
     assert told["failed"] == [{"topic": "orders", "partition": 0, "error": "nobody"}]
+
+
+def test_a_leader_without_its_log_has_to_be_stopped_first(ottla: Run, admin: FakeAdmin) -> None:
+    admin.offers = [replace(STUCK, broken=(1,))]
+    admin.outcomes = {TP: KafkaError(ErrorCode.ELECTION_NOT_NEEDED)}
+    failed = ottla("topic", "elect", "--accept-loss", "--yes")
+    assert failed.exit_code == 1
+    assert "broker 1 leads it and cannot serve its log: stop that broker" in failed.stderr
+    admin.offers = [STUCK]  # somebody eligible came back meanwhile
+    assert ottla("topic", "elect", "--accept-loss", "--yes").exit_code == 0
 
 
 def test_a_cluster_that_lost_nobody_needs_no_loss(ottla: Run, admin: FakeAdmin) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.controller.election import LogEnd, awaited, is_unclean, prefer, recover, settle
 from ottla.model.topic import NO_LEADER, PartitionState
-from ottla.replication.isr import Rules
+from ottla.replication.isr import Rules, with_isr
 
 TWO = Rules(min_insync=2)
 STATE = PartitionState(
@@ -52,7 +52,7 @@ def test_the_last_one_to_leave_is_eligible_and_leads_again() -> None:
 
 def test_an_isr_that_reaches_the_minimum_again_ends_eligibility() -> None:
     alone = settle(STATE, {3}, TWO)
-    assert led(settle(alone, {1, 3}, TWO, isr=(3, 1))) == (3, (3, 1), (), ())
+    assert led(with_isr(alone, (3, 1), TWO)) == (3, (3, 1), (), ())
 
 
 def test_who_may_have_lost_records_is_neither_in_sync_nor_eligible() -> None:
@@ -83,6 +83,8 @@ def test_unclean_election_takes_a_damaged_replica_last() -> None:
     only_one = replace(STATE, isr=(1,))
     assert settle(only_one, {1, 3}, Rules(1, unclean=True), lost={1}).leader == 3
     assert settle(only_one, {1}, Rules(1, unclean=True), lost={1}).leader == 1
+    away = settle(only_one, {1}, Rules(1, unclean=True), lost={1}, absent={1})
+    assert away.leader == NO_LEADER, "nobody is there"
 
 
 def test_who_leads_again_with_less_does_so_under_a_new_epoch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 
@@ -32,7 +33,7 @@ class FlakyStore(StoreHandle):
     def __init__(self, store: EmbeddedStore) -> None:
         super().__init__(store)
         self.out_of_reach = False
-        self.session = 0.0
+        self.session = math.inf
         self.before_commit: Callable[[], object] | None = None
 
     @property

@@ -72,6 +72,20 @@ def test_while_patient_nobody_is_taken_for_dead() -> None:
     assert not plan(image(LED, there={2}), two, patient=True)
 
 
+def test_while_patient_only_those_who_are_there_are_elected() -> None:
+    dead = {**LIVE, 1: BrokerState(1, fenced=True)}
+    [change] = plan(image(LED, states=dead, there={3}), two, patient=True).partitions
+    assert (change.after.leader, change.after.isr) == (3, (2, 3)), "2 may come back empty"
+    # Nobody who is there: the one that died may be the only one with all records.
+    assert not plan(image(LED, states=dead, there=set()), two, patient=True)
+    orphan = replace(LED, leader=NO_LEADER, isr=(), elr=(2,))
+    assert not plan(image(orphan, states=dead, there={3}), two, patient=True)
+    lost = replace(LED, leader=NO_LEADER, isr=(), last_known_elr=(2,))
+    todo = plan(image(lost, states=dead, there={3}), two, patient=True)
+    assert not todo.partitions
+    assert not todo.to_ask
+
+
 def test_patience_does_not_keep_anybody_from_arriving() -> None:
     states = {**LIVE, 3: BrokerState(7)}
     todo = plan(image(LED, states=states, there={2, 3}), two, patient=True)
