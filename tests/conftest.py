@@ -167,7 +167,7 @@ def unique() -> Callable[..., str]:
 def eventually() -> Callable[..., Any]:
     """Repeat a look at the world until it holds, with a deadline instead of a fixed sleep."""
 
-    def wait(look: Callable[[], Any], *, timeout: float = 60.0, pause: float = 0.02) -> Any:
+    def wait(look: Callable[[], Any], *, timeout: float = 120.0, pause: float = 0.02) -> Any:
         deadline = time.monotonic() + timeout
         while True:
             try:

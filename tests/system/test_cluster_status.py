@@ -26,7 +26,7 @@ def run(bootstrap: str, *arguments: str) -> str:
         [sys.executable, "-m", "ottla", *arguments, "--bootstrap", bootstrap],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
