@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 PROBES = 3
 PROBE_PAUSE = 0.1
 CONNECT_SECONDS = 5.0
-FIRST_PAUSE = 0.1
+FIRST_PAUSE = 0.02  # a broker registers just before it listens
 LONGEST_PAUSE = 5.0
 TRUST_SECONDS = 600.0
 
