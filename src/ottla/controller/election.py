@@ -36,7 +36,7 @@ class LogEnd(NamedTuple):
         return f"up to offset {self.end_offset}, last epoch {self.last_epoch}"
 
 
-def settle(
+def settle(  # noqa: PLR0911 - one way out for each state that a partition can be in
     state: PartitionState,
     live: Collection[int],
     rules: Rules,
