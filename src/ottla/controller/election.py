@@ -36,7 +36,7 @@ class LogEnd(NamedTuple):
         return f"up to offset {self.end_offset}, last epoch {self.last_epoch}"
 
 
-def settle(
+def settle(  # noqa: PLR0911 - one way out for each state that a partition can be in
     state: PartitionState,
     live: Collection[int],
     rules: Rules,
@@ -58,7 +58,11 @@ def settle(
         if leader not in in_sync:
             leader = _first(state.replicas, [each for each in in_sync if each in there])
             if leader == NO_LEADER:
-                return state
+                if state.leader not in lost:
+                    return state
+                # It must not lead on, and the others may come back: they stay eligible.
+                elr, last_known = eligible(state, (), rules, lost=lost)
+                return _changed(state, NO_LEADER, (), elr, last_known)
         return _changed(state, leader, in_sync, elr, last_known)
     leader = _first(state.replicas, [each for each in elr if each in there])
     if leader != NO_LEADER:

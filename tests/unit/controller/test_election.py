@@ -167,3 +167,11 @@ def test_an_election_is_unclean_when_the_leader_may_lack_records() -> None:
     assert is_unclean(OFFLINE, elected)
     assert not is_unclean(replace(OFFLINE, elr=(3,)), elected)
     assert is_unclean(replace(OFFLINE, elr=(3,)), elected, lost={3})
+
+
+def test_a_leader_that_lost_records_does_not_lead_on_while_the_others_are_absent() -> None:
+    before = PartitionState(1, 5, 9, (1, 2, 3), (1, 2, 3))
+    after = settle(before, {1, 2, 3}, Rules(2), lost={1}, absent={2, 3})
+    assert (after.leader, after.isr, set(after.elr)) == (NO_LEADER, (), {2, 3})
+    back = settle(after, {1, 2}, Rules(2))
+    assert (back.leader, back.isr) == (2, (2,))
