@@ -71,10 +71,10 @@ class BrokerProcess:
     `settings` become `--set key=value`, `arguments` are added as they are, and `wrapper` is
     put in front of the command (`["unshare", …]`). Without `listen` the broker gets
     `--listen 127.0.0.1:<port>`; with it, those listener strings are passed on instead and
-    `port` must be one of theirs.
+    `port` must be one of theirs. `program` is what the interpreter runs in place of `-m ottla`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a process is started with, by name
         self,
         folder: Path,
         *,
@@ -85,6 +85,7 @@ class BrokerProcess:
         listen: Sequence[str] | None = None,
         wrapper: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "ottla"),
     ) -> None:
         # for the life of this object
         self.folder = folder
@@ -97,6 +98,7 @@ class BrokerProcess:
         self.listen = list(listen) if listen is not None else [f"{self.host}:{self.port}"]
         self.wrapper = list(wrapper)
         self.environment = dict(environment or {})
+        self.program = list(program)
         # for one run of the process
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -107,7 +109,7 @@ class BrokerProcess:
     @property
     def command(self) -> list[str]:
         """The command line, run with this interpreter so that no PATH is needed."""
-        line = [*self.wrapper, sys.executable, "-m", "ottla", "server", "start"]
+        line = [*self.wrapper, sys.executable, *self.program, "server", "start"]
         for listener in self.listen:
             line += ["--listen", listener]
         line += ["--data-dir", str(self.data_dir)]

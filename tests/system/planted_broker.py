@@ -1,0 +1,80 @@
+"""A broker with a mistake in it: `python planted_broker.py MISTAKE server start …`.
+
+Mistakes are planted here, in the process of a test; the product has no switch for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+
+def acknowledge_before_replication() -> None:
+    """Nobody waits for followers before an answer."""
+    from ottla.replication.partition import Partition
+    from ottla.runtime.waiters import Deferred
+
+    def wait_for_nobody(*_arguments: object) -> Deferred[None]:
+        done: Deferred[None] = Deferred()
+        done.resolve(None)
+        return done
+
+    Partition.wait_committed = wait_for_nobody  # type: ignore[method-assign]
+
+
+def skip_epoch_truncation() -> None:
+    """A follower does not say how its log ends, and goes on from there under any leader."""
+    from ottla.replication import follower
+
+    wanted = follower._wanted
+
+    def without_epoch(partition: Any) -> follower.Wanted:
+        return wanted(partition)._replace(last_epoch=-1)
+
+    follower._wanted = without_epoch
+
+
+def lead_from_outside() -> None:
+    """The preferred replica leads as soon as it is live, whether it is in sync or not."""
+    from ottla.controller import machine
+    from ottla.model.topic import PartitionState
+
+    def prefer(state: PartitionState, live: Collection[int]) -> PartitionState:
+        preferred = state.replicas[0]
+        if preferred == state.leader or preferred not in live:
+            return state
+        return replace(
+            state,
+            leader=preferred,
+            leader_epoch=state.leader_epoch + 1,
+            partition_epoch=state.partition_epoch + 1,
+            isr=tuple(sorted({*state.isr, preferred})),
+        )
+
+    machine.prefer = prefer  # type: ignore[attr-defined]
+
+
+def keep_wiped_replica() -> None:
+    """A broker whose disk was empty is trusted with what it had."""
+    from ottla.cluster import membership
+
+    membership._may_have_lost = lambda _before, _about: False
+
+
+MISTAKES: dict[str, Callable[[], None]] = {
+    each.__name__: each
+    for each in (
+        acknowledge_before_replication,
+        skip_epoch_truncation,
+        lead_from_outside,
+        keep_wiped_replica,
+    )
+}
+
+if __name__ == "__main__":
+    MISTAKES[sys.argv.pop(1)]()
+    from ottla.cli.main import main
+
+    main()
