@@ -44,7 +44,7 @@ def describe(folder: Path) -> Machine:
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),
         memory_gb=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9),
-        kernel=re.match(r"[0-9.]+", platform.release())[0],  # type: ignore[index]
+        kernel=re.match(r"[0-9.]+", platform.release())[0],
         file_system=_file_system(folder),
         python=platform.python_version(),
         librdkafka=str(confluent_kafka.libversion()[0]),

@@ -3,8 +3,9 @@
 Interpreters are looked for on the PATH and among pyenv's. The newest of each minor version gets an
 environment of its own in .cache/matrix. The suite is run there part by part, a part being a folder
 of tests, and each result is kept: a run that was stopped goes on where it was, as long as no file
-has changed since. What was found goes into docs/compatibility.md, with the parts that were run and
-the tests that failed. Versions that are not found are named: they count as nothing.
+has changed since. The newest result of each part goes into docs/compatibility.md, with the tests
+that failed; a result from before the last change is marked as such, and a part or a version that
+was not run is named. What was not run counts as nothing.
 """
 
 from __future__ import annotations
@@ -79,16 +80,22 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    interpreter: Interpreter
+class Result:
+    """The newest result of one part on one Python."""
+
     counts: Counts
+    earlier: bool
+    """Whether files have changed since."""
 
     @property
-    def row(self) -> str:
-        failed = len(self.counts.failures)
-        verdict = f"{failed:,} failed" if failed else "all passed"
-        cells = (self.interpreter, f"{self.counts.passed:,}", failed, self.counts.skipped, verdict)
-        return f"| {' | '.join(map(str, cells))} |"
+    def cell(self) -> str:
+        words = [f"{self.counts.passed:,}"]
+        words += [f"{len(self.counts.failures):,} failed"] if self.counts.failures else []
+        words += [f"{self.counts.skipped:,} skipped"] if self.counts.skipped else []
+        return ", ".join(words) + (" ¹" if self.earlier else "")
+
+
+Results = dict[Interpreter, dict[str, Result]]
 
 
 def main() -> None:
@@ -112,14 +119,12 @@ def main() -> None:
             sys.exit(f"there is no Python {minor} on the PATH, nor among pyenv's")
     parts = [part for part in PARTS if part in (options.part or PARTS)]
     state = state_of_files()
-    outcomes = []
+    failed = False
     for minor in wanted:
         runner = Runner(found[minor], state, options.workers, again=options.again)
-        outcomes.append(Outcome(found[minor], runner.run(parts)))
-    if not options.only:
-        record(outcomes, parts)
-    print("\n".join(["", *lines(outcomes)]))
-    sys.exit(any(outcome.counts.failures for outcome in outcomes))
+        failed |= bool(runner.run(parts).failures)
+        record({each: results_of(each, state) for each in found.values()})
+    sys.exit(failed)
 
 
 def candidates() -> list[Path]:
@@ -239,24 +244,51 @@ def read(report: Path) -> Counts | None:
     return Counts(passed, skipped, tuple(dict.fromkeys(failures)))
 
 
-def lines(outcomes: list[Outcome]) -> list[str]:
-    head = ["| Python | passed | failed | skipped | |", "|---|---:|---:|---:|---|"]
-    return head + [outcome.row for outcome in outcomes]
+def results_of(interpreter: Interpreter, state: str) -> dict[str, Result]:
+    """The newest result of each part that was ever run to its end."""
+    found = {}
+    for part in PARTS:
+        reports = sorted(
+            ENVIRONMENTS.glob(f"{interpreter}-*/{part}.xml"), key=lambda path: path.stat().st_mtime
+        )
+        counts = read(reports[-1]) if reports else None
+        if counts is not None:
+            found[part] = Result(counts, reports[-1].parent.name != f"{interpreter}-{state}")
+    return found
 
 
-def record(outcomes: list[Outcome], parts: list[str]) -> None:
-    there = {outcome.interpreter.version[1] for outcome in outcomes}
+def lines(results: Results) -> list[str]:
+    """The table: a line for each part, a column for each Python."""
+    head = [_line("tests passed in", *results), "|---|" + "---:|" * len(results)]
+    return head + [
+        _line(f"`{part}`", *(_cell(parts.get(part)) for parts in results.values()))
+        for part in PARTS
+    ]
+
+
+def _cell(result: Result | None) -> str:
+    return "not run" if result is None else result.cell
+
+
+def _line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def record(results: Results) -> None:
+    there = {interpreter.version[1] for interpreter in results}
     missing = [f"3.{minor}" for minor in range(FIRST, LAST + 1) if minor not in there]
     today = datetime.datetime.now(datetime.UTC).date()
-    left_out = [f"`{part}`" for part in PARTS if part not in parts]
-    which = f"without the folders {', '.join(left_out)}" if left_out else "all folders of tests"
-    text = f"Recorded on {today} with `make matrix`, {which}.\n\n" + "\n".join(lines(outcomes))
-    for outcome in outcomes:
-        if outcome.counts.failures:
-            text += f"\n\nFailed on {outcome.interpreter}:\n"
-            text += "".join(f"\n- `{failure}`" for failure in outcome.counts.failures)
+    text = f"Recorded on {today} with `make matrix`.\n\n" + "\n".join(lines(results))
+    if any(result.earlier for parts in results.values() for result in parts.values()):
+        text += "\n\n¹ run before the last change to the files"
+    for interpreter, parts in results.items():
+        failures = [failure for result in parts.values() for failure in result.counts.failures]
+        if failures:
+            text += f"\n\nFailed on {interpreter}:\n"
+            text += "".join(f"\n- `{failure}`" for failure in failures)
     if missing:
         text += f"\n\nNot tried, since the machine had none: {', '.join(missing)}."
+    print("\n" + text, flush=True)
     PAGE.write_text(table.replace_between(PAGE.read_text(), "matrix", text))
 
 

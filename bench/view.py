@@ -18,7 +18,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     ConfigEntry,
     ConfigResource,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Place = tuple[str, int]
-_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_EARLIEST = OffsetSpec.earliest()
+_LATEST = OffsetSpec.latest()
 _PATIENCE = 60.0
 # What a broker that has just started may answer while it takes over its partitions.
 _SETTLING = {
@@ -149,9 +149,7 @@ def _set_configs(
     entries: dict[str, ConfigEntry] = admin.describe_configs([resource])[resource].result(_PATIENCE)
     return tuple(
         sorted(
-            (name, entry.value)
-            for name, entry in entries.items()
-            if entry.source == source.value  # type: ignore[comparison-overlap]
+            (name, entry.value) for name, entry in entries.items() if entry.source == source.value
         )
     )
 
@@ -222,7 +220,7 @@ def _seen(message: Message, offset: int) -> SeenRecord:
         message.leader_epoch(),
         message.key(),
         _short(message.value()),
-        tuple(message.headers() or ()),  # type: ignore[arg-type]
+        tuple(message.headers() or ()),
     )
 
 

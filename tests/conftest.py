@@ -162,7 +162,7 @@ def unique() -> Callable[..., str]:
 def eventually() -> Callable[..., Any]:
     """Repeat a look at the world until it holds, with a deadline instead of a fixed sleep."""
 
-    def wait(look: Callable[[], Any], *, timeout: float = 15.0, pause: float = 0.02) -> Any:
+    def wait(look: Callable[[], Any], *, timeout: float = 60.0, pause: float = 0.02) -> Any:
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -184,7 +184,7 @@ def eventually() -> Callable[..., Any]:
 class Wire:
     """One connection to a broker that sends exactly what it is told to."""
 
-    def __init__(self, address: str, *, timeout: float = 20.0) -> None:
+    def __init__(self, address: str, *, timeout: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
         self.address = address
         self.socket = socket.create_connection((host, int(port)), timeout=timeout)

@@ -16,7 +16,7 @@ def _fill_keyed(bootstrap: str, **arguments: int | str) -> dict[str, float]:
     # Here, so that the other clients do not load numpy.
     from bench.load import keyed
 
-    return keyed.fill(bootstrap, **arguments)  # type: ignore[arg-type]
+    return keyed.fill(bootstrap, **arguments)
 
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {

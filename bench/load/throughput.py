@@ -127,7 +127,7 @@ def flood(bootstrap: str, topic: str, size: int) -> dict[str, float]:  # noqa: C
     threading.Thread(target=listen, daemon=True).start()
     chunk = [{"value": bytes(size)} for _ in range(_CHUNK)]
     # One of a chunk is watched: a broker that refuses records refuses the chunk with it.
-    chunk[-1]["callback"] = judged  # type: ignore[assignment]
+    chunk[-1]["callback"] = judged
     print("ready", flush=True)
     while not told.is_set():
         taken = producer.produce_batch(topic, chunk, partition=0)

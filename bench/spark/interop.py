@@ -183,7 +183,7 @@ class Checks:
     def _until(self, holds: Callable[[], bool], query: object) -> None:
         deadline = time.monotonic() + _PATIENCE
         while not holds():
-            problem = query.exception()  # type: ignore[attr-defined]
+            problem = query.exception()
             if problem is not None:
                 raise BenchError(str(problem))
             if time.monotonic() > deadline:

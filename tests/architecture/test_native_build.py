@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`hatch_build.py`, with what little it needs of hatchling, which is there to build only."""
     interface = ModuleType("hatchling.builders.hooks.plugin.interface")
-    interface.BuildHookInterface = dict  # type: ignore[attr-defined]
+    interface.BuildHookInterface = dict
     monkeypatch.setitem(sys.modules, interface.__name__, interface)
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
     assert spec is not None

@@ -235,7 +235,7 @@ def test_seek_moves_forth_and_back(bootstrap: str, make_topic: MakeTopic) -> Non
     with ottla.Consumer(bootstrap) as consumer:
         [partition] = consumer.assign(topic, "earliest")
         for target, offset in ((5, 5), ("earliest", 0), (-1, 9), (2, 2)):
-            assert consumer.seek(partition, target) == offset  # type: ignore[arg-type]
+            assert consumer.seek(partition, target) == offset
             record = consumer.poll(30)
             assert record is not None
             assert record.offset == offset

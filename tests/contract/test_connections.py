@@ -82,7 +82,7 @@ async def serving(answer: Answer, limits: Limits, scenario: Callable[..., object
         return Client(reader, writer)
 
     try:
-        await scenario(listeners, connect)  # type: ignore[misc]
+        await scenario(listeners, connect)
     finally:
         for writer in writers:
             writer.close()

@@ -28,7 +28,7 @@ async def connect(zookeeper: str, unique: Callable[..., str]) -> AsyncIterator[C
 
     async def open_store(**options: object) -> ZooKeeperStore:
         where = parse_address(f"{zookeeper}/{options.pop('chroot', chroot)}")
-        store = await ZooKeeperStore.open(where, session_timeout=20.0, **options)  # type: ignore[arg-type]
+        store = await ZooKeeperStore.open(where, session_timeout=20.0, **options)
         opened.append(store)
         return store
 
@@ -57,7 +57,7 @@ def hold_up(store: ZooKeeperStore) -> asyncio.Event:
         await gate.wait()
         await catch_up(synced=synced)
 
-    store.follower.round = held_up  # type: ignore[method-assign]
+    store.follower.round = held_up
     return gate
 
 

@@ -173,9 +173,9 @@ def test_the_defaults_that_are_not_kafkas_are_listed_and_no_others() -> None:
     differ = {each.name for each in BrokerConfig.settings.values() if each.differs is not None}
     assert listed == differ, "bring the table of defaults in docs/broker-behaviour.md up to date"
     assert f"| {BrokerConfig.settings['node.id'].default} |" in row(DIFFERENCES, "`node.id`")
-    [folder] = BrokerConfig.settings["log.dir"].default  # type: ignore[misc]
+    [folder] = BrokerConfig.settings["log.dir"].default
     assert f"`{folder}`" in row(DIFFERENCES, "`log.dir`")
-    [listener] = BrokerConfig.settings["listeners"].default  # type: ignore[misc]
+    [listener] = BrokerConfig.settings["listeners"].default
     assert f"| {listener.split('/')[2].rpartition(':')[0]}:" in row(DIFFERENCES, "`listeners`")
 
 

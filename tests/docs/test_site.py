@@ -22,7 +22,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     line = recipe[1].replace(".cache", str(folder)).replace("$(BIN)", f"{sys.prefix}/bin")
     # A page that no section names and a link that leads nowhere are warnings, and so failures.
     built = subprocess.run(
-        shlex.split(line), cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        shlex.split(line), cwd=ROOT, capture_output=True, text=True, timeout=250, check=False
     )
     assert built.returncode == 0, built.stderr
     return folder / "site"
@@ -38,7 +38,7 @@ def test_every_page_is_on_the_site(site: Path) -> None:
 
 def test_the_site_can_be_searched(site: Path) -> None:
     script = (site / "searchindex.js").read_text()
-    index = json.loads(re.fullmatch(r"Search\.setIndex\((.*)\)", script, re.DOTALL)[1])  # type: ignore[index]
+    index = json.loads(re.fullmatch(r"Search\.setIndex\((.*)\)", script, re.DOTALL)[1])
     found = index["terms"]["tombston"]  # as the search shortens it
     assert index["docnames"].index("docs/glossary") in found
 

@@ -193,6 +193,8 @@ def check_shown(shown: str, printed: str) -> None:
         assert same, f"the page shows {wanted!r}, but {got!r} was printed, in:\n{printed}"
 
 
+# Each step has a deadline of its own, and a page has many steps.
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_tour_does_what_its_page_shows(
     page: str, broker: BrokerProcess, eventually: Callable[..., None]

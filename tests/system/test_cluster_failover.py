@@ -54,7 +54,7 @@ class Load:
         if error is not None:
             self.failures.append(str(error))
         else:
-            self.acknowledged.add(message.value())  # type: ignore[attr-defined]
+            self.acknowledged.add(message.value())
 
     def wait_for_more(self, count: int = 50) -> None:
         """Wait until so many more records were acknowledged than now."""
@@ -260,3 +260,16 @@ def test_below_the_minimum_in_sync_nothing_is_acknowledged(
     cluster.wait_in_sync("t")
     cluster.wait_until(lambda: cluster.leader("t", 0) is not None)
     assert ErrorCode.of(produce(-1)) in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def test_a_broker_that_ends_follows_nobody_any_more() -> None:
+    # Files that are made at the very end would begin to be followed after everything else ended.
+    with Cluster(2, topics=[NewTopic("t", assignment=[[1, 2]])]) as cluster:
+        cluster.wait_in_sync("t")
+        follower = cluster[2]
+        thread, replication = follower._thread, follower._services().replication
+        assert thread is not None
+        partition = cluster.replica(2, "t", 0)
+        thread.call(replication.stop(), 10)
+        thread.do(lambda: replication.start_following(partition))
+        assert not replication._fetchers

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 TOPIC, PARTITIONS, KEYS = "table", 2, 50
@@ -171,7 +170,6 @@ def test_changes_of_settings_act_at_once(start_broker, wire, raw, eventually) ->
     quiet(broker.log())
 
 
-@pytest.mark.timeout(240)
 def test_kill_while_the_cleaner_works(start_broker, wire, raw, eventually) -> None:
     broker = start_broker(settings=SETTINGS)
     raw.create_topic(wire(broker.bootstrap), TOPIC, PARTITIONS, **TABLE)

@@ -38,7 +38,7 @@ def broker(start_broker: StartBroker, codec: str) -> BrokerProcess:
     """Five batches of three records in partition 0 of `orders`."""
     broker = start_broker()
     ottla.Admin(broker.bootstrap).create_topic("orders")
-    with ottla.Producer(broker.bootstrap, compression=codec, linger=5) as producer:  # type: ignore[arg-type]
+    with ottla.Producer(broker.bootstrap, compression=codec, linger=5) as producer:
         for number in range(5):
             for each in range(3):
                 producer.send("orders", f"{number}-{each} " * 20)

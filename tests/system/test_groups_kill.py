@@ -128,7 +128,6 @@ def broker(start_broker, wire, raw) -> BrokerProcess:
     return each
 
 
-@pytest.mark.timeout(180)
 def test_a_committed_offset_survives_any_moment(broker, committers, wire, eventually):
     rng = random.Random(5)
     running = committers(broker, 6)
@@ -187,7 +186,6 @@ def test_members_and_their_generation_survive(broker, wire, eventually):
     assert (described.group_state, described.members[0].member_id) == ("Stable", member)
 
 
-@pytest.mark.timeout(120)
 def test_a_consumer_goes_on_where_it_was_when_the_broker_dies_under_it(broker, wire):
     settings = {
         "bootstrap.servers": broker.bootstrap,

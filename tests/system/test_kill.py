@@ -128,7 +128,6 @@ def kill_and_restart(broker: BrokerProcess, load: Load, times: int, seed: int) -
         broker.start()
 
 
-@pytest.mark.timeout(240)
 def test_every_acknowledged_record_is_there_in_order_and_once(start_broker, load, wire, raw):
     broker = start_broker()
     raw.create_topic(wire(broker.bootstrap), TOPIC, PARTITIONS)
@@ -141,7 +140,6 @@ def test_every_acknowledged_record_is_there_in_order_and_once(start_broker, load
     assert "Traceback" not in broker.log()
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("acks", [1, -1])
 def test_without_idempotence_nothing_acknowledged_is_lost(acks, start_broker, load, wire, raw):
     broker = start_broker(settings={"log.segment.bytes": 1_048_576})
@@ -160,7 +158,6 @@ def test_without_idempotence_nothing_acknowledged_is_lost(acks, start_broker, lo
     writing.finish()
 
 
-@pytest.mark.timeout(180)
 def test_no_producer_id_is_ever_given_twice(start_broker, wire):
     broker, given = start_broker(), []
     for _ in range(50):

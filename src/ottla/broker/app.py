@@ -28,7 +28,13 @@ from ottla.broker.addresses import not_bound
 from ottla.broker.failure_detector import FailureDetector
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.lifecycle import Lifecycle
-from ottla.broker.loaded_logs import log_progress, needing_new_epochs, set_aside_strays
+from ottla.broker.loaded_logs import (
+    behind_their_leaders,
+    log_progress,
+    lost_partitions,
+    needing_new_epochs,
+    set_aside_strays,
+)
 from ottla.broker.metering import measure
 from ottla.broker.offline_partitions import OfflinePartitions
 from ottla.broker.own_store import OwnStore
@@ -62,7 +68,7 @@ from ottla.model.image import ClusterImage
 from ottla.net.connection import Connection, Reply
 from ottla.net.listener import Bound, Listeners
 from ottla.replication.fetch_sessions import FetchSessions
-from ottla.replication.remote import Peers
+from ottla.replication.remote import HighWatermarks, Peers
 from ottla.replication.replicas import Replicas
 from ottla.replication.service import Replication
 from ottla.runtime.clock import Clock, SystemClock
@@ -118,6 +124,7 @@ class Broker:
         self._config: RunningConfig
         self._listeners: Listeners
         self._store: MetadataStore
+        self._peers: Peers
         self._lifecycle: Lifecycle
         self._detector: FailureDetector
         self._offline: OfflinePartitions
@@ -166,6 +173,7 @@ class Broker:
         self._ending = True
         self._running.pop_all()
         self._listeners.close()
+        self.services.replicas.stop_making()
         await self._lifecycle.abandon()
         await self._detector.stop()
         await self._offline.stop()
@@ -221,6 +229,7 @@ class Broker:
         # rebalance are sent elsewhere.
         stack.push_async_callback(services.groups.close)
         stack.push_async_callback(self._lifecycle.hand_over)
+        stack.push_async_callback(self._offline.note_failure)
 
     def _take_folders(self, stack: AsyncExitStack, workers: Workers) -> LogDirectories:
         """The data folders, locked; their logs are not read yet."""
@@ -266,7 +275,7 @@ class Broker:
             stack.push_async_callback(store.close)
             await own.check(store)
         self._store = store
-        registry = Registry(store)
+        registry = Registry(store, tasks=self._tasks)
         await registry.load()
         self._identify(logs)
         self.cluster_id = await registry.ensure_cluster_id(_cluster_id_of(logs))
@@ -288,7 +297,11 @@ class Broker:
         self, stack: AsyncExitStack, logs: LogDirectories, registry: Registry, config: RunningConfig
     ) -> None:
         """The logs, recovered where needed, and in agreement with the metadata."""
-        await logs.load(config.of_topic_named, progress=log_progress)
+        await logs.load(
+            config.of_topic_named,
+            progress=log_progress,
+            topic_ids={name: topic.id for name, topic in registry.image.topics.items()},
+        )
         stack.push_async_callback(self._close_logs, logs)
         set_aside_strays(logs, registry.image)
         await registry.raise_leader_epochs(needing_new_epochs(logs, registry.image, self.node_id))
@@ -303,7 +316,7 @@ class Broker:
         self, workers: Workers, logs: LogDirectories, registry: Registry, config: RunningConfig
     ) -> Services:
         """Everything that handlers use."""
-        peers = Peers(registry, self.node_id, self._static.listener_plan.inter_broker)
+        self._peers = peers = Peers(registry, self.node_id, self._static.listener_plan.inter_broker)
         replication = Replication(
             self.node_id,
             registry,
@@ -377,7 +390,8 @@ class Broker:
         self._offline = offline = OfflinePartitions(
             services.registry,
             self.node_id,
-            offline=lambda: services.logs.offline_partitions,
+            logs=services.logs,
+            table=services.replicas,
             rules_of=self._config.rules_of,
             broker_epoch=lambda: services.replication.broker_epoch,
             tasks=self._tasks,
@@ -404,12 +418,13 @@ class Broker:
             self._tasks,
             self._clock,
             node_id=self.node_id,
-            about=self._about(services.logs),
+            about=await self._about(services),
             on_registered=self._on_registered,
         )
         stack.push_async_callback(lifecycle.stop)
         await lifecycle.start()
         await self._unless_failed(lifecycle.wait_ready())
+        services.logs.losses_are_known()
         self._detector = detector = FailureDetector(
             services.registry,
             self.node_id,
@@ -419,8 +434,13 @@ class Broker:
         detector.start()
         stack.push_async_callback(detector.stop)
 
-    def _about(self, logs: LogDirectories) -> Host:
+    async def _about(self, services: Services) -> Host:
         """What the broker says of itself to the cluster."""
+        logs, image = services.logs, services.image
+        behind = await behind_their_leaders(
+            logs, image, self.node_id, HighWatermarks(self._peers).ask
+        )
+        lost = lost_partitions(logs.lost_partitions | behind, image)
         return Host(
             endpoints=self.endpoints,
             rack=self._static.broker_rack,
@@ -429,6 +449,8 @@ class Broker:
             boot_id=self._boot,
             incarnation=self._new_member_id(),
             clean=logs.were_clean,
+            lost=lost is None,
+            lost_partitions=lost or frozenset(),
         )
 
     async def _unless_failed(self, condition: Coroutine[None, None, None]) -> None:
@@ -495,7 +517,7 @@ class Broker:
             return  # not yet served: the step that needs the folder says what is wrong with it
         services.replicas.take_offline(lost)
         services.groups.lose(lost)
-        self._offline.look()
+        self._offline.folder_failed()
         if not services.logs.folders:
             self._fail(
                 "no data folder is left: " + "; ".join(services.logs.offline_folders.values())

@@ -103,6 +103,8 @@ class Lifecycle:
         finally:
             unsubscribe()
         self._ready = True
+        # Whoever registers anew has lost nothing since.
+        self._about = replace(self._about, lost=False, lost_partitions=frozenset())
 
     async def hand_over(self) -> None:
         """Have every partition led by another broker, where there is one that can."""

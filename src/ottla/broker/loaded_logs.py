@@ -6,14 +6,24 @@ than the metadata, get a new leader epoch before anybody reads or writes them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+from ottla.model.broker import LostPartition
 from ottla.model.ids import ZERO_TOPIC_ID, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.storage.directory import LogDirectories
 from ottla.storage.loader import Progress
 
 logger = logging.getLogger(__name__)
+
+AskHighWatermarks = Callable[
+    [int, Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]
+]
+
+MOST_LOST = 10_000
+"""So many partitions fit into a registration, which is one key of the store."""
 
 
 def set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
@@ -53,6 +63,51 @@ def needing_new_epochs(
             if noted > state.leader_epoch or logs.may_be_cut(partition):
                 found[partition] = noted
     return found
+
+
+async def behind_their_leaders(
+    logs: LogDirectories, image: ClusterImage, node_id: int, ask: AskHighWatermarks
+) -> frozenset[TopicPartition]:
+    """Partitions in which this broker counts as in sync or eligible, and has less than what their
+    leaders know to be safe: records are gone that it once had, however that has come about.
+
+    A leader that does not answer finds it out with the first fetch, when this broker is live."""
+    led: dict[int, list[TopicPartition]] = {}
+    for topic in image.topics.values():
+        for index, state in enumerate(topic.partitions):
+            elsewhere = state.leader in image.brokers and state.leader != node_id
+            if elsewhere and node_id in (*state.isr, *state.elr):
+                led.setdefault(state.leader, []).append(TopicPartition(topic.name, index))
+    behind: set[TopicPartition] = set()
+    for marks in await asyncio.gather(*(ask(*each) for each in led.items())):
+        for partition, mark in marks.items():
+            log = logs.logs.get(partition)
+            end = 0 if log is None else log.log_end_offset
+            if end < mark:
+                behind.add(partition)
+                logger.warning(
+                    "%s ends at %d here, and its leader's high watermark is %d: records are gone "
+                    "that this broker once had",
+                    partition,
+                    end,
+                    mark,
+                )
+    return frozenset(behind)
+
+
+def lost_partitions(
+    partitions: Iterable[TopicPartition], image: ClusterImage
+) -> frozenset[LostPartition] | None:
+    """Those of the partitions that have other replicas, by their topics' ids; None: too many to be
+    named one by one."""
+    found = frozenset(
+        LostPartition(topic.id, index)
+        for name, index in partitions
+        if (topic := image.topics.get(name)) is not None
+        and index < len(topic.partitions)
+        and len(topic.partitions[index].replicas) > 1
+    )
+    return found if len(found) <= MOST_LOST else None
 
 
 def log_progress(progress: Progress) -> None:

@@ -5,6 +5,13 @@ at its registration takes it for a leader that can lead. So it gives up its plac
 in-sync and in the eligible replicas, by compare-and-set like every change of a leader's; whoever
 is left leads. The last one of a partition keeps its place: nobody else has the records.
 
+A damaged log on a disk that works is then fetched anew: once the store has confirmed that nobody
+counts on it any more, and another broker leads, it is set aside and an empty one follows that
+leader. Its last replica stays offline, for somebody to restore or repair it (ADR 3).
+
+That a disk has failed is noted in the store as well: a write that failed may be missing although
+the file system is whole again after a restart, and then this broker must not be trusted with it.
+
 What is refused, or cannot be written now, is tried again with the next image.
 """
 
@@ -13,18 +20,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator
+from typing import Protocol
 
 from ottla.cluster import layout
+from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, StoreError
 from ottla.controller.election import settle
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.model.topic import NO_LEADER, PartitionChange, Topic
+from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
 from ottla.replication.isr import Rules
 from ottla.runtime.tasks import Tasks
+from ottla.storage.directory import LogDirectories
 
 logger = logging.getLogger(__name__)
+
+NOTE_SECONDS = 5.0
+
+
+class Table(Protocol):
+    """The broker's partitions."""
+
+    def begin_anew(self, tp: TopicPartition) -> None:
+        """Make a partition that has no log any more, with an empty one."""
+        ...
 
 
 class OfflinePartitions:
@@ -35,28 +55,45 @@ class OfflinePartitions:
         registry: Registry,
         node_id: int,
         *,
-        offline: Callable[[], Collection[TopicPartition]],
+        logs: LogDirectories,
+        table: Table,
         rules_of: Callable[[Topic], Rules],
         broker_epoch: Callable[[], int],
         tasks: Tasks,
     ) -> None:
         self._registry = registry
         self._node_id = node_id
-        self._offline = offline
+        self._logs = logs
+        self._table = table
         self._rules_of = rules_of
         self._broker_epoch = broker_epoch
         self._tasks = tasks
         self._worker: asyncio.Task[None] | None = None
+        self._failed = False  # a disk, and the store does not know it
         self._stopped = False
 
+    def folder_failed(self) -> None:
+        """A data folder is offline from now on."""
+        self._failed = True
+        self.look()
+
     def look(self) -> None:
-        """Give up what is to be given up, unless that is under way."""
-        if self._stopped or not self._offline():
+        """Give up what is to be given up, unless that is under way; fetch anew what can be."""
+        if self._stopped or not (self._logs.offline_partitions or self._failed):
             return
+        self._fetch_anew()
         if self._worker is not None and not self._worker.done():
             return
-        if any(True for _ in self._changes()):
-            self._worker = self._tasks.start("leaving offline partitions", self._give_up())
+        if self._can_note_failure() or any(True for _ in self._changes()):
+            self._worker = self._tasks.start("leaving offline partitions", self._work())
+
+    async def note_failure(self) -> None:
+        """The broker stops: make known that a disk has failed, unless that was done."""
+        try:
+            async with asyncio.timeout(NOTE_SECONDS):
+                await self._note_failure()
+        except (TimeoutError, StoreError) as error:
+            logger.warning("that a disk has failed cannot be noted in the store: %s", error)
 
     async def stop(self) -> None:
         self._stopped = True  # a broker that is killed in a test loses its disk after this
@@ -64,8 +101,11 @@ class OfflinePartitions:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
 
-    async def _give_up(self) -> None:
+    # ------------------------------------------------------------------ giving up
+
+    async def _work(self) -> None:
         try:
+            await self._note_failure()
             while changes := list(self._changes()):
                 refused = await self._registry.change_partitions(changes, demands=self._demands)
                 if len(refused) < len(changes):
@@ -76,6 +116,17 @@ class OfflinePartitions:
         except (StoreError, KafkaError) as error:
             logger.warning("offline partitions cannot be left to other brokers now: %s", error)
 
+    def _can_note_failure(self) -> bool:
+        states = self._registry.image.broker_states
+        return self._failed and self._node_id in states and len(states) > 1  # else who would lead
+
+    async def _note_failure(self) -> None:
+        members = Membership(self._registry)
+        if self._can_note_failure() and await members.note_failure(
+            self._node_id, self._broker_epoch()
+        ):
+            self._failed = False
+
     def _changes(self) -> Iterator[PartitionChange]:
         image, node_id = self._registry.image, self._node_id
         if node_id not in image.brokers:
@@ -85,11 +136,7 @@ class OfflinePartitions:
             for broker, state in image.broker_states.items()
             if not state.fenced and not state.stopping
         }
-        for name, index in self._offline():
-            topic = image.topics.get(name)
-            if topic is None or index >= len(topic.partitions):
-                continue
-            before = topic.partitions[index]
+        for topic, index, before in self._states(self._logs.offline_partitions):
             if node_id not in (*before.isr, *before.elr):
                 continue
             after = settle(before, live, self._rules_of(topic), lost=(node_id,))
@@ -104,3 +151,37 @@ class OfflinePartitions:
         if broker is None or broker.epoch != self._broker_epoch() or version is None:
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, "this broker is not admitted")
         return [Check(key, version)]
+
+    # ------------------------------------------------------------------ fetching anew
+
+    def _fetch_anew(self) -> None:
+        node_id = self._node_id
+        broker = self._registry.image.brokers.get(node_id)
+        if not self._logs.damaged or broker is None or broker.epoch != self._broker_epoch():
+            return
+        for topic, index, state in list(self._states(self._logs.damaged)):
+            if node_id not in state.replicas or node_id in (*state.isr, *state.elr):
+                continue
+            if state.leader in (NO_LEADER, node_id):
+                continue
+            tp = TopicPartition(topic.name, index)
+            kept = self._logs.set_aside(tp)
+            if kept is None:
+                continue  # its folder has failed just now, which was logged
+            logger.warning(
+                "%s: the damaged log is kept in %s; the partition is fetched anew from broker %d",
+                tp,
+                kept,
+                state.leader,
+            )
+            self._table.begin_anew(tp)
+
+    def _states(
+        self, partitions: Collection[TopicPartition]
+    ) -> Iterator[tuple[Topic, int, PartitionState]]:
+        """What the image says of these, as far as it knows them."""
+        topics = self._registry.image.topics
+        for name, index in partitions:
+            topic = topics.get(name)
+            if topic is not None and index < len(topic.partitions):
+                yield topic, index, topic.partitions[index]

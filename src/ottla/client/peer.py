@@ -11,15 +11,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ottla.client.exchange import (
+    FALLBACK,
+    decode_response,
+    greeting,
+    newest_common,
+    versions_of,
+)
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.channel import Channel, ChannelClosed
-from ottla.protocol.apis import APIS, ApiKey
+from ottla.protocol.apis import APIS, ApiKey, key_of
 from ottla.protocol.compiler import codec
-from ottla.protocol.header import parse_response_header, request_header
+from ottla.protocol.header import request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.primitives import DecodeError
-
-_FALLBACK = 0
 
 
 class Peer:
@@ -50,7 +55,7 @@ class Peer:
         what became of the request is not known then.
         """
         channel = await self._open()
-        key = _key_of(request)
+        key = key_of(request)
         if version is None:
             version = self._version_of(key)
         try:
@@ -92,24 +97,17 @@ class Peer:
         return self._channel
 
     async def _greet(self, channel: Channel) -> dict[int, tuple[int, int]]:
-        from ottla import __version__
-
         key = ApiKey.API_VERSIONS
-        request = ApiVersionsRequest(
-            client_software_name="ottla", client_software_version=__version__
-        )
         answer: ApiVersionsResponse = await self._exchange(
-            channel, key, APIS[key].max_version, request
+            channel, key, APIS[key].max_version, greeting()
         )
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            answer = await self._exchange(channel, key, _FALLBACK, ApiVersionsRequest())
-        return {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+            answer = await self._exchange(channel, key, FALLBACK, ApiVersionsRequest())
+        return versions_of(answer)
 
     def _version_of(self, key: ApiKey) -> int:
-        spec = APIS[key]
-        lowest, highest = self._versions.get(int(key), (1, 0))
-        version = min(spec.max_version, highest)
-        if version < max(spec.min_version, lowest):
+        version = newest_common(key, self._versions)
+        if version is None:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"{self.host}:{self.port} does not support {key.name}",
@@ -121,23 +119,11 @@ class Peer:
         parts: list[Any] = [request_header(key, version, correlation_id, self._client_id)]
         codec(type(request), version).encode(request, parts)
         frame = await channel.send(correlation_id, parts)
-        response = APIS[key].response
         try:
-            _, position = parse_response_header(frame, key, version)
-            try:
-                message, _ = codec(response, version).decode(frame, position)
-            except DecodeError:
-                if key is not ApiKey.API_VERSIONS or version == _FALLBACK:
-                    raise
-                message, _ = codec(response, _FALLBACK).decode(frame, position)
+            _, message = decode_response(frame, key, version)
         except DecodeError as error:
             channel.abort()
             raise ChannelClosed(
                 f"what listens at {self.host}:{self.port} is not a Kafka broker ({error})"
             ) from None
         return message
-
-
-def _key_of(request: Any) -> ApiKey:
-    name = type(request).__name__.removesuffix("Request")
-    return ApiKey["".join(f"_{c}" if c.isupper() else c.upper() for c in name).lstrip("_")]

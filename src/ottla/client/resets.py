@@ -83,7 +83,6 @@ class Plan:
     """The offsets to commit, and what about them may surprise."""
 
     offsets: Mapping[TopicPartition, int]
-    clipped: Mapping[TopicPartition, int]  # what was asked for and is outside of the log
     too_young: tuple[TopicPartition, ...] = ()  # no record since then: the end
 
 
@@ -93,15 +92,14 @@ def plan_reset(  # noqa: PLR0911 - one branch for each kind of target
     """Work out the new offsets of `partitions`; nothing is changed."""
     match target:
         case ToEarliest():
-            return Plan(_ends(groups.topics, partitions, EARLIEST), {})
+            return Plan(_ends(groups.topics, partitions, EARLIEST))
         case ToLatest():
-            return Plan(_ends(groups.topics, partitions, LATEST), {})
+            return Plan(_ends(groups.topics, partitions, LATEST))
         case ToCurrent():
             committed = groups.offsets(group)
             ends = _ends(groups.topics, [tp for tp in partitions if tp not in committed], LATEST)
             return Plan(
-                {tp: committed[tp].offset if tp in committed else ends[tp] for tp in partitions},
-                {},
+                {tp: committed[tp].offset if tp in committed else ends[tp] for tp in partitions}
             )
         case ToOffset(offset):
             return _within(groups.topics, dict.fromkeys(partitions, offset))
@@ -122,7 +120,7 @@ def plan_reset(  # noqa: PLR0911 - one branch for each kind of target
             young = tuple(tp for tp in partitions if found[tp].offset < 0)
             ends = _ends(groups.topics, young, LATEST)
             return Plan(
-                {tp: ends[tp] if tp in ends else found[tp].offset for tp in partitions}, {}, young
+                {tp: ends[tp] if tp in ends else found[tp].offset for tp in partitions}, young
             )
 
 
@@ -249,5 +247,4 @@ def _within(topics: TopicOffsets, wanted: Mapping[TopicPartition, int]) -> Plan:
     """The nearest offsets that are in the log."""
     starts = _ends(topics, list(wanted), EARLIEST)
     ends = _ends(topics, list(wanted), LATEST)
-    offsets = {tp: max(starts[tp], min(ends[tp], offset)) for tp, offset in wanted.items()}
-    return Plan(offsets, {tp: wanted[tp] for tp in wanted if wanted[tp] != offsets[tp]})
+    return Plan({tp: max(starts[tp], min(ends[tp], offset)) for tp, offset in wanted.items()})

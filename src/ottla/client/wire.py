@@ -23,17 +23,22 @@ from contextlib import suppress
 from typing import Any
 
 from ottla.client.contact import name_of_stranger
+from ottla.client.exchange import (
+    FALLBACK,
+    decode_response,
+    greeting,
+    newest_common,
+    versions_of,
+)
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.apis import APIS, ApiKey
+from ottla.protocol.apis import APIS, ApiKey, key_of
 from ottla.protocol.compiler import codec
-from ottla.protocol.header import parse_response_header, request_header
+from ottla.protocol.header import request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.primitives import DecodeError
 
 _SIZE = struct.Struct(">i")
 _MAX_RESPONSE = 256 << 20
-# The newest ApiVersions request is answered in version 0 by a broker that does not know it.
-_FALLBACK = 0
 
 
 class Wire:
@@ -79,18 +84,16 @@ class Wire:
             self._socket.close()
             raise
         self._socket.settimeout(timeout)
-        self.versions = {
-            each.api_key: (each.min_version, each.max_version) for each in self.greeting.api_keys
-        }
+        self.versions = versions_of(self.greeting)
 
     def ask(self, request: Any) -> Any:
         """Send a request in the newest version that both sides know; returns the response."""
-        key = ApiKey[_constant(type(request).__name__.removesuffix("Request"))]
+        key = key_of(request)
         version = self.version_of(key)
         with self._lock:
             self._check_usable()
             try:
-                answer = self._exchange(key, version, request, APIS[key].response)
+                answer = self._exchange(key, version, request)
                 self.proven = True
                 return answer
             except BaseException:  # Ctrl-C too leaves an answer that nobody waits for
@@ -99,7 +102,7 @@ class Wire:
 
     def tell(self, request: Any) -> None:
         """Send a request that the broker does not answer: Produce with acks=0."""
-        key = ApiKey[_constant(type(request).__name__.removesuffix("Request"))]
+        key = key_of(request)
         version = self.version_of(key)
         try:
             with self._lock:
@@ -111,12 +114,8 @@ class Wire:
 
     def version_of(self, key: ApiKey) -> int:
         """The version to use for an API; UNSUPPORTED_VERSION when there is none."""
-        spec = APIS[key]
-        if key.is_own:
-            return spec.max_version  # never advertised: whoever does not know it hangs up
-        lowest, highest = self.versions.get(int(key), (1, 0))
-        version = min(spec.max_version, highest, self._newest.get(key, highest))
-        if version < max(spec.min_version, lowest):
+        version = newest_common(key, self.versions, self._newest.get(key))
+        if version is None:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The node does not support {key.name}")
         return version
 
@@ -137,20 +136,13 @@ class Wire:
             )
 
     def _greet(self) -> ApiVersionsResponse:
-        from ottla import __version__
-
         key = ApiKey.API_VERSIONS
-        request = ApiVersionsRequest(
-            client_software_name="ottla", client_software_version=__version__
-        )
-        answer: ApiVersionsResponse = self._exchange(
-            key, APIS[key].max_version, request, ApiVersionsResponse
-        )
+        answer: ApiVersionsResponse = self._exchange(key, APIS[key].max_version, greeting())
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            answer = self._exchange(key, _FALLBACK, ApiVersionsRequest(), ApiVersionsResponse)
+            answer = self._exchange(key, FALLBACK, ApiVersionsRequest())
         return answer
 
-    def _exchange(self, key: ApiKey, version: int, request: Any, response: type[Any]) -> Any:
+    def _exchange(self, key: ApiKey, version: int, request: Any) -> Any:
         try:
             self._send(key, version, request)
             beginning = self._receive(4)
@@ -168,17 +160,11 @@ class Wire:
         except OSError as error:
             raise self._broken(error) from None
         try:
-            correlation_id, position = parse_response_header(frame, key, version)
-            if correlation_id != self._correlation_id:
-                raise self._stranger("a response to another request")
-            try:
-                message, _ = codec(response, version).decode(frame, position)
-            except DecodeError:
-                if key is not ApiKey.API_VERSIONS or version == _FALLBACK:
-                    raise
-                message, _ = codec(response, _FALLBACK).decode(frame, position)
+            correlation_id, message = decode_response(frame, key, version)
         except DecodeError as error:
             raise self._stranger(str(error)) from None
+        if correlation_id != self._correlation_id:
+            raise self._stranger("a response to another request")
         return message
 
     def _send(self, key: ApiKey, version: int, request: Any) -> None:
@@ -209,8 +195,3 @@ class Wire:
             ErrorCode.NETWORK_EXCEPTION,
             f"what listens at {self.host}:{self.port} is not a Kafka broker ({what})",
         )
-
-
-def _constant(name: str) -> str:
-    """`ListOffsets` as `LIST_OFFSETS`."""
-    return "".join(f"_{c}" if c.isupper() else c.upper() for c in name).lstrip("_")

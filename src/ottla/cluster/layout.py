@@ -31,11 +31,11 @@ older reader refuses.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from ottla.model.broker import Broker, BrokerState, Endpoint
+from ottla.model.broker import Broker, BrokerState, Endpoint, LostPartition
 from ottla.model.ids import TopicId, parse_topic_id, topic_id_text
 from ottla.model.topic import PartitionState
 
@@ -179,6 +179,8 @@ def encode_broker_state(state: BrokerState) -> bytes:
             "incarnation": state.incarnation,
             "clean": state.clean,
             "lost": state.lost,
+            "lost_partitions": _encode_lost(state.lost_partitions),
+            "failed": state.failed,
             "fenced": state.fenced,
             "stopping": state.stopping,
         }
@@ -194,8 +196,25 @@ def decode_broker_state(key: str, value: bytes) -> BrokerState:
         incarnation=fields["incarnation"],
         clean=fields["clean"],
         lost=fields["lost"],
+        lost_partitions=_decode_lost(fields.get("lost_partitions", {})),
+        failed=fields.get("failed", False),
         fenced=fields["fenced"],
         stopping=fields["stopping"],
+    )
+
+
+def _encode_lost(partitions: Iterable[LostPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        by_topic.setdefault(topic_id_text(topic_id), []).append(partition)
+    return by_topic
+
+
+def _decode_lost(by_topic: Mapping[str, Sequence[int]]) -> frozenset[LostPartition]:
+    return frozenset(
+        LostPartition(parse_topic_id(text), partition)
+        for text, partitions in by_topic.items()
+        for partition in partitions
     )
 
 

@@ -10,6 +10,7 @@ every commit that relies on a broker it is enough to demand that its state has n
     fence           fenced, and the registration gone    by whoever has seen it dead
     note_departure  fenced                               by the controller, when the session ended
     announce_stop   stopping                             by the broker
+    note_failure    failed: a disk of it                 by the broker
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ottla.cluster import layout
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, Conflict, Delete, Op, Session, holder_key
 from ottla.errors import ErrorCode, KafkaError
-from ottla.model.broker import Broker, BrokerState, Endpoint
+from ottla.model.broker import Broker, BrokerState, Endpoint, LostPartition
 
 CONTROLLER_HOLDER = holder_key(layout.CONTROLLER)
 
@@ -45,7 +46,8 @@ class Host:
     boot_id: str = ""
     incarnation: str = ""
     clean: bool = False
-    lost: bool = False  # it knows that records are gone: a log was cut, a write had failed
+    lost: bool = False  # it knows that records are gone
+    lost_partitions: frozenset[LostPartition] = frozenset()  # of these, and of no others
 
 
 class Membership:
@@ -93,6 +95,8 @@ class Membership:
                 about.incarnation,
                 clean=about.clean,
                 lost=_may_have_lost(before, about),
+                lost_partitions=_lost_partitions(before, about),
+                failed=before is not None and before.failed and _lives_on(before, about),
             )
             ops = (
                 counter,
@@ -160,6 +164,15 @@ class Membership:
 
         return await self._change(broker_id, epoch, ops, None, done=lambda state: state.stopping)
 
+    async def note_failure(self, broker_id: int, epoch: int) -> bool:
+        """A disk of this broker has failed: its next start is not trusted with what it had. False
+        when the registration is gone."""
+
+        def ops(state: BrokerState) -> list[Op]:
+            return [self._set(broker_id, replace(state, failed=True))]
+
+        return await self._change(broker_id, epoch, ops, None, done=lambda state: state.failed)
+
     # ------------------------------------------------------------------ inside
 
     async def _change(
@@ -202,23 +215,39 @@ class Membership:
 
 
 def _admitted(state: BrokerState) -> BrokerState:
-    return replace(state, fenced=False, lost=False)
+    return replace(state, fenced=False, lost=False, lost_partitions=frozenset())
 
 
 def _may_have_lost(before: BrokerState | None, about: Host) -> bool:
     """Whether a broker can be trusted with what it had.
 
     After kill -9 the page cache still holds every finished write, unless the machine itself was
-    started anew; a data folder that is new or missing has lost what was in it. What was found once
-    stands until the controller has drawn its conclusions.
+    started anew, or the disk had failed to write it: then the kernel may have dropped it since. A
+    data folder that is new or missing has lost what was in it. What was found once stands until the
+    controller has drawn its conclusions.
     """
     if before is None:
         return about.lost
     if before.fenced and before.lost:
         return True
+    if before.failed and not _lives_on(before, about):
+        return True
     if before.directories and set(before.directories) != set(about.directories):
         return True
     return about.lost or (not about.clean and before.boot_id != about.boot_id)
+
+
+def _lost_partitions(before: BrokerState | None, about: Host) -> frozenset[LostPartition]:
+    """Those of which records are gone: as just found, and as found before, without the controller
+    having drawn its conclusions since."""
+    if before is None or not before.fenced:
+        return about.lost_partitions
+    return about.lost_partitions | before.lost_partitions
+
+
+def _lives_on(before: BrokerState, about: Host) -> bool:
+    """Whether it is the same process that registers anew."""
+    return bool(before.incarnation) and before.incarnation == about.incarnation
 
 
 def _duplicate(other: Broker) -> KafkaError:

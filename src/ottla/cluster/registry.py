@@ -3,7 +3,8 @@
 The registry holds the newest `ClusterImage` and makes the next one when the store has changed:
 `follow` does that for changes of others, and every operation here does it for its own change before
 it returns, so whoever awaited a topic's creation finds the topic in the image. Listeners are called
-with each new image, in order, before the operation that caused it returns.
+with each new image, in order, before the operation that caused it returns. One that fails has
+missed a change for good: that is told to `Tasks`, and ends the broker.
 
 A new image costs one pass over the keys to see which differ (0.1 µs each) and a decode of those
 that do; everything else is shared with the image before. Images never go backwards.
@@ -47,6 +48,7 @@ from ottla.model.broker import Broker, BrokerState
 from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionChange, PartitionState, Topic
+from ottla.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
@@ -76,9 +78,12 @@ Listener = Callable[[ImageChange], None]
 class Registry:
     """What one broker knows of the cluster, and its way to change it."""
 
-    def __init__(self, store: MetadataStore, *, entropy: Entropy = os.urandom) -> None:
+    def __init__(
+        self, store: MetadataStore, *, entropy: Entropy = os.urandom, tasks: Tasks | None = None
+    ) -> None:
         self.store = store
         self._entropy = entropy
+        self._tasks = tasks or Tasks()
         # The newest state, as read and as decoded.
         self.image = ClusterImage(revision=-1)
         self.features: Mapping[str, int] = {}
@@ -118,8 +123,10 @@ class Registry:
         for listener in tuple(self._listeners):
             try:
                 listener(change)
-            except Exception:
-                logger.exception("a listener failed on metadata revision %d", image.revision)
+            except Exception as error:
+                # The others are told all the same. Nobody tells this one again: what it should
+                # have done is missing from now on, so the broker must not go on as if it were not.
+                self._tasks.died(f"following the metadata (revision {image.revision})", error)
 
     def _apply(self, snapshot: Snapshot) -> tuple[set[str], set[int], ClusterImage]:  # noqa: C901, PLR0912, PLR0915 - one branch for each kind of key, set or removed
         """Decode what differs from the last snapshot; returns the topics and brokers that changed,

@@ -30,7 +30,7 @@ from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import BrokerState
 from ottla.model.features import missing
-from ottla.model.ids import TopicPartition
+from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
 from ottla.replication.isr import Rules
 
@@ -43,6 +43,7 @@ LONGEST_PAUSE = 2.0
 ASKED_TOGETHER = 32
 SESSION_SECONDS = 6.0
 MOST_MOVED = 1000
+MOST_NAMED = 10  # partitions, in the log, one by one
 MIN_INSYNC = "min.insync.replicas"
 """Who is eligible to lead was judged by it. Where fewer replicas suffice from now on, a leader goes
 on alone that others counted on to stand still: so with it the eligible are forgotten (KIP-966)."""
@@ -240,7 +241,7 @@ class ClusterKeeper:
         except KafkaError as error:
             logger.info("planning again: %s", error.message)
             return
-        _report(todo.partitions, refused)
+        _report(todo, refused, self._registry.image.topic_names)
         if refused:
             return  # those who arrive may depend on it
         for arrival in todo.arrivals:
@@ -311,10 +312,10 @@ async def _happened(term: Term) -> None:
     await term.lost
 
 
-def _report(changes: list[PartitionChange], refused: list[PartitionChange]) -> None:
+def _report(todo: Plan, refused: list[PartitionChange], names: Mapping[TopicId, str]) -> None:
     """Say in a line what became of many partitions."""
     elected = offline = 0
-    for change in changes:
+    for change in todo.partitions:
         if change in refused:
             continue
         if change.after.leader == NO_LEADER:
@@ -323,3 +324,14 @@ def _report(changes: list[PartitionChange], refused: list[PartitionChange]) -> N
             elected += change.after.leader != change.before.leader
     if elected or offline:
         logger.info("%d partitions have new leaders, %d have none now", elected, offline)
+    unclean = [change for change in todo.unclean if change not in refused]
+    for change in unclean[:MOST_NAMED]:
+        logger.error(
+            "%s-%d: unclean recovery: broker %d leads, which may lack acknowledged records; no "
+            "replica that is there is certain to have them",
+            names.get(change.topic_id, topic_id_text(change.topic_id)),
+            change.partition,
+            change.after.leader,
+        )
+    if len(unclean) > MOST_NAMED:
+        logger.error("%d more partitions were recovered uncleanly", len(unclean) - MOST_NAMED)

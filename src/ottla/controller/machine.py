@@ -15,12 +15,12 @@ image says of it only from its admission on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ottla.controller.election import LogEnd, prefer, recover, settle
-from ottla.model.broker import BrokerState
+from ottla.model.broker import BrokerState, LostPartition
 from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
@@ -41,6 +41,8 @@ class Plan:
     departures: list[BrokerChange] = field(default_factory=list)
     partitions: list[PartitionChange] = field(default_factory=list)
     arrivals: list[BrokerChange] = field(default_factory=list)
+    # Those of the partitions whose new leader may lack records, to be reported.
+    unclean: list[PartitionChange] = field(default_factory=list)
     # Brokers that lead or are in sync in what `partitions` says: it holds only while they are what
     # they were. Who has registered anew meanwhile may have lost records.
     relied_on: dict[int, BrokerState] = field(default_factory=dict)
@@ -70,6 +72,7 @@ def plan(
     result = Plan()
     live = set(image.brokers)
     lost: set[int] = set()
+    lost_here: dict[LostPartition, set[int]] = {}
     for broker, state in image.broker_states.items():
         registration = image.registrations.get(broker)
         if registration is None or registration.epoch != state.epoch:
@@ -83,19 +86,35 @@ def plan(
             live.add(broker)
             if state.lost:
                 lost.add(broker)
+            for partition in state.lost_partitions:
+                lost_here.setdefault(partition, set()).add(broker)
         elif state.stopping:
             live.discard(broker)
     for topic in _topics(image, None if result else topics):
-        _plan_topic(result, topic, live, lost, rules_of(topic))
+        _plan_topic(result, topic, live, Losses(lost, lost_here), rules_of(topic))
     relied_on = {broker for change in result.partitions for broker in change.after.isr}
     result.relied_on = {each: image.broker_states[each] for each in sorted(relied_on)}
     return result
 
 
+class Losses(NamedTuple):
+    """Who may have lost records: brokers of all partitions, and of single ones."""
+
+    everywhere: Collection[int]
+    of_partitions: Mapping[LostPartition, Collection[int]]
+
+    def of(self, topic: Topic, index: int) -> Collection[int]:
+        if not self.of_partitions:
+            return self.everywhere
+        more = self.of_partitions.get(LostPartition(topic.id, index))
+        return {*self.everywhere, *more} if more else self.everywhere
+
+
 def _plan_topic(
-    result: Plan, topic: Topic, live: Collection[int], lost: Collection[int], rules: Rules
+    result: Plan, topic: Topic, live: Collection[int], losses: Losses, rules: Rules
 ) -> None:
     for index, before in enumerate(topic.partitions):
+        lost = losses.of(topic, index)
         # Nearly every partition of nearly every plan: led, and by live replicas.
         if before.leader in live and not lost and all(each in live for each in before.isr):
             continue
@@ -108,7 +127,20 @@ def _plan_topic(
             elif all(each in live for each in candidates):
                 result.to_ask[TopicPartition(topic.name, index)] = candidates
         if after is not before:
-            result.partitions.append(PartitionChange(topic.id, index, before, after))
+            change = PartitionChange(topic.id, index, before, after)
+            result.partitions.append(change)
+            if _is_unclean(change, lost):
+                result.unclean.append(change)
+
+
+def _is_unclean(change: PartitionChange, lost: Collection[int]) -> bool:
+    """Whether another replica may have had records that the new leader lacks."""
+    before, after = change.before, change.after
+    if after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch:
+        return False
+    if len(after.replicas) == 1:
+        return False  # there is no other one
+    return after.leader in lost or after.leader not in (*before.isr, *before.elr)
 
 
 def plan_recovery(

@@ -7,6 +7,7 @@ that is not must not hold back the connection's next request, as a coroutine wou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from ottla.errors import KafkaError
@@ -33,32 +34,27 @@ def gather(
     replies: Iterable[T | KafkaError | Deferred[T]],
 ) -> list[T | KafkaError] | Deferred[list[T | KafkaError]]:
     """All of them in their order, once the last is there; failures are values."""
-    settled: list[T | KafkaError] = []
-    waiting: list[tuple[int, Deferred[T]]] = []
-    for reply in replies:
-        if isinstance(reply, Deferred):
-            waiting.append((len(settled), reply))
-            settled.append(None)  # type: ignore[arg-type]
-        else:
-            settled.append(reply)
+    gathered = list(replies)
+    waiting = [(index, each) for index, each in enumerate(gathered) if isinstance(each, Deferred)]
     if not waiting:
-        return settled
+        return _settled(gathered)
     everything: Deferred[list[T | KafkaError]] = Deferred()
     left = len(waiting)
 
     def done(index: int, reply: Deferred[T]) -> None:
         nonlocal left
-        try:
-            settled[index] = reply.result()
-        except KafkaError as error:
-            settled[index] = error
+        gathered[index] = attempt(reply.result)
         left -= 1
         if not left:
-            everything.resolve(settled)
+            everything.resolve(_settled(gathered))
 
     for index, reply in waiting:
-        reply.on_done(lambda reply, index=index: done(index, reply))  # type: ignore[misc]
+        reply.on_done(partial(done, index))
     return everything
+
+
+def _settled(replies: list[T | KafkaError | Deferred[T]]) -> list[T | KafkaError]:
+    return [reply for reply in replies if not isinstance(reply, Deferred)]
 
 
 def settle(deferred: Deferred[Any], value: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from ottla.dispatch.pieces import Pieces
 from ottla.protocol.apis import APIS, ApiKey, ApiSpec
@@ -39,6 +39,23 @@ class Handler:
         return APIS[self.key]
 
 
+class _Marked(Protocol):
+    """A function that says what it handles."""
+
+    handler: Handler
+
+
+def mark(function: F, handler: Handler) -> F:
+    """Note at a function what it handles."""
+    cast(_Marked, function).handler = handler
+    return function
+
+
+def handler_of(function: Callable[..., Any]) -> Handler:
+    """What a function that was marked handles."""
+    return cast(_Marked, function).handler
+
+
 def handles(
     key: ApiKey,
     versions: range,
@@ -50,12 +67,11 @@ def handles(
 ) -> Callable[[F], F]:
     """Mark a function as the handler of `key` for `versions`."""
 
-    def mark(function: F) -> F:
+    def marked(function: F) -> F:
         handler = Handler(key, versions, function, failure, pieces, most, for_controller)
-        function.handler = handler  # type: ignore[attr-defined]
-        return function
+        return mark(function, handler)
 
-    return mark
+    return marked
 
 
 class Table:
@@ -64,7 +80,7 @@ class Table:
     def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
         self._handlers: dict[int, Handler] = {}
         for function in functions:
-            handler: Handler = function.handler  # type: ignore[attr-defined]
+            handler = handler_of(function)
             if handler.key in self._handlers:
                 raise ValueError(f"{handler.key.name} has two handlers")
             self._handlers[handler.key] = handler

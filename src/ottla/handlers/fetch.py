@@ -104,17 +104,16 @@ class Reader(NamedTuple):
         """The partition, led here; or, for who can do with that, followed here."""
         name, index = key
         replicas = services.replicas
-        by_name = isinstance(name, str)
         try:
-            if by_name:
-                return replicas.by_name(name, index)  # type: ignore[arg-type]
-            return replicas.by_id(name, index)  # type: ignore[arg-type]
+            if isinstance(name, str):
+                return replicas.by_name(name, index)
+            return replicas.by_id(name, index)
         except KafkaError as error:
             if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or not self.any_replica:
                 raise
-        if by_name:
-            return replicas.replica_by_name(name, index)  # type: ignore[arg-type]
-        return replicas.replica_by_id(name, index)  # type: ignore[arg-type]
+        if isinstance(name, str):
+            return replicas.replica_by_name(name, index)
+        return replicas.replica_by_id(name, index)
 
     def refusal(self, error: KafkaError, key: Key, epoch: int, services: Services) -> ErrorCode:
         """What to answer: a follower too can tell that the client knows another leader's epoch."""

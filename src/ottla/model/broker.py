@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from ottla.model.ids import TopicId
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,13 @@ class Broker:
     host: str = ""  # the machine it runs on, where several brokers may share one
 
 
+class LostPartition(NamedTuple):
+    """A partition that a broker lacks records of."""
+
+    topic_id: TopicId
+    partition: int
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerState:
     """What the cluster remembers of a broker, whether it is there or not.
@@ -50,5 +60,7 @@ class BrokerState:
     incarnation: str = ""  # tells one run of its process from another
     clean: bool = False  # whether it was stopped cleanly before this registration
     lost: bool = False  # it may have lost records: nothing is to count on what it had
+    lost_partitions: frozenset[LostPartition] = frozenset()  # nor, in these, if all else is whole
+    failed: bool = False  # a disk has failed since it registered
     fenced: bool = True
     stopping: bool = False  # it has asked to be relieved of its leaderships

@@ -96,8 +96,8 @@ class Channel(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ the protocol's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]
+        # uvloop's can do what a Transport can, but is none by its class.
+        self._transport = transport  # type: ignore[assignment]  # see above
 
     def connection_lost(self, error: Exception | None) -> None:
         reason = getattr(error, "strerror", None) or error or "the other side closed the connection"

@@ -448,7 +448,8 @@ class Connection:
             part = out[0]
             size = len(part)
             if size > left:
-                out[0] = memoryview(part)[left:]  # type: ignore[arg-type]
+                assert not isinstance(part, FileRegion)  # all that was sent are buffers
+                out[0] = memoryview(part)[left:]
                 break
             left -= size
             out.popleft()

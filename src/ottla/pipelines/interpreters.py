@@ -108,12 +108,12 @@ def explain_not_found() -> None:
     The error is made inside the JVM, without a call of ours, so its text can only be added to where
     Python shows it.
     """
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
     from pyspark.sql import SparkSession
 
     original = Py4JJavaError.__str__
-    if getattr(original, "explained", False):
-        return
+    if getattr(original, "__module__", None) == __name__:
+        return  # it is ours already
 
     def explained(self: Py4JJavaError) -> str:
         text = str(original(self))
@@ -122,7 +122,6 @@ def explain_not_found() -> None:
         spark = SparkSession.getActiveSession()
         return f"{text}\n{why_not_found(spark) if spark else _OTHER_THREAD}".rstrip()
 
-    explained.explained = True  # type: ignore[attr-defined]
     Py4JJavaError.__str__ = explained
 
 

@@ -254,3 +254,10 @@ VERSIONS: Final[dict[int, tuple[str, int, int]]] = {
     if not row.key.is_own
 }
 """For every API of Kafka 4.2's brokers, by number: its name, and its versions."""
+
+_KEYS: Final[dict[str, ApiKey]] = {key.api_name: key for key in ApiKey}
+
+
+def key_of(request: object) -> ApiKey:
+    """Which API a request is of: LIST_OFFSETS for a ListOffsetsRequest."""
+    return _KEYS[type(request).__name__.removesuffix("Request")]

@@ -8,6 +8,9 @@ Each request names the epoch of the last record of a log. Where the leader has a
 says up to where that epoch reached in its own, and the follower drops what is beyond (KIP-595);
 then it asks again, until both agree.
 
+A topic may ask for fsync before anything counts (`flush.messages`): then a follower syncs what it
+got before its next request tells the leader of it, all such partitions together.
+
 A truncation that has begun is carried through, whoever leads meanwhile; another leader is asked
 when it is over.
 
@@ -107,6 +110,7 @@ class Fetcher:
         self._config = config
         self._partitions: dict[TopicPartition, Partition] = {}
         self._asked: dict[TopicPartition, Wanted] = {}  # as the leader knows it
+        self._unsynced: dict[TopicPartition, Partition] = {}  # it is not to know of yet
         self._forgotten: dict[tuple[TopicId, int], Partition] = {}
         self._resting: dict[TopicPartition, float] = {}  # after an error: not before this time
         self._awake = asyncio.Event()
@@ -118,6 +122,8 @@ class Fetcher:
     def add(self, partition: Partition) -> None:
         """Follow a partition, or go on under a new epoch of its leader."""
         self._partitions[partition.id] = partition
+        if partition.log.flush_due:
+            self._unsynced[partition.id] = partition
         self._forgotten.pop(_key(partition), None)
         self._resting.pop(partition.id, None)
         self._awake.set()
@@ -171,6 +177,8 @@ class Fetcher:
         self._endpoint.reset()
 
     async def _round(self) -> None:  # noqa: C901, PLR0912 - one request, from what is wanted to what is done
+        if self._unsynced:
+            await self._sync()
         loop = asyncio.get_running_loop()
         now = loop.time()
         if not self._endpoint.remembers:
@@ -275,7 +283,26 @@ class Fetcher:
                 # would not give it to who asks for its first record.
                 return Cut(partition.id, error.first_offset, fully=True)
             self._resting.pop(partition.id, None)
+            if partition.log.flush_due:
+                self._unsynced[partition.id] = partition
         return None
+
+    async def _sync(self) -> None:
+        """Sync what has to be before the leader is told of it."""
+        waiting: list[tuple[Partition, asyncio.Future[None]]] = []
+        while self._unsynced:
+            tp, partition = self._unsynced.popitem()
+            if self._partitions.get(tp) is partition and not partition.leading:
+                flush = partition.wait_written()
+                if flush is not None:
+                    waiting.append((partition, flush))
+        for partition, flush in waiting:
+            try:
+                await flush
+            except KafkaError as error:
+                self._rest(partition, f"it cannot be synced: {error.message or error}")
+                if self._partitions.get(partition.id) is partition:
+                    self._unsynced[partition.id] = partition
 
     def _take_from(self, answer: Fetched, offset: int) -> None:
         """Append to a log that was made to begin where the answer does."""
@@ -287,6 +314,9 @@ class Fetcher:
             partition.append_replicated(answer.records, answer.high_watermark, answer.log_start)
         except KafkaError as error:
             self._rest(partition, f"{error.code.name}: {error.message or error.code.text}")
+            return
+        if partition.log.flush_due:
+            self._unsynced[partition.id] = partition
 
     async def _meet(self, partition: Partition) -> Cut | None:
         """The leader's log does not reach to the end of this one, or starts behind it."""

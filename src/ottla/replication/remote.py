@@ -7,6 +7,7 @@ the next request is a full one again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from ottla.client.peer import Peer
 from ottla.cluster.registry import Registry
 from ottla.config.broker import BrokerConfig
 from ottla.errors import ErrorCode, KafkaError
-from ottla.model.ids import TopicId
+from ottla.model.ids import TopicId, TopicPartition
 from ottla.net.channel import ChannelClosed
 from ottla.protocol.messages.fetch import (
     FetchPartition,
@@ -31,11 +32,13 @@ from ottla.protocol.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from ottla.replication.follower import Fetched, Unreachable, Wanted
+from ottla.replication.follower import LATEST, Fetched, Unreachable, Wanted
 from ottla.replication.partition import Partition
 
 BROKER_CLIENT_ID = "broker-"
 """How the client id of a broker begins, as among Kafka's brokers."""
+CONSUMER = -1
+ASK_SECONDS = 1.0
 NO_SESSION = 0
 FIRST_EPOCH = 0
 LAST_EPOCH = 2**31 - 1
@@ -68,6 +71,44 @@ class Peers:
         if endpoint is None:
             return None
         return Peer(endpoint.host, endpoint.port, client_id=self._client_id)
+
+
+class HighWatermarks:
+    """Asks leaders how far their partitions are safe."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def ask(
+        self, leader: int, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The high watermarks of partitions, as far as their leader tells them soon."""
+        peer = self._peers.peer(leader)
+        if peer is None:
+            return {}
+        by_topic: dict[str, list[ListOffsetsPartition]] = {}
+        for name, index in partitions:
+            part = ListOffsetsPartition(partition_index=index, timestamp=LATEST)
+            by_topic.setdefault(name, []).append(part)
+        request = ListOffsetsRequest(
+            replica_id=CONSUMER,
+            topics=[
+                ListOffsetsTopic(name=name, partitions=parts) for name, parts in by_topic.items()
+            ],
+        )
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                response: ListOffsetsResponse = await peer.ask(request)
+        except (TimeoutError, ChannelClosed, KafkaError):
+            return {}
+        finally:
+            peer.close()
+        return {
+            TopicPartition(topic.name, answer.partition_index): answer.offset
+            for topic in response.topics
+            for answer in topic.partitions
+            if not answer.error_code
+        }
 
 
 class RemoteLeader:
@@ -207,10 +248,12 @@ def _forgotten(partitions: Iterable[Partition]) -> list[ForgottenTopic]:
 
 
 def _fetched(partition: Partition, part: PartitionData) -> Fetched:
+    records = NOTHING if part.records is None else part.records
+    assert isinstance(records, memoryview)  # which decoding makes of them
     answer = Fetched(
         partition,
         ErrorCode.of(part.error_code),
-        NOTHING if part.records is None else memoryview(part.records),  # type: ignore[arg-type]
+        records,
         part.high_watermark,
         part.log_start_offset,
     )

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from ottla.cluster.registry import ImageChange
+from ottla.config.setting import ConfigError
 from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
@@ -82,6 +83,7 @@ class Replicas:
         # New partitions without files yet.
         self._waiting: dict[TopicPartition, bool] = {}
         self._maker: asyncio.Handle | None = None
+        self._ending = False
 
     def __iter__(self) -> Iterator[Partition]:
         """Every partition that is held here, led or followed."""
@@ -185,17 +187,24 @@ class Replicas:
         self._image = change.new
         if self._cluster is not None and self._node_id in change.brokers:
             self.take_note_of_admission()
+        failure: Exception | None = None
         for name in change.topics:
+            # Nobody tells of the other topics once more: they must not go by the board with it.
             try:
                 self._apply_topic(change.old.topics.get(name), change.new.topics.get(name))
-            except Exception:
-                # Nobody tells of the other topics once more: they must not go by the board with it.
+            except (KafkaError, ConfigError) as error:
+                # A disk has failed, or a newer broker has left a setting that is unknown here.
+                logger.error("topic %s cannot be followed: %s", name, error)
+            except Exception as error:
                 logger.exception("topic %s cannot be followed", name)
+                failure = failure or error
         if change.brokers and self._cluster is not None:
             # Whoever was waited for, because it had caught up, may have died.
-            for partition in self.led():
+            for partition in list(self.led()):  # a disk may fail meanwhile, and take some away
                 partition.recount()
         self._following = True
+        if failure is not None:
+            raise failure
 
     def _apply_topic(self, before: Topic | None, after: Topic | None) -> None:
         if before is not None and (after is None or after.id != before.id):
@@ -210,14 +219,14 @@ class Replicas:
         admitted = broker is not None and broker.epoch == self._cluster.broker_epoch
         if admitted != self._admitted:
             self._admitted = admitted
-            for tp, partition in self._held.items():
+            for tp, partition in list(self._held.items()):
                 topic = self._image.topics.get(tp.topic)
                 if topic is not None and tp.partition < len(topic.partitions):
                     self._assign_role(topic, tp, partition)
 
     def reconfigure(self) -> None:
         """Broker defaults changed: every topic's effective settings are worked out anew."""
-        for tp, partition in self._held.items():
+        for tp, partition in list(self._held.items()):
             topic = self._image.topics.get(tp.topic)
             if topic is not None:
                 config = self._configs[tp.topic] = self._config_of(topic)
@@ -242,7 +251,7 @@ class Replicas:
                 self._make(topic, tp, is_new=False)
             elif tp not in self._logs.offline_partitions:
                 self._waiting[tp] = is_new
-        if self._waiting and self._maker is None:
+        if self._waiting and self._maker is None and not self._ending:
             self._maker = asyncio.get_running_loop().call_soon(self._make_next)
 
     def _assign_role(self, topic: Topic, tp: TopicPartition, partition: Partition) -> None:
@@ -291,6 +300,12 @@ class Replicas:
         self._assign_role(topic, tp, partition)
         return partition
 
+    def begin_anew(self, tp: TopicPartition) -> None:
+        """The log of a partition was set aside: it goes on with an empty one."""
+        topic = self._image.topics.get(tp.topic)
+        if topic is not None and tp.partition < len(topic.partitions) and tp not in self._held:
+            self._make(topic, tp, is_new=True)
+
     def _make_next(self) -> None:
         """Make one partition's files, then leave the loop to others for a multiple of the time."""
         self._maker = None
@@ -306,11 +321,12 @@ class Replicas:
             self._make_later(max(MAKE_PAUSE * (loop.time() - started), 0.0005))
 
     def _make_later(self, pause: float) -> None:
-        if self._maker is None:
+        if self._maker is None and not self._ending:
             self._maker = asyncio.get_running_loop().call_later(pause, self._make_next)
 
     def stop_making(self) -> None:
         """The broker ends: what has no files yet gets them at the next start."""
+        self._ending = True
         if self._maker is not None:
             self._maker.cancel()
             self._maker = None
@@ -328,17 +344,19 @@ class Replicas:
                 partitions.append(partition)
             if tp in self._logs.offline_partitions:
                 # Not deleted: whoever deletes a topic because of its damage may yet want the data.
-                logger.warning(
-                    "%s was offline; its data was kept in %s", tp, self._logs.set_aside(tp)
-                )
+                kept = self._logs.set_aside(tp)
+                if kept is None:
+                    self._logs.forget(tp)
+                    kept = "its offline data folder, to be set aside when that is used again"
+                logger.warning("%s was offline; its data was kept in %s", tp, kept)
         for partition in partitions:
             if self._cluster is not None:
                 self._cluster.stop_following(partition)
             try:
                 self._logs.delete(partition.id)
-            except KafkaError as error:
+            except KafkaError:
                 # Its folder has failed, which was logged. The others' are deleted all the same.
-                self._logs.offline_partitions[partition.id] = error.message or str(error)
+                self._logs.forget(partition.id)
             partition.retire()
 
     def take_offline(self, lost: Iterable[TopicPartition]) -> None:

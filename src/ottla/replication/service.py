@@ -51,6 +51,7 @@ class Replication:
         self._followed: dict[TopicPartition, int] = {}
         self._replicas: Replicas | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._stopped = False
 
     # ------------------------------------------------------------------ for partitions
 
@@ -77,6 +78,8 @@ class Replication:
     # ------------------------------------------------------------------ for the partition table
 
     def start_following(self, partition: Partition) -> None:
+        if self._stopped:
+            return  # a partition whose files were only made now
         leader = partition.state.leader
         known = self._followed.get(partition.id)
         if known is not None and known != leader:
@@ -119,6 +122,7 @@ class Replication:
         self._watcher = self._tasks.start("watching followers", self._watch(), endless=True)
 
     async def stop(self) -> None:
+        self._stopped = True
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 # Seconds: a quarter of a millisecond apart at the bottom, where a local broker answers.
 LATENCY_BOUNDS: tuple[float, ...] = (
@@ -58,6 +59,7 @@ class Histogram:
 
 
 Instrument = Counter | Gauge | Histogram
+AnyInstrument = TypeVar("AnyInstrument", Counter, Gauge, Histogram)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,36 +79,31 @@ class Metrics:
         self._families: dict[str, Family] = {}
 
     def counter(self, name: str, help_text: str, **labels: str) -> Counter:
-        return self._series(name, help_text, "counter", labels, Counter)  # type: ignore[return-value]
+        return self._series(name, help_text, "counter", labels, Counter())
 
     def histogram(
         self, name: str, help_text: str, bounds: Sequence[float] = LATENCY_BOUNDS, **labels: str
     ) -> Histogram:
-        return self._series(name, help_text, "histogram", labels, lambda: Histogram(bounds))  # type: ignore[return-value]
+        return self._series(name, help_text, "histogram", labels, Histogram(bounds))
 
     def gauge(self, name: str, help_text: str, read: Callable[[], float], **labels: str) -> Gauge:
-        return self._series(name, help_text, "gauge", labels, lambda: Gauge(read))  # type: ignore[return-value]
+        return self._series(name, help_text, "gauge", labels, Gauge(read))
 
     def counted(self, name: str, help_text: str, read: Callable[[], float], **labels: str) -> Gauge:
         """A number that only grows and is kept elsewhere: asked for when it is shown."""
-        return self._series(name, help_text, "counter", labels, lambda: Gauge(read))  # type: ignore[return-value]
+        return self._series(name, help_text, "counter", labels, Gauge(read))
 
     def _series(
-        self,
-        name: str,
-        help_text: str,
-        kind: str,
-        labels: Mapping[str, str],
-        make: Callable[[], Instrument],
-    ) -> Instrument:
+        self, name: str, help_text: str, kind: str, labels: Mapping[str, str], fresh: AnyInstrument
+    ) -> AnyInstrument:
+        """The series of this name and these labels: `fresh`, unless there is one already."""
         family = self._families.setdefault(name, Family(name, help_text, kind, {}))
         if family.kind != kind:
             raise ValueError(f"metric {name} is a {family.kind}, not a {kind}")
-        key = tuple(sorted(labels.items()))
-        instrument = family.series.get(key)
-        if instrument is None:
-            instrument = family.series[key] = make()
-        return instrument
+        found = family.series.setdefault(tuple(sorted(labels.items())), fresh)
+        if not isinstance(found, type(fresh)):
+            raise ValueError(f"metric {name} is counted in two ways")
+        return found
 
     def families(self) -> Iterator[Family]:
         yield from self._families.values()

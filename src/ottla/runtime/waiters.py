@@ -29,7 +29,7 @@ class Deferred(Generic[T]):
         self.exclusive = exclusive
         # What to do when nobody wants the value any more: stop waiting for it.
         self.on_abandon: Callable[[], object] | None = None
-        self._value: T | None = None
+        self._value: T  # there once it is resolved
         self._error: BaseException | None = None
         self._shape: Callable[[Any], Any] | None = None
         self._callback: Callable[[Deferred[T]], None] | None = None
@@ -58,7 +58,7 @@ class Deferred(Generic[T]):
                 raise self._error
             finally:
                 del self  # or the error and this frame would hold each other: a cycle to collect
-        return self._value  # type: ignore[return-value]
+        return self._value
 
     def shape(self, shape: Callable[[T], R]) -> Deferred[R]:
         """A Deferred of what `shape` makes of the value; a failure stays one.
@@ -69,7 +69,8 @@ class Deferred(Generic[T]):
         if self.done or self._shape is not None:
             return self._shaped(shape)
         self._shape = shape
-        return self  # type: ignore[return-value]
+        shaped: Deferred[Any] = self  # of another type from here on
+        return shaped
 
     def _shaped(self, shape: Callable[[T], R]) -> Deferred[R]:
         shaped: Deferred[R] = Deferred()

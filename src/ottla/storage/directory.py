@@ -31,6 +31,7 @@ from ottla.storage.folder import DataFolder, StorageUnavailable
 from ottla.storage.loader import Loaded, Loader, Progress
 from ottla.storage.log import Log
 from ottla.storage.open_log import LogContext, open_log
+from ottla.storage.recovery import mark_lost
 from ottla.storage.schedule import Schedule
 from ottla.storage.segment import OpenFiles
 from ottla.storage.topic_checkpoints import id_text
@@ -112,6 +113,8 @@ class LogDirectories:
         """Every log that can be used."""
         self.offline_partitions: dict[TopicPartition, str] = {}
         """Partitions that are here but cannot be used, and why."""
+        self.damaged: set[TopicPartition] = set()
+        """Those of them whose log is on a usable disk and was found damaged."""
         self.checkpointed: dict[str, dict[TopicPartition, int]] = {}
         """What the folders' checkpoints had at start for the partitions here, by checkpoint:
         those that are not used up in opening the logs."""
@@ -119,6 +122,8 @@ class LogDirectories:
         self.group_commit = GroupCommit(fs, workers, clock, tasks)
         self.positions: Positions | None = None
         """Where groups have got to; without it a topic that waits for one takes it to be behind."""
+        self._missing: set[TopicPartition] = set()
+        """Partitions of ours whose folder is gone, though it was there at the last stop."""
         self._stale: set[tuple[str, str]] = set()
         """Checkpoints (folder, name) that are behind, because there was no descriptor for them."""
 
@@ -176,11 +181,13 @@ class LogDirectories:
         config_for: Callable[[str], TopicConfig],
         *,
         progress: Callable[[Progress], None] | None = None,
+        topic_ids: Mapping[str, TopicId] | None = None,
         ignore: Iterable[str] = ("__cluster_metadata",),
     ) -> None:
         """Open every log. `progress` is called each second once it has taken longer than one.
 
         `config_for` gives the settings of a topic by its name; topics in `ignore` are left alone.
+        Of two logs with the same name, the one that is not of the topic with this id goes aside.
         """
         folders = list(self._online())
         loads = [
@@ -211,21 +218,59 @@ class LogDirectories:
             for partition, reason in result.offline.items():
                 self.offline_partitions[partition] = reason
                 folder.partitions.add(partition)
+            self.damaged |= result.damaged
             for log in result.logs:
-                self._adopt(folder, log)
+                self._adopt(folder, log, (topic_ids or {}).get(log.partition.topic))
             for leftover in result.deleted_folders:
                 self._schedule.remove_later([leftover], 0)
+        self._note_missing([result for _, result in loaded], topic_ids or {})
         for folder, result in loaded:
+            result.logs = [log for log in result.logs if log.failure is None]
             await self._take_entries(folder, result)
         for partition, offset in self.checkpointed.get(paths.CLEANER_CHECKPOINT, {}).items():
             found = self.logs.get(partition)
             # Beyond the log's end it says nothing about what will be written there.
             if found is not None and offset <= found.log_end_offset:
                 found.compaction.cleaned_to = offset
+        self._compare_high_watermarks()
         for name in (paths.RECOVERY_POINT_CHECKPOINT, paths.CLEANER_CHECKPOINT):
             if any(self._reaches_too_far(name, result) for _, result in loaded):
                 await self.write_checkpoint(name)
         self.require_folder()
+
+    def _note_missing(self, loaded: list[Loaded], topic_ids: Mapping[str, TopicId]) -> None:
+        """Find partitions of which the checkpoints know records, and whose folder is gone."""
+        here = {partition for folder in self._folders.values() for partition in folder.partitions}
+        for result in loaded:
+            for name in (paths.RECOVERY_POINT_CHECKPOINT, paths.HIGH_WATERMARK_CHECKPOINT):
+                for partition, entry in result.entries[name].items():
+                    topic_id = topic_ids.get(partition.topic)
+                    if partition in here or topic_id is None or not entry.offset:
+                        continue
+                    if id_text(topic_id) in entry.topic_ids:
+                        self._missing.add(partition)
+        for partition in sorted(self._missing):
+            logger.warning(
+                "the log of %s is missing, though it had records; it begins anew", partition
+            )
+
+    def _compare_high_watermarks(self) -> None:
+        """What was below the high watermark was there once."""
+        for partition, mark in self.high_watermarks.items():
+            log = self.logs.get(partition)
+            if log is None or log.log_end_offset >= mark or log.lost_records:
+                continue
+            logger.warning(
+                "%s ends at %d, below its high watermark %d: records are gone that it once had",
+                log.folder,
+                log.log_end_offset,
+                mark,
+            )
+            log.lost_records = True
+            try:
+                mark_lost(self._fs, log.folder)
+            except OSError as error:
+                self._file_failed(self._folder_of(log), error, "marking a loss", log.folder)
 
     def _reaches_too_far(self, name: str, loaded: Loaded) -> bool:
         """Whether a checkpoint has an offset behind the end of its log, which was cut. It must not
@@ -260,12 +305,22 @@ class LogDirectories:
                 self._folder_failed(folder, describe(error, "writing checkpoints", checkpoint.path))
                 return
 
-    def _adopt(self, folder: DataFolder, log: Log) -> None:
+    def _adopt(self, folder: DataFolder, log: Log, topic_id: TopicId | None) -> None:
         other = self.logs.get(log.partition)
+        if other is not None and topic_id is not None and log.topic_id != other.topic_id:
+            # A topic was deleted and made again while one of the folders was offline.
+            if other.topic_id == topic_id:
+                self._set_stray_aside(folder, log)
+                return
+            if log.topic_id == topic_id:
+                self._set_stray_aside(self._folder_of(other), other)
+                if self.logs.pop(log.partition, None) is not None:
+                    other = None
         folder.partitions.add(log.partition)
         if other is None and log.partition not in self.offline_partitions:
             self.logs[log.partition] = log
             return
+        self.damaged.discard(log.partition)  # which of the two is right nobody here can know
         reason = (
             f"{log.partition} is in more than one data folder, {folder.path} is one of them: "
             f"remove the copy you do not want, then restart the broker"
@@ -273,6 +328,17 @@ class LogDirectories:
         logger.error("%s", reason)
         self.offline_partitions[log.partition] = reason
         self.logs.pop(log.partition, None)
+
+    def _set_stray_aside(self, folder: DataFolder, log: Log) -> None:
+        target = f"{folder.path}/{paths.stray_dir(log.partition, self._unique())}"
+        try:
+            self._fs.rename(log.folder, target)
+        except OSError as error:
+            self._file_failed(folder, error, f"setting {log.partition} aside", log.folder)
+            return
+        logger.warning("%s is of an earlier topic of this name; kept in %s", log.folder, target)
+        folder.forget(log.partition)
+        log.deleted(target)
 
     def start_schedule(self) -> None:
         """Begin the background work: retention, flush.ms, expiry, checkpoints, compaction."""
@@ -328,6 +394,24 @@ class LogDirectories:
         """The high watermarks that the folders' checkpoints had at start."""
         return self.checkpointed.get(paths.HIGH_WATERMARK_CHECKPOINT, {})
 
+    @property
+    def lost_partitions(self) -> frozenset[TopicPartition]:
+        """Partitions whose logs lack records which they may have had before this start."""
+        cut = (partition for partition, log in self.logs.items() if log.lost_records)
+        return frozenset((*cut, *self.damaged, *self._missing))
+
+    def losses_are_known(self) -> None:
+        """The controller knows of them: the next start need not tell it once more."""
+        self._missing.clear()
+        for log in [log for log in self.logs.values() if log.lost_records]:
+            log.lost_records = False
+            try:
+                self._fs.remove(f"{log.folder}/{paths.LOST_RECORDS}")
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                self._file_failed(self._folder_of(log), error, "removing a mark", log.folder)
+
     # --- partitions ---------------------------------------------------------------------------
 
     def find(self, partition: TopicPartition) -> Log | None:
@@ -376,6 +460,9 @@ class LogDirectories:
         path = f"{folder.path}/{paths.partition_dir(partition)}"
         try:
             log = open_log(self._context, path, partition, config, clean=True)
+            if partition in self._missing:
+                log.lost_records = True
+                mark_lost(self._fs, path)
         except OSError as error:
             if is_shortage(error):
                 raise short_of_descriptors(error, f"creating {partition}", path) from None
@@ -423,10 +510,19 @@ class LogDirectories:
         folder.forget(partition)
         self._schedule.checkpoint_soon()
         self.offline_partitions.pop(partition, None)
+        self.damaged.discard(partition)
         log = self.logs.pop(partition, None)
         if log is not None:
             log.deleted(target)
         return target
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is not one of ours any more, and its disk cannot be used now: if that is
+        there again at a later start, the log belongs to no topic."""
+        self.offline_partitions.pop(partition, None)
+        self.damaged.discard(partition)
+        for folder in self._folders.values():
+            folder.forget(partition)
 
     async def truncate(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Drop every record at or above an offset, in each of these logs, and make that durable
@@ -439,7 +535,7 @@ class LogDirectories:
 
     async def cut(self, cuts: Sequence[Cut]) -> None:
         """Cut several logs, one way or the other, together."""
-        await truncate(cuts, self, self._fs, self._workers, self._clock)
+        await truncate(cuts, self)
 
     def logs_in(self, folder: str) -> list[Log]:
         """The usable logs of one data folder."""
@@ -571,6 +667,7 @@ class LogDirectories:
             log.take_offline(reason)
             log.close_files()
             self.offline_partitions[partition] = reason
+        self.damaged -= folder.partitions
         if self._on_offline is not None:
             self._on_offline(folder.path, lost)
 

@@ -82,6 +82,11 @@ class Flushable(Protocol):
         """Why the log is offline, if it is."""
         ...
 
+    @property
+    def has_unsynced_truncation(self) -> bool:
+        """Whether a power cut could bring back records that were truncated."""
+        ...
+
     def begin_flush(self) -> FlushJob | None:
         """What is to be synced now; None when everything is."""
         ...
@@ -131,13 +136,14 @@ class GroupCommit:
     def wait_flushed(
         self, log: Flushable, offset: int, *, urgent: bool = True
     ) -> asyncio.Future[None]:
-        """Done when everything below `offset` is durable: pass the last offset plus one.
+        """Done when everything below `offset` is durable: pass the last offset plus one. So is then
+        every truncation that was made before.
 
         Without `urgent` it takes its turn behind the flushes that nobody waits for, until somebody
         wants this log's at once.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if log.recovery_point >= offset:
+        if _is_durable(log, offset):
             future.set_result(None)
         elif log.failure is not None:
             future.set_exception(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure))
@@ -187,13 +193,28 @@ class GroupCommit:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve_background(self) -> None:
-        while self._background:
-            log = next(iter(self._background))
-            lane = self._lanes[log] = self._background.pop(log)
-            await self._serve(log, lane)
-        self._background_runs = False
+        try:
+            while self._background:
+                log = next(iter(self._background))
+                lane = self._lanes[log] = self._background.pop(log)
+                await self._serve(log, lane)
+        except BaseException as error:
+            while self._background:
+                _abandon(self._background.popitem()[1].waiting, error)
+            raise
+        finally:
+            self._background_runs = False
 
     async def _serve(self, log: Flushable, lane: _Lane) -> None:
+        try:
+            await self._serve_all(log, lane)
+        except BaseException as error:
+            # A bug, or the broker's end: whoever waits is told, and does not wait for ever.
+            self._lanes.pop(log, None)
+            _abandon(lane.waiting, error)
+            raise
+
+    async def _serve_all(self, log: Flushable, lane: _Lane) -> None:
         retries = RETRIES
         while True:
             lane.again = False
@@ -232,6 +253,10 @@ class GroupCommit:
         log.finish_flush(job, self._clock.now_ms())
 
 
+def _is_durable(log: Flushable, offset: int) -> bool:
+    return log.recovery_point >= offset and not log.has_unsynced_truncation
+
+
 def _settle(
     log: Flushable,
     waiting: list[tuple[int, asyncio.Future[None]]],
@@ -242,7 +267,7 @@ def _settle(
     for offset, future in waiting:
         if future.done():
             continue
-        if log.recovery_point >= offset:
+        if _is_durable(log, offset):
             future.set_result(None)
         elif failure is not None:
             future.set_exception(type(failure)(failure.code, failure.message))
@@ -250,3 +275,16 @@ def _settle(
         else:
             left.append((offset, future))
     return left
+
+
+def _abandon(waiting: list[tuple[int, asyncio.Future[None]]], error: BaseException) -> None:
+    """No flush comes any more for those who wait."""
+    for _, future in waiting:
+        if future.done():
+            continue
+        if isinstance(error, asyncio.CancelledError):
+            future.cancel()
+        else:
+            future.set_exception(error)
+            future.exception()
+    waiting.clear()

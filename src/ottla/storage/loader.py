@@ -57,6 +57,8 @@ class Loaded:
     clean: bool
     logs: list[Log] = field(default_factory=list)
     offline: dict[TopicPartition, str] = field(default_factory=dict)
+    damaged: set[TopicPartition] = field(default_factory=set)
+    """Those of them whose files can be read, and are not what they should be."""
     deleted_folders: list[str] = field(default_factory=list)
     entries: dict[str, dict[TopicPartition, Entry]] = field(default_factory=dict)
     """What the folder's checkpoints say, by checkpoint."""
@@ -229,7 +231,12 @@ class Loader:
         except LogCorrupted as error:
             reason = str(error)
             logger.error("%s", reason)
-        except (InvalidBatch, ChildDied, KafkaError) as error:
+            result.damaged.add(partition)
+        except (InvalidBatch, KafkaError) as error:
+            reason = f"{path} cannot be read: {error}"
+            logger.error("%s", reason)
+            result.damaged.add(partition)
+        except ChildDied as error:
             reason = f"{path} cannot be read: {error}"
             logger.error("%s", reason)
         except OSError as error:

@@ -133,6 +133,9 @@ class Log:
         self.failure: str | None = None
         """Why the log is offline, if it is."""
         self.last_flush_ms = clock.now_ms()
+        self.lost_records = False
+        """It lacks records which it may have had before this start, and the controller does not
+        know of that yet."""
 
         self._host = host
         self._clock = clock

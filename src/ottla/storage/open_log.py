@@ -11,11 +11,13 @@ that Kafka wrote is read like our own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ottla.errors import KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
 from ottla.records.batch import HEADER_SIZE, read_header
 from ottla.storage import paths
@@ -35,6 +37,7 @@ from ottla.storage.recovery import (
     Recovered,
     RecoveryTask,
     SegmentFiles,
+    mark_lost,
     recover,
     scanning_all,
     set_segments_aside,
@@ -84,6 +87,8 @@ class Survey:
     """Every name in the folder, so that nobody has to look for what is not there."""
     snapshots: tuple[int, ...] = ()
     """Where snapshots of the producers were taken, ascending."""
+    lost: bool = False
+    """The folder is marked as one that has lost records, or a segment file is gone."""
 
 
 def survey(fs: FileSystem, folder: str) -> Survey:
@@ -109,6 +114,8 @@ def survey(fs: FileSystem, folder: str) -> Survey:
     for base_offset in logs:
         present = indexes.pop(base_offset, [])
         segments.append(_look(fs, folder, base_offset, present, faults))
+    if indexes:
+        mark_lost(fs, folder)
     for base_offset, suffixes in sorted(indexes.items()):
         notes.append(
             f"{folder}/{paths.log_name(base_offset)} is missing, only its index is there: the "
@@ -116,7 +123,15 @@ def survey(fs: FileSystem, folder: str) -> Survey:
         )
         for suffix in suffixes:
             fs.remove(f"{folder}/{base_offset:020d}{suffix}")
-    return Survey(folder, tuple(segments), tuple(notes), faults, tuple(names), tuple(snapshots))
+    return Survey(
+        folder,
+        tuple(segments),
+        tuple(notes),
+        faults,
+        tuple(names),
+        tuple(snapshots),
+        lost=bool(indexes) or paths.LOST_RECORDS in names,
+    )
 
 
 def _look(
@@ -333,6 +348,7 @@ class Prepared:
     small_files: DeferredSync
     notes: tuple[str, ...]
     recovery_point: int
+    lost: bool
 
 
 def prepare(  # noqa: PLR0913 - what is known of a folder, from five sources
@@ -387,7 +403,7 @@ def prepare(  # noqa: PLR0913 - what is known of a folder, from five sources
         # After an unclean stop the indexes of unflushed segments are expected to be unfinished.
         if clean or task.covers_flushed(base_offset):
             notes.extend(f"{fault}; it is rebuilt from the log" for fault in faults)
-    return Prepared(task, topic_id, epochs, small_files, tuple(notes), recovery_point)
+    return Prepared(task, topic_id, epochs, small_files, tuple(notes), recovery_point, found.lost)
 
 
 def run(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -428,6 +444,10 @@ def assemble(
     for line in (*prepared.notes, *recovered.notes):
         logger.warning("%s", line)
     facts = recovered.segments
+    lost = prepared.lost or recovered.lost
+    if end < prepared.recovery_point or (facts and end < start):
+        lost = True
+        mark_lost(fs, task.folder)
     if facts and end < start:
         kept = set_segments_aside(fs, task.folder, [fact.base_offset for fact in facts])
         logger.warning(
@@ -480,7 +500,13 @@ def assemble(
     start = max(start, segments.bases[0])
     for epoch, offset in recovered.epochs:
         epochs.assign(epoch, offset)
-    epochs.truncate_from_end(end)
+    deleted = _last_epoch(opened) if 0 < start == end else -1
+    if deleted >= 0:
+        # Every record was deleted, and the last one is still in its file: its epoch ends here.
+        epochs.truncate_from_end(end + 1)
+        epochs.assign(deleted, end)
+    else:
+        epochs.truncate_from_end(end)
     epochs.truncate_from_start(start)
     snapshots = ProducerSnapshots(fs, task.folder, recovered.snapshots)
     if created:
@@ -502,6 +528,7 @@ def assemble(
         host=context.host,
         clock=context.clock,
     )
+    log.lost_records = lost
     if created or not clean:
         # Whoever made these files may have died before he could sync their names.
         log.mark_new()
@@ -510,6 +537,19 @@ def assemble(
             for name in (paths.PARTITION_METADATA, paths.LEADER_EPOCH_CHECKPOINT)
         )
     return log
+
+
+def _last_epoch(segments: Sequence[Segment]) -> int:
+    """The leader epoch of the last batch in the files; -1 if there is none."""
+    newest = next((each for each in reversed(segments) if each.size), None)
+    if newest is None:
+        return -1
+    epoch = -1
+    with contextlib.suppress(KafkaError):
+        for _, header in walk(newest.file, newest.offset_index.last_position(), newest.size):
+            epoch = header.leader_epoch
+    newest.close_file()
+    return epoch
 
 
 def open_log(

@@ -8,6 +8,7 @@
         partition.metadata  leader-epoch-checkpoint
         <base offset, 20 digits>.log .index .timeindex .txnindex
         <end offset, 20 digits>.snapshot
+        records-lost                            ours: see `LOST_RECORDS`
       <topic>-<partition>.<unique>-delete/      renamed first, removed later
       <topic>-<partition>.<unique>-stray/       of a topic that nobody knows, kept
 
@@ -39,6 +40,9 @@ TOPIC_IDS_SUFFIX = ".topic-ids"
 
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+LOST_RECORDS = "records-lost"
+"""An empty file, in the folder of a log that has lost records: from before they are cut off until
+the controller knows. Without it a broker that dies in between would not know any more."""
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

@@ -4,7 +4,9 @@ What kill -9 or a power cut can leave behind, and what happens to it here:
 
 - A torn tail: the last write was interrupted, so the last segment ends in something that is not a
   whole batch with a right checksum, and nothing after it is one either. It was never acknowledged
-  (or, after a power cut, never flushed). It is cut off, and logged.
+  (or, after a power cut, never flushed). It is cut off, and logged. Unless it is the beginning of
+  one batch, which is all that kill -9 leaves, records may have been lost that others count on: then
+  the folder is marked first (`mark_lost`).
 - Indexes that lag behind the log, or are padded with zeros: rebuilt from the log.
 - Producer states: the newest snapshot, then the batches behind it.
 - A damaged middle: bytes that are no batch although batches follow them, or although they lie
@@ -109,6 +111,8 @@ class Recovered:
     """One line for each thing that an operator should know."""
     snapshots: tuple[int, ...] | None = None
     """As in the task."""
+    lost: bool = False
+    """More was cut off than one incomplete batch."""
 
 
 def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -169,6 +173,7 @@ class _Recovery:
         self._epochs: list[tuple[int, int]] = []
         self._end_offset = task.segments[first].base_offset
         self._notes: list[str] = []
+        self._lost = False
 
     def run(self) -> Recovered:
         task = self._task
@@ -193,6 +198,7 @@ class _Recovery:
             tuple(self._epochs),
             tuple(self._notes),
             self._snapshots.offsets,
+            self._lost,
         )
 
     def _note_gap(self, slot: int) -> None:
@@ -231,6 +237,9 @@ class _Recovery:
         if damage is not None:
             _refuse_unless_torn(segment.path, damage, task.recovery_point, later)
             self._notes.append(_torn(segment.path, damage, segment.size - checked.size))
+            if not damage.incomplete:
+                self._lost = True
+                mark_lost(self._fs, task.folder)
             segment.file.truncate(checked.size)
             for empty in later:
                 remove_segment(self._fs, task.folder, empty.base_offset)
@@ -354,6 +363,12 @@ def replace_content(fs: FileSystem, path: str, data: bytes) -> None:
             file.append(data)
     finally:
         file.close()
+
+
+def mark_lost(fs: FileSystem, folder: str) -> None:
+    """Note in a partition's folder that its log lacks records which it may have had. Not synced: a
+    power cut, which may take the mark, tells as much."""
+    fs.open(f"{folder}/{paths.LOST_RECORDS}", create=True).close()
 
 
 def remove_segment(fs: FileSystem, folder: str, base_offset: int) -> None:

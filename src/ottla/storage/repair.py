@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ottla.storage import paths
 from ottla.storage.check import check_segment
-from ottla.storage.recovery import remove_segment
+from ottla.storage.recovery import mark_lost, remove_segment
 
 if TYPE_CHECKING:
     from ottla.runtime.files import File, FileSystem
@@ -106,6 +106,7 @@ def _repair_segment(
             losses.append(_loss(path, at, resume - at, damage, expected))
             start = resume
         if losses and not dry_run:
+            mark_lost(fs, folder)
             _rewrite(fs, file, path, good)
     finally:
         file.close()

@@ -19,15 +19,12 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.storage.faults import OutOfDescriptors, is_shortage
+from ottla.storage.faults import OutOfDescriptors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ottla.model.ids import TopicPartition
-    from ottla.runtime.clock import Clock
-    from ottla.runtime.files import FileSystem
-    from ottla.runtime.workers import Workers
     from ottla.storage.directory import LogDirectories
     from ottla.storage.log import Log
 
@@ -40,13 +37,7 @@ class Cut(NamedTuple):
     fully: bool = False
 
 
-async def truncate(
-    cuts: Sequence[Cut],
-    directories: LogDirectories,
-    fs: FileSystem,
-    workers: Workers,
-    clock: Clock,
-) -> None:
+async def truncate(cuts: Sequence[Cut], directories: LogDirectories) -> None:
     """Make the cuts. Raises KafkaError; what was done then may be done again."""
     listed = [(_find(directories, cut.partition), cut) for cut in cuts]
     shrinking = [(log, cut) for log, cut in listed if cut.fully or cut.offset < log.log_end_offset]
@@ -66,9 +57,9 @@ async def truncate(
         for log, _ in shrinking:
             log.truncating_to = None
     unsynced = [log for log, _ in listed if log.has_unsynced_truncation]
-    results = await asyncio.gather(
-        *(_sync(log, fs, workers, clock) for log in unsynced), return_exceptions=True
-    )
+    # Among the log's other flushes: one that is under way may have taken the names to be synced.
+    flushes = (directories.group_commit.wait_flushed(log, log.log_end_offset) for log in unsynced)
+    results = await asyncio.gather(*flushes, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
@@ -79,16 +70,3 @@ def _find(directories: LogDirectories, partition: TopicPartition) -> Log:
     if log is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is not here")
     return log
-
-
-async def _sync(log: Log, fs: FileSystem, workers: Workers, clock: Clock) -> None:
-    job = log.begin_flush()
-    if job is None or log.failure is not None:
-        return
-    try:
-        await workers.run_in_thread(job.run, fs)
-    except OSError as error:
-        if is_shortage(error):
-            log.undo_flush(job)
-        raise log.storage_failed(error, "truncating") from None
-    log.finish_flush(job, clock.now_ms())

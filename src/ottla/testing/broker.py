@@ -66,6 +66,7 @@ T = TypeVar("T")
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
+CRASH_SECONDS = 20.0
 CALL_SECONDS = 30.0
 PORT_ATTEMPTS = 20
 
@@ -277,7 +278,9 @@ class Broker:
         self._disk.quicken()  # whoever sleeps on a slow disk would be waited for
 
         try:
-            thread.call(app.abandon(session.cut), STOP_SECONDS)
+            thread.call(app.abandon(session.cut), CRASH_SECONDS)
+        except TimeoutError:
+            thread.tell_stuck("a crash")  # which is one all the same
         finally:
             self._let_go()
 

@@ -11,9 +11,10 @@ crashed loses its session at once; one that is paused, when its session has expi
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +31,8 @@ from ottla.runtime.files import OsFileSystem
 from ottla.testing.broker import Broker, Topics, wanted_topics
 from ottla.testing.folder import TemporaryFolder
 from ottla.testing.thread import LoopThread
+
+logger = logging.getLogger(__name__)
 
 SESSION_SECONDS = 2.0
 WAIT_SECONDS = 30.0
@@ -252,16 +255,21 @@ class Cluster:
 
     def close(self) -> None:
         """End all brokers and remove their data. May be called twice."""
-        for broker in self.brokers.values():
-            with suppress(Exception):
-                if broker.running:
-                    broker.crash()
-                broker.close()
-        with suppress(Exception):
-            self.stop_metadata()
-        with suppress(Exception):
-            self._metadata.close()
+        ends = [self._end_of(broker) for broker in self.brokers.values()]
+        for end in (*ends, self.stop_metadata, self._metadata.close):
+            try:
+                end()
+            except Exception:
+                logger.exception("a part of the cluster did not end as it should")
         self._temporary.close()
+
+    def _end_of(self, broker: Broker) -> Callable[[], None]:
+        def end() -> None:
+            if broker.running:
+                broker.crash()
+            broker.close()
+
+        return end
 
     def __enter__(self) -> Self:
         return self

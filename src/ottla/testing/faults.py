@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from ottla.dispatch.context import Request, Services
-from ottla.dispatch.table import Handler
+from ottla.dispatch.table import Handler, handler_of, mark
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.connection import Connection, Hangup
 from ottla.protocol.apis import ApiKey
@@ -287,7 +287,7 @@ class Faults:
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A handler that asks the faults first."""
-        handler: Handler = function.handler  # type: ignore[attr-defined]
+        handler = handler_of(function)
 
         def wrapped(request: Request[Any], services: Services) -> Result:
             for fault in self._faults:
@@ -295,8 +295,7 @@ class Faults:
                     return fault.act(_Asked(handler, request, services))
             return function(request, services)
 
-        wrapped.handler = dataclasses.replace(handler, function=wrapped)  # type: ignore[attr-defined]
-        return wrapped
+        return mark(wrapped, dataclasses.replace(handler, function=wrapped))
 
     def _add(self, action: _Action, apis: Apis, choice: Choice) -> Fault:
         known = Choice.__annotations__
@@ -344,10 +343,10 @@ class Faults:
         loop = asyncio.get_running_loop()
 
         def hold(answer: Callable[[], None]) -> None:
-            timer: asyncio.TimerHandle | None = None
+            timer: asyncio.TimerHandle
 
             def go() -> None:
-                self._delayed.pop(timer, None)  # type: ignore[arg-type]
+                self._delayed.pop(timer, None)
                 answer()
 
             timer = loop.call_later(seconds, go)

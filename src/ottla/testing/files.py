@@ -164,6 +164,11 @@ class MemoryFileSystem:
 
     # --- what the test arranges ---------------------------------------------------------------
 
+    @property
+    def crashed(self) -> bool:
+        """Whether the operation to crash at has come."""
+        return self._crashed
+
     def crash_at(self, operation: int, *, torn: int = 0) -> None:
         """Die in the given operation (counted from 0 over the disk's life), after `torn` bytes."""
         self._crash_at = operation

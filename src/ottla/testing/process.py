@@ -12,23 +12,19 @@ interpreter with the broker.
         broker.kill()          # SIGKILL: no goodbye
         broker.start()         # same port, same data
 
-Every wait has a deadline, and a broker that dies while it is waited for raises
-`BrokerProcessError` with the end of its log, so that a failing test says why at once.
+A broker that dies while it is waited for raises `BrokerProcessError`, see `server_process.py`.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
+
+from ottla.testing.server_process import ServerProcess, ServerProcessError, settings_line
 
 LOOPBACK = "127.0.0.1"
 
@@ -38,16 +34,11 @@ LOOPBACK = "127.0.0.1"
 # broker can never bind it again.
 PORTS = range(14_000, 32_000)
 
-START_TIMEOUT = 30.0
-STOP_TIMEOUT = 30.0
 
+class BrokerProcessError(ServerProcessError):
+    """The broker ended, or did not do what was waited for; carries the end of its log."""
 
-class BrokerProcessError(Exception):
-    """The process ended, or did not do what was waited for; carries the end of its log."""
-
-    def __init__(self, what: str, log: str) -> None:
-        tail = "\n".join(log.splitlines()[-40:])
-        super().__init__(f"{what}\n--- the end of the broker's log ---\n{tail}")
+    server = "the broker"
 
 
 def free_port(host: str = LOOPBACK) -> int:
@@ -65,7 +56,7 @@ def free_port(host: str = LOOPBACK) -> int:
     raise RuntimeError(f"no free port between {PORTS.start} and {PORTS.stop}")
 
 
-class BrokerProcess:
+class BrokerProcess(ServerProcess):
     """One `ottla server start` with its data folder, port and log file.
 
     `settings` become `--set key=value`, `arguments` are added as they are, and `wrapper` is
@@ -73,6 +64,8 @@ class BrokerProcess:
     `--listen 127.0.0.1:<port>`; with it, those listener strings are passed on instead and
     `port` must be one of theirs. `program` is what the interpreter runs in place of `-m ottla`.
     """
+
+    failure = BrokerProcessError
 
     def __init__(  # noqa: PLR0913 - what a process is started with, by name
         self,
@@ -87,20 +80,16 @@ class BrokerProcess:
         environment: Mapping[str, str] | None = None,
         program: Sequence[str] = ("-m", "ottla"),
     ) -> None:
-        # for the life of this object
-        self.folder = folder
+        super().__init__(folder, "broker.log")
         self.host = LOOPBACK
         self.port = free_port() if port is None else port
         self.data_dir = folder / "data" if data_dir is None else data_dir
-        self.log_path = folder / "broker.log"
         self.settings: dict[str, object] = dict(settings or {})
         self.arguments = list(arguments)
         self.listen = list(listen) if listen is not None else [f"{self.host}:{self.port}"]
         self.wrapper = list(wrapper)
-        self.environment = dict(environment or {})
+        self.environment = {"PYTHONUNBUFFERED": "1", **(environment or {})}
         self.program = list(program)
-        # for one run of the process
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -113,152 +102,19 @@ class BrokerProcess:
         for listener in self.listen:
             line += ["--listen", listener]
         line += ["--data-dir", str(self.data_dir)]
-        for name, value in self.settings.items():
-            line += ["--set", f"{name}={value}"]
-        return line + self.arguments
+        return line + settings_line(self.settings) + self.arguments
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise RuntimeError("the broker was not started")
-        return self._process
+    def where(self) -> str:
+        return self.bootstrap
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    # -- starting ------------------------------------------------------------------------
-
-    def launch(self) -> None:
-        """Start the process and return at once, whether or not it will ever listen."""
-        if self.alive:
-            raise RuntimeError(f"the broker already runs as process {self.pid}")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
-                cwd=self.folder,
-                start_new_session=True,
-            )
-
-    def start(self, *, timeout: float = START_TIMEOUT) -> BrokerProcess:
-        """Start the process and wait until it accepts connections."""
-        self.launch()
+    def serves(self) -> bool:
         try:
-            self.wait_listening(timeout=timeout)
-        except BaseException:
-            self.kill()
-            raise
-        return self
+            with closing(socket.create_connection((self.host, self.port), timeout=1.0)):
+                return True
+        except OSError:
+            return False
 
-    def wait_listening(self, *, timeout: float = START_TIMEOUT) -> None:
-        deadline = time.monotonic() + timeout
-        while True:
-            if not self.alive:
-                code = self.process.returncode
-                raise BrokerProcessError(f"the broker ended with exit code {code}", self.log())
-            try:
-                with closing(socket.create_connection((self.host, self.port), timeout=1.0)):
-                    return
-            except OSError:
-                if time.monotonic() >= deadline:
-                    raise BrokerProcessError(
-                        f"the broker does not listen on {self.bootstrap} after {timeout} s",
-                        self.log(),
-                    ) from None
-                time.sleep(0.005)
-
-    # -- stopping ------------------------------------------------------------------------
-
-    def kill(self) -> None:
-        """SIGKILL to the broker and to every child process it has; wait until it is gone."""
-        if self._process is None:
-            return
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._process.wait()
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def terminate(self, *, timeout: float = STOP_TIMEOUT) -> int:
-        """SIGTERM, then wait; returns the exit code."""
-        self.signal(signal.SIGTERM)
-        return self.wait(timeout=timeout)
-
-    def wait(self, *, timeout: float = STOP_TIMEOUT) -> int:
-        """Wait until the process ends by itself; returns the exit code."""
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise BrokerProcessError(
-                f"the broker still runs after {timeout} s", self.log()
-            ) from None
-
-    def restart(self, *, timeout: float = START_TIMEOUT) -> None:
-        """Stop cleanly and start again on the same port and data."""
-        self.terminate()
-        self.start(timeout=timeout)
-
-    def __enter__(self) -> BrokerProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.kill()
-
-    # -- looking at it -------------------------------------------------------------------
-
-    def log(self) -> str:
-        """Everything the process wrote so far, over all its runs."""
-        try:
-            return self.log_path.read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
-
-    def log_size(self) -> int:
-        """A position to hand to `log_since`."""
-        return self.log_path.stat().st_size if self.log_path.exists() else 0
-
-    def log_since(self, position: int) -> str:
-        with self.log_path.open("rb") as log:
-            log.seek(position)
-            return log.read().decode(errors="replace")
-
-    def wait_log(self, text: str, *, since: int = 0, timeout: float = 10.0) -> str:
-        """Wait until a line holding `text` was written after `since`; returns that line."""
-        deadline = time.monotonic() + timeout
-        while True:
-            for line in self.log_since(since).splitlines():
-                if text in line:
-                    return line
-            if time.monotonic() >= deadline:
-                raise BrokerProcessError(
-                    f"the broker did not log {text!r} within {timeout} s", self.log()
-                )
-            time.sleep(0.01)
-
-    def rss(self) -> int:
-        """Resident memory of the process, in bytes."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-        raise BrokerProcessError("the broker has no memory any more", self.log())
-
-    def open_files(self) -> int:
-        """How many file descriptors the process holds."""
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+    def wait_listening(self, *, timeout: float | None = None) -> None:
+        """Wait until it accepts connections, after `launch`."""
+        self.wait_ready(timeout=timeout)

@@ -13,22 +13,16 @@ for the disk: that is not what tests are about, and what was written survives a 
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 
 from ottla.testing.process import LOOPBACK, free_port
+from ottla.testing.server_process import ServerProcess, ServerProcessError, settings_line
 
-START_TIMEOUT = 60.0
-STOP_TIMEOUT = 30.0
 _SETTINGS: Mapping[str, object] = {
     "tickTime": 100,
     "minSessionTimeout": 200,
@@ -37,16 +31,18 @@ _SETTINGS: Mapping[str, object] = {
 }
 
 
-class ZooKeeperProcessError(Exception):
-    """The process ended, or did not do what was waited for; carries the end of its log."""
+class ZooKeeperProcessError(ServerProcessError):
+    """It ended, or did not do what was waited for; carries the end of its log."""
 
-    def __init__(self, what: str, log: str) -> None:
-        tail = "\n".join(log.splitlines()[-40:])
-        super().__init__(f"{what}\n--- the end of ZooKeeper's log ---\n{tail}")
+    server = "ZooKeeper"
 
 
-class ZooKeeperProcess:
+class ZooKeeperProcess(ServerProcess):
     """One `ottla zookeeper start` with its folder, port and log file."""
+
+    failure = ZooKeeperProcessError
+    start_timeout = 60.0
+    poll = 0.02
 
     def __init__(
         self,
@@ -56,15 +52,13 @@ class ZooKeeperProcess:
         server_id: int | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        # for the life of this object
-        self.folder = folder
+        super().__init__(folder, "zookeeper.log")
         self.port = free_port() if port is None else port
         self.data_dir = folder / "data"
-        self.log_path = folder / "zookeeper.log"
         self.server_id = server_id
         self.settings: dict[str, object] = {**_SETTINGS, **(settings or {})}
-        # for one run of the process
-        self._process: subprocess.Popen[bytes] | None = None
+        self.environment = {"KAFKA_HEAP_OPTS": "-Xmx256m"}
+        self._mode: str | None = None
 
     @property
     def address(self) -> str:
@@ -72,62 +66,26 @@ class ZooKeeperProcess:
         return f"{LOOPBACK}:{self.port}"
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise RuntimeError("ZooKeeper was not started")
-        return self._process
+    def where(self) -> str:
+        return self.address
 
     @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def launch(self) -> None:
-        """Start the process and return at once, whether or not it will ever serve."""
-        if self.alive:
-            raise RuntimeError(f"ZooKeeper already runs as process {self.process.pid}")
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def command(self) -> list[str]:
         line = [sys.executable, "-m", "ottla", "zookeeper", "start", "--listen", self.address]
         line += ["--data-dir", str(self.data_dir)]
         if self.server_id is not None:
             line += ["--id", str(self.server_id)]
-        for name, value in self.settings.items():
-            line += ["--set", f"{name}={value}"]
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                line,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "KAFKA_HEAP_OPTS": "-Xmx256m"},
-                cwd=self.folder,
-                start_new_session=True,
-            )
+        return line + settings_line(self.settings)
 
-    def start(self, *, timeout: float = START_TIMEOUT) -> ZooKeeperProcess:
-        """Start the process and wait until it serves."""
-        self.launch()
-        try:
-            self.wait_serving(timeout=timeout)
-        except BaseException:
-            self.kill()
-            raise
-        return self
+    def serves(self) -> bool:
+        self._mode = self.mode()
+        return self._mode is not None
 
-    def wait_serving(self, *, timeout: float = START_TIMEOUT) -> str:
+    def wait_serving(self, *, timeout: float | None = None) -> str:
         """Wait until it serves clients; returns its mode: standalone, leader or follower."""
-        deadline = time.monotonic() + timeout
-        while True:
-            if not self.alive:
-                code = self.process.returncode
-                raise ZooKeeperProcessError(f"ZooKeeper ended with exit code {code}", self.log())
-            mode = self.mode()
-            if mode is not None:
-                return mode
-            if time.monotonic() >= deadline:
-                raise ZooKeeperProcessError(
-                    f"ZooKeeper does not serve on {self.address} after {timeout} s", self.log()
-                )
-            time.sleep(0.02)
+        self.wait_ready(timeout=timeout)
+        assert self._mode is not None
+        return self._mode
 
     def mode(self) -> str | None:
         """What it is now; None while it does not serve."""
@@ -145,46 +103,11 @@ class ZooKeeperProcess:
                 return value
         return None
 
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        """SIGKILL; wait until it is gone."""
-        if self._process is None:
-            return
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._process.wait()
-
-    def terminate(self) -> int:
-        """SIGTERM, then wait; returns the exit code."""
-        self.signal(signal.SIGTERM)
-        return self.process.wait(STOP_TIMEOUT)
-
     def wipe(self) -> None:
         """Delete everything it knows; it must not be running."""
         if self.alive:
             raise RuntimeError("stop ZooKeeper first")
         shutil.rmtree(self.data_dir)
-
-    def log(self) -> str:
-        try:
-            return self.log_path.read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
-
-    def __enter__(self) -> ZooKeeperProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.kill()
 
 
 def ensemble(folder: Path, servers: int = 3) -> list[ZooKeeperProcess]:

@@ -125,7 +125,7 @@ async def test_who_was_never_reached_is_not_fenced(
     async def count(*args: object, **options: object) -> object:
         nonlocal tried
         tried += 1
-        return await opened(*args, **options)  # type: ignore[arg-type]
+        return await opened(*args, **options)
 
     monkeypatch.setattr(failure_detector.Channel, "open", count)
     await bench.register()
@@ -150,10 +150,10 @@ async def test_who_was_fenced_wrongly_is_left_to_its_session_for_a_while(
     original = bench.detector._fence
 
     async def note(broker: object) -> None:
-        await original(broker)  # type: ignore[arg-type]
+        await original(broker)
         refused.set()
 
-    bench.detector._fence = note  # type: ignore[method-assign,assignment]
+    bench.detector._fence = note
     bench.address.close()
     async with asyncio.timeout(10):
         await refused.wait()

@@ -171,8 +171,8 @@ def test_workers_of_xdist_do_not_meet(pytester: pytest.Pytester) -> None:
 def test_the_plugin_costs_nothing_until_a_fixture_is_used() -> None:
     code = (
         f"import sys, {MODULE}\n"
-        "heavy = [it for it in sys.modules if it.startswith('ottla.') and "
-        "not it.startswith('ottla.testing')]\n"
+        "heavy = [name for name in sys.modules if name.startswith('ottla.') and "
+        "not name.startswith('ottla.testing')]\n"
         f"assert not heavy and 'ottla.testing.broker' not in sys.modules, heavy\n"
         "assert 'uvloop' not in sys.modules and 'confluent_kafka' not in sys.modules\n"
     )

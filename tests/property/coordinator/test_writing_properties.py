@@ -67,7 +67,7 @@ class World:
         state = PartitionState(1, 0, 0, (1,), (1,))
         log = LogBench(TopicConfig(max_message_bytes=LIMIT)).open()
         place, topic, durability = TopicPartition("__things", 0), TopicId(b"t" * 16), None
-        self.partition = Partition(place, topic, log, state, durability)  # type: ignore[arg-type]
+        self.partition = Partition(place, topic, log, state, durability)
         self._fails = fails
         self.failed = False
         self._appends = itertools.count()

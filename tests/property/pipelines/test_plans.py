@@ -76,7 +76,7 @@ def test_splits_depend_on_nothing_but_the_ranges(
     ranges: list[Range], min_partitions: int | None, max_records: int | None, rng: object
 ) -> None:
     shuffled = list(ranges)
-    rng.shuffle(shuffled)  # type: ignore[attr-defined]
+    rng.shuffle(shuffled)
     pieces = split(ranges, min_partitions, max_records)
     assert split(list(ranges), min_partitions, max_records) == pieces
     assert set(split(shuffled, min_partitions, max_records)) == set(pieces)

@@ -52,7 +52,7 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize(("key", "kind", "version"), cases())
 def test_bytes_and_values_agree_with_kio(key: int, kind: str, version: int) -> None:
-    api = APIS[key]  # type: ignore[index]
+    api = APIS[key]
     ours = api.request if kind == "request" else api.response
     load = load_request_schema if kind == "request" else load_response_schema
     theirs = load(key, version)
@@ -72,7 +72,7 @@ def test_bytes_and_values_agree_with_kio(key: int, kind: str, version: int) -> N
         our_message, their_message = pair
         parts: list[Part] = []
         length = ours_codec.encode(our_message, parts)
-        encoded = b"".join(parts)  # type: ignore[arg-type]
+        encoded = b"".join(parts)
         assert len(encoded) == length
 
         with io.BytesIO() as buffer:
@@ -83,7 +83,7 @@ def test_bytes_and_values_agree_with_kio(key: int, kind: str, version: int) -> N
 
         pieces: list[Part] = []
         assert drained(ours_codec.encode_in_turns(our_message, pieces)) == length
-        assert b"".join(pieces) == encoded  # type: ignore[arg-type]
+        assert b"".join(pieces) == encoded
 
         decoded, end = ours_codec.decode(memoryview(b"\xff" + encoded), 1)
         if is_request(ours):

@@ -105,7 +105,7 @@ def test_kafka_python_reads_ours_and_we_read_its(codec: Compression, records: li
 @settings(max_examples=100, deadline=None)
 def test_kio_reads_ours_and_writes_the_same_bytes(records: list[Fields], offset: int) -> None:
     # Whole seconds: kio keeps timestamps in floats.
-    records = [(time // 1000 * 1000, *rest) for time, *rest in records]  # type: ignore[misc]
+    records = [(time // 1000 * 1000, *rest) for time, *rest in records]
     batch = ours(records, base_offset=offset, leader_epoch=3, producer_id=7, transactional=True)
     theirs, size = kio_read_batch(batch, 0)
     assert size == len(batch)

@@ -13,17 +13,21 @@ often and wherever it died, and whatever the cleaner has done until then:
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ottla.config.topic import TopicConfig
 from ottla.records.compression import Compression
 from ottla.storage.log import Log
+from ottla.testing.crashes import dying_runs
 from ottla.testing.files import Crashed, MemoryFileSystem
 from ottla.testing.logs import FOLDER, LogBench
 
+pytestmark = pytest.mark.timeout(600)
 RETENTION_MS = 100
 _RUNS = 60
 
@@ -208,40 +212,17 @@ def goes_on(run: Run, bench: LogBench, log: Log) -> None:
     assert again.log_end_offset == log.log_end_offset
 
 
-def prepared_disk() -> MemoryFileSystem:
-    """A disk whose data folder was there before: only the log's own changes are at stake."""
-    fs = MemoryFileSystem()
-    fs.makedirs("/data")
-    fs.sync_dir("/")
-    return fs
-
-
 def crashes(
-    script: list[Step],
-    config: TopicConfig,
-    seed: int,
-    *,
-    always_flush: bool = False,
-) -> list[Run]:
+    script: list[Step], config: TopicConfig, seed: int, *, always_flush: bool = False
+) -> Iterator[Run]:
     """The script's runs, one for each operation on the disk, each dead in that operation; of long
     scripts some of them, others for each seed."""
-    first = Run(LogBench(config, fs=prepared_disk()), always_flush)
-    begin = first.bench.fs.operations
-    first.perform(script)
-    rng = random.Random(seed)
-    runs = []
-    numbers = range(begin, first.bench.fs.operations)
-    for number in sorted(rng.sample(numbers, min(_RUNS, len(numbers)))):
-        run = Run(LogBench(config, fs=prepared_disk()), always_flush)
-        size = first.bench.fs.journal[number].size
-        run.bench.fs.crash_at(number, torn=rng.choice((0, 1, size // 2, max(0, size - 1), size)))
-        try:
-            run.perform(script)
-        except Crashed:
-            runs.append(run)
-        else:
-            raise AssertionError(f"operation {number} did not happen in the second run")
-    return runs
+    return dying_runs(
+        lambda fs: Run(LogBench(config, fs=fs), always_flush),
+        lambda run: run.perform(script),
+        seed=seed,
+        most=_RUNS,
+    )
 
 
 @common

@@ -14,7 +14,6 @@ Two deaths: kill -9, and a power cut where each batch was flushed before the nex
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,13 +30,12 @@ from ottla.records.builder import build_batch
 from ottla.records.control import ControlType, end_marker, read_end_marker
 from ottla.storage.log import Log
 from ottla.storage.producers import ProducerState, ProducerStates
-from ottla.testing.files import Crashed, MemoryFileSystem
+from ottla.testing.crashes import dying_runs
 from ottla.testing.logs import PARTITION, FolderBench
 
+pytestmark = [pytest.mark.usefixtures("silence"), pytest.mark.timeout(600)]
 EPOCHS = range(-1, 30)
 TOPIC = TopicId(bytes(15) + b"\1")
-MOST_DEATHS = 40
-"""Of a script with more operations than this, that many are drawn to die in."""
 
 Step = tuple[str, int, int]
 fetch = st.tuples(st.just("fetch"), st.integers(1, 5), st.integers(0, 80))
@@ -79,14 +77,6 @@ common = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def silence() -> Iterator[None]:
-    """asyncio and the broker say a lot about tasks that die in the middle of everything."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Batch(NamedTuple):
@@ -309,34 +299,15 @@ class Run:
         await bench.abandon()
 
 
-def prepared_disk() -> MemoryFileSystem:
-    """A disk whose data folder was there before: only what is in it is at stake."""
-    fs = MemoryFileSystem()
-    fs.makedirs("/data")
-    fs.sync_dir("/")
-    return fs
-
-
 def crashes(
     script: list[Step], config: TopicConfig, seed: int, *, always_flush: bool = False
 ) -> Iterator[Run]:
     """The script's runs, one for each operation on the disk, each dead in that operation."""
-    first = Run(FolderBench(config, fs=prepared_disk()), always_flush)
-    begin = first.bench.fs.operations
-    asyncio.run(first.perform(script))
-    rng = random.Random(seed)
-    numbers = range(begin, first.bench.fs.operations)
-    for number in sorted(rng.sample(numbers, min(MOST_DEATHS, len(numbers)))):
-        run = Run(FolderBench(config, fs=prepared_disk()), always_flush)
-        size = first.bench.fs.journal[number].size
-        run.bench.fs.crash_at(number, torn=rng.choice((0, 1, size // 2, max(0, size - 1), size)))
-        try:
-            asyncio.run(run.perform(script))
-        except Crashed:
-            pass
-        with pytest.raises(Crashed):  # in the background, if not in the script itself
-            run.bench.fs.listdir("/data")
-        yield run
+    return dying_runs(
+        lambda fs: Run(FolderBench(config, fs=fs), always_flush),
+        lambda run: asyncio.run(run.perform(script)),
+        seed=seed,
+    )
 
 
 @common

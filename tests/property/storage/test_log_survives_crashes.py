@@ -15,7 +15,6 @@ which the producer sends its last five batches again, having lost the answers.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,12 +27,14 @@ from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId
 from ottla.storage.log import Log
+from ottla.testing.crashes import dying_runs
 from ottla.testing.files import Crashed, MemoryFileSystem
 from ottla.testing.logs import FolderBench
 
+pytestmark = [pytest.mark.usefixtures("silence"), pytest.mark.timeout(600)]
 PRODUCER = 42
-MOST_DEATHS = 40
-"""Of a script with more operations than this, that many are drawn to die in."""
+
+Step = tuple[str, int, int]
 
 steps = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 3), st.integers(0, 80)),
@@ -73,14 +74,6 @@ common = settings(
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def silence() -> Iterator[None]:
-    """asyncio and the broker say a lot about tasks that die in the middle of everything."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 @dataclass
 class Run:
     """One run of a script, up to its end or its death."""
@@ -105,7 +98,7 @@ class Run:
         """What the metadata says, which is changed before the folder is."""
         return TopicId(bytes([self.generation]) * 16)
 
-    async def perform(self, script: list[tuple[str, int, int]]) -> None:  # noqa: C901 - one branch for each kind of step
+    async def perform(self, script: list[Step]) -> None:  # noqa: C901 - one branch for each kind of step
         bench = self.bench
         log = await bench.open(self.topic_id)
         for kind, count, size in script:
@@ -200,47 +193,26 @@ class Run:
         assert bench.contents(await bench.open(self.topic_id)) == expected
 
 
-def prepared_disk() -> MemoryFileSystem:
-    """A disk whose data folder was there before: only what is in it is at stake."""
-    fs = MemoryFileSystem()
-    fs.makedirs("/data")
-    fs.sync_dir("/")
-    return fs
-
-
 def crashes(
-    script: list[tuple[str, int, int]],
+    script: list[Step],
     config: TopicConfig,
     seed: int,
     *,
     always_flush: bool = False,
     idempotent: bool = False,
-) -> list[Run]:
+) -> Iterator[Run]:
     """The script's runs, one for each operation on the disk, each dead in that operation."""
-    first = Run(FolderBench(config, fs=prepared_disk()), always_flush, idempotent)
-    begin = first.bench.fs.operations
-    asyncio.run(first.perform(script))
-    rng = random.Random(seed)
-    numbers = range(begin, first.bench.fs.operations)
-    runs = []
-    for number in sorted(rng.sample(numbers, min(MOST_DEATHS, len(numbers)))):
-        run = Run(FolderBench(config, fs=prepared_disk()), always_flush, idempotent)
-        size = first.bench.fs.journal[number].size
-        run.bench.fs.crash_at(number, torn=rng.choice((0, 1, size // 2, max(0, size - 1), size)))
-        try:
-            asyncio.run(run.perform(script))
-        except Crashed:
-            pass
-        with pytest.raises(Crashed):  # in the background, if not in the script itself
-            run.bench.fs.listdir("/data")
-        runs.append(run)
-    return runs
+    return dying_runs(
+        lambda fs: Run(FolderBench(config, fs=fs), always_flush, idempotent),
+        lambda run: asyncio.run(run.perform(script)),
+        seed=seed,
+    )
 
 
 @common
 @given(script=scripts, config=configs, seed=st.integers(0, 1000))
 def test_kill_at_every_write_loses_nothing_acknowledged(
-    script: list[tuple[str, int, int]], config: TopicConfig, seed: int
+    script: list[Step], config: TopicConfig, seed: int
 ) -> None:
     async def verify(run: Run) -> None:
         bench = FolderBench(config, fs=run.bench.fs.killed())
@@ -260,7 +232,7 @@ def test_kill_at_every_write_loses_nothing_acknowledged(
     names=st.booleans(),
 )
 def test_a_power_cut_at_every_write_loses_nothing_flushed(
-    script: list[tuple[str, int, int]], config: TopicConfig, seed: int, zeros: bool, names: bool
+    script: list[Step], config: TopicConfig, seed: int, zeros: bool, names: bool
 ) -> None:
     rng = random.Random(seed)
 
@@ -279,7 +251,7 @@ def test_a_power_cut_at_every_write_loses_nothing_flushed(
 @common
 @given(script=scripts, config=configs, seed=st.integers(0, 1000))
 def test_an_idempotent_producer_that_sends_again_after_a_kill_leaves_no_duplicate(
-    script: list[tuple[str, int, int]], config: TopicConfig, seed: int
+    script: list[Step], config: TopicConfig, seed: int
 ) -> None:
     # Records that DeleteRecords took cannot be recognised again, so there is none of it here.
     script = [step for step in script if step[0] != "delete"]
@@ -307,7 +279,7 @@ def test_an_idempotent_producer_that_sends_again_after_a_kill_leaves_no_duplicat
 @common
 @given(script=scripts, config=configs, seed=st.integers(0, 1000))
 def test_a_kill_during_recovery_changes_nothing(
-    script: list[tuple[str, int, int]], config: TopicConfig, seed: int
+    script: list[Step], config: TopicConfig, seed: int
 ) -> None:
     async def start(run: Run, fs: MemoryFileSystem) -> None:
         bench = FolderBench(config, fs=fs)
@@ -317,7 +289,7 @@ def test_a_kill_during_recovery_changes_nothing(
         except Crashed:
             pass
 
-    runs = crashes(script, config, seed)
+    runs = list(crashes(script, config, seed))
     for run in random.Random(seed).sample(runs, min(5, len(runs))):
         left = run.bench.fs.killed()
         probe = left.killed()

@@ -59,7 +59,7 @@ def build(written: list[tuple[int, int | None, bool]], config: dict[str, object]
         stamp = -1 if ahead is None else bench.clock.now_ms() + ahead * HOUR
         bench.append(log, b"x" * 20, timestamp=stamp)
     bench.close(log)
-    bench.config = TopicConfig(**config)  # type: ignore[arg-type]
+    bench.config = TopicConfig(**config)
     return bench
 
 
@@ -118,7 +118,7 @@ def test_a_hold_keeps_what_is_unread_and_never_more_than_its_bytes(
     bench = build(written, config)
     positions = Committed({"a": a, "b": b})
     free, held = reopened(bench, 0, 99), reopened(bench, 0, 99)
-    free.config = TopicConfig(**{**config, "ottla_retention_hold_groups": ()})  # type: ignore[arg-type]
+    free.config = TopicConfig(**{**config, "ottla_retention_hold_groups": ()})
     now_ms = bench.clock.now_ms() + 10 * HOUR
     free.delete_old(now_ms, positions)
     held.delete_old(now_ms, positions)

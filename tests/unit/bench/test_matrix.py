@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench import matrix
-from bench.matrix import Counts, Interpreter, Outcome
+from bench.matrix import Counts, Interpreter, Result
 
 REPORT = """<?xml version="1.0"?>
 <testsuites><testsuite name="pytest" errors="1" failures="1" skipped="1" tests="4" time="60.0">
@@ -40,8 +41,7 @@ def test_errors_count_as_failures_and_skipped_tests_do_not_count_as_passed(tmp_p
     report.write_text(REPORT)
     counts = matrix.read(report)
     assert counts == Counts(1, 1, ("tests.unit.a::test_wrong", "tests.unit.a::test_broken"))
-    outcome = Outcome(Interpreter(Path("python3.13"), (3, 13, 0)), counts)
-    assert outcome.row == "| 3.13.0 | 1 | 2 | 1 | 2 failed |"
+    assert Result(counts, earlier=False).cell == "1, 2 failed, 1 skipped"
 
 
 @pytest.mark.parametrize("text", [None, "", REPORT[:200]])
@@ -101,20 +101,37 @@ def test_the_page_has_the_table_and_names_what_was_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = page_of(tmp_path, monkeypatch)
-    counts = Counts(7413, 0, ("tests.unit.a::test_wrong",))
-    outcome = Outcome(Interpreter(Path("python3.11"), (3, 11, 7)), counts)
-    matrix.record([outcome], [part for part in matrix.PARTS if part != "fuzz"])
+    old, new = Interpreter(Path("a"), (3, 11, 7)), Interpreter(Path("b"), (3, 13, 0))
+    failed = Result(Counts(7413, 0, ("tests.unit.a::test_wrong",)), earlier=False)
+    passed = Result(Counts(12, 0), earlier=False)
+    matrix.record({old: {"unit": failed, "fuzz": passed}, new: {"unit": passed}})
     text = page.read_text()
-    assert "with `make matrix`, without the folders `fuzz`." in text
-    assert "| 3.11.7 | 7,413 | 1 | 0 | 1 failed |" in text
+    assert "| tests passed in | 3.11.7 | 3.13.0 |\n|---|---:|---:|\n" in text
+    assert "| `unit` | 7,413, 1 failed | 12 |" in text
+    assert "| `fuzz` | 12 | not run |" in text
     assert "Failed on 3.11.7:\n\n- `tests.unit.a::test_wrong`" in text
-    assert "since the machine had none: 3.12, 3.13, 3.14." in text
+    assert "since the machine had none: 3.12, 3.14." in text
+    assert "¹" not in text
     assert "before" not in text
     assert text.startswith("above\n")
     assert text.endswith("below\n")
 
 
-def test_a_whole_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_result_of_each_part_counts_and_one_of_other_files_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrix, "ENVIRONMENTS", tmp_path)
     page = page_of(tmp_path, monkeypatch)
-    matrix.record([], list(matrix.PARTS))
-    assert "with `make matrix`, all folders of tests." in page.read_text()
+    python = Interpreter(Path("python3.13"), (3, 13, 0))
+    Tried(python, "before", "2").run(["unit", "contract"])
+    for path in tmp_path.rglob("*.xml"):
+        os.utime(path, (1, 1))
+    Tried(python, "now", "2").run(["contract"])
+    results = matrix.results_of(python, "now")
+    assert {part: result.earlier for part, result in results.items()} == {
+        "unit": True,
+        "contract": False,
+    }
+    matrix.record({python: results})
+    assert "| `unit` | 1, 2 failed, 1 skipped ¹ |" in page.read_text()
+    assert "¹ run before the last change to the files" in page.read_text()

@@ -70,7 +70,7 @@ def group() -> members.ClassicGroup:
     first.answered(joined(0, 1, "a", "a", 1))
     first.answered(plain())
     assert group.crowd.unsettled == 0
-    assert first.sock.asked == [JOIN, JOIN, SYNC]  # type: ignore[attr-defined]
+    assert first.sock.asked == [JOIN, JOIN, SYNC]
     return group
 
 
@@ -79,7 +79,7 @@ def test_newcomer_joins_with_its_id_and_the_others_ask_at_once(group: members.Cl
     group.arrive()
     assert last_asked(first) == SYNC
     second.answered(joined(MEMBER_ID_REQUIRED, -1, "", "b"))
-    assert second.sock.asked == [JOIN, JOIN]  # type: ignore[attr-defined]
+    assert second.sock.asked == [JOIN, JOIN]
     assert last_asked(first) == HEARTBEAT
 
 
@@ -136,7 +136,7 @@ def test_consumer_group_has_settled_when_everything_is_owned_evenly() -> None:
 
     group.arrive()
     second.answered(beaten(2, 0))  # it owned nothing before: there is nothing to say
-    assert second.sock.asked == [CONSUMER]  # type: ignore[attr-defined]
+    assert second.sock.asked == [CONSUMER]
     first.answered(beaten(1, 2))
     first.answered(beaten(2))
     second.answered(beaten(2, 2))
@@ -151,10 +151,10 @@ def test_only_a_member_with_something_to_learn_asks_again() -> None:
     first.epoch, first.owns = 1, 4
     group.arrive()
     second.answered(beaten(2, 0))
-    assert [len(each.sock.asked) for each in (first, second)] == [1, 1]  # type: ignore[attr-defined]
+    assert [len(each.sock.asked) for each in (first, second)] == [1, 1]
     first.answered(beaten(1, 2))
     first.answered(beaten(2))
-    assert [len(each.sock.asked) for each in (first, second)] == [2, 2]  # type: ignore[attr-defined]
+    assert [len(each.sock.asked) for each in (first, second)] == [2, 2]
 
 
 def test_consumer_group_goes_on_without_the_one_that_left() -> None:
@@ -168,7 +168,7 @@ def test_consumer_group_goes_on_without_the_one_that_left() -> None:
     first.answered(beaten(3, 4))
     first.answered(beaten(3))
     assert group.crowd.unsettled == 0
-    assert len(second.sock.asked) == 1  # type: ignore[attr-defined]
+    assert len(second.sock.asked) == 1
 
 
 def test_steady_heartbeat_that_brings_news_is_not_steady() -> None:

@@ -52,7 +52,7 @@ class Walk(Course):
         )
 
     def _steps(self) -> Sequence[Step]:
-        return tuple((lambda key=key: self._do(key), (key,)) for key in "abcd")  # type: ignore[misc]
+        return tuple((lambda key=key: self._do(key), (key,)) for key in "abcd")
 
     def _warm_up(self) -> None:
         self.done.append("warm")

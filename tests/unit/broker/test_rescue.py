@@ -58,7 +58,7 @@ class Data:
         return path
 
     def plan(self, folders: tuple[str, ...] = (A, B), **options: object) -> Plan:
-        return plan(self.fs, scan(self.fs, folders), config(), lambda: FRESH, **options)  # type: ignore[arg-type]
+        return plan(self.fs, scan(self.fs, folders), config(), lambda: FRESH, **options)
 
 
 def config(**settings: str) -> BrokerConfig:

@@ -435,7 +435,7 @@ def test_output_is_flushed_before_more_is_asked_for() -> None:
     consumer = FakeConsumer([record(b"a")], [record(b"b")], None, [record(b"c")])
     output = Watched()
     write = line_writer(False, None, False, False, "null")
-    copied = copy(consumer, output, write, most=3)  # type: ignore[arg-type]
+    copied = copy(consumer, output, write, most=3)
     assert copied == 3
     assert output.flushed == [2, 4, 6]
 
@@ -465,7 +465,7 @@ def test_idle_time_begins_when_the_group_has_given_us_partitions() -> None:
     consumer = FakeConsumer(None, None, [record(b"a")])
     consumer.joining = True
     write = line_writer(False, None, False, False, "null")
-    assert copy(consumer, io.BytesIO(), write, most=1, idle=1e-9) == 1  # type: ignore[arg-type]
+    assert copy(consumer, io.BytesIO(), write, most=1, idle=1e-9) == 1
 
 
 def test_an_interruption_commits_what_was_printed_and_nothing_else() -> None:
@@ -481,7 +481,7 @@ def test_an_interruption_commits_what_was_printed_and_nothing_else() -> None:
         return bytes(one.value)
 
     with pytest.raises(KeyboardInterrupt):
-        copy(consumer, output, write)  # type: ignore[arg-type]
+        copy(consumer, output, write)
     assert output.getvalue() == b"a"
     assert output.flushed[-1] == 1
     assert list(consumer.committed_offsets.values()) == [record(b"a").offset + 1]
@@ -500,11 +500,11 @@ def test_what_another_member_reads_now_is_not_committed() -> None:
             consumer.batches = []
 
     with pytest.raises(KeyboardInterrupt):
-        copy(consumer, Output(), write, printed=printed)  # type: ignore[arg-type]
+        copy(consumer, Output(), write, printed=printed)
     assert [tp.partition for tp in consumer.committed_offsets] == [0, 1]
     printed.forget((TopicPartition("t", 0),))
     with pytest.raises(KeyboardInterrupt):
-        copy(consumer, Output(), write, printed=printed)  # type: ignore[arg-type]
+        copy(consumer, Output(), write, printed=printed)
     assert [tp.partition for tp in consumer.committed_offsets] == [1]
 
 
@@ -567,5 +567,5 @@ def test_a_reader_that_is_gone_is_noticed_without_writing() -> None:
         os.close(reader)
         assert reader_is_gone(output)
         consumer = FakeConsumer(*[None] * 5)
-        assert copy(consumer, output, lambda one: b"") == 0  # type: ignore[arg-type]
+        assert copy(consumer, output, lambda one: b"") == 0
     assert not reader_is_gone(io.BytesIO())

@@ -104,7 +104,7 @@ def producer(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
 
 def sender(producer: FakeProducer, **target: Any) -> Sender:
     where = Target("t", None, 3, 1_048_588, False)._replace(**target)
-    return Sender(producer, where, "b:1")  # type: ignore[arg-type]
+    return Sender(producer, where, "b:1")
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_a_file_that_is_too_large_is_not_even_read(producer: FakeProducer) -> No
         def read(self) -> bytes:
             raise AssertionError
 
-    report = sender(producer).send_files([Huge()])  # type: ignore[list-item]
+    report = sender(producer).send_files([Huge()])
     assert report.sent == 0
     assert report.error == (
         "huge.bin has 2,000,000 bytes, more than 't' takes with max.message.bytes=1048588; raise "

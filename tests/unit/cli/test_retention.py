@@ -215,7 +215,7 @@ def test_the_answers_of_all_brokers_are_put_together() -> None:
     of_1 = ExplainedPosition(group="b", partition_index=0, offset=10)
     of_2 = ExplainedPosition(group="a", partition_index=0, offset=3)
     router = FakeRouter(answer(LED_BY_1, positions=(of_1,)), answer(OFFLINE, positions=(of_2,)))
-    topic = explain(router, "orders")  # type: ignore[arg-type]
+    topic = explain(router, "orders")
     first, second, third = topic.partitions
     assert topic.cleanup_policy == ("compact", "delete")
     assert [each.readers for each in first.segments] == [

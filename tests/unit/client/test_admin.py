@@ -142,7 +142,7 @@ def test_a_description_is_frozen_and_its_id_spelt_as_kafka_does(
     )
     assert described.replication == 1
     with pytest.raises(AttributeError):
-        described.name = "b"  # type: ignore[misc]
+        described.name = "b"
 
 
 def test_settings_are_changed_one_by_one(admin: ottla.Admin, fake: FakeAdmin) -> None:

@@ -868,7 +868,7 @@ def test_commit_takes_offsets_of_your_own(made: list[Any]) -> None:
     assert made[0].committed_offsets == [("t", 0, 12), ("t", 1, 0)]
     for wrong in (-1, "5", True):
         with pytest.raises(ValueError, match="a number from 0 on"):
-            consumer.commit({T0: wrong})  # type: ignore[dict-item]
+            consumer.commit({T0: wrong})
     assert len(made[0].committed_offsets) == 2
 
 

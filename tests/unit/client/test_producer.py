@@ -269,7 +269,7 @@ def test_a_value_that_cannot_be_serialized_is_refused_before_anything_is_sent(
 ) -> None:
     with ottla.Producer() as producer:
         with pytest.raises(TypeError, match="a value is bytes or str"):
-            producer.send("t", 7)  # type: ignore[arg-type]
+            producer.send("t", 7)
         assert len(producer) == 0
 
 

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.broker.loaded_logs import MOST_LOST
 from ottla.cluster import layout
 from ottla.cluster.store import MAX_COMMIT_BYTES, check_key
-from ottla.model.broker import Broker, Endpoint
+from ottla.model.broker import Broker, BrokerState, Endpoint, LostPartition
 from ottla.model.ids import TopicId
 from ottla.model.topic import PartitionState
 
 ID = TopicId(bytes(range(16)))
+OTHER = TopicId(bytes(range(1, 17)))
 
 
 def test_every_key_is_a_valid_one_and_is_recognised() -> None:
@@ -41,6 +44,24 @@ def test_keys_read_back_as_what_they_were_made_of() -> None:
     assert layout.group_config_key("orders.eu-1") == "configs/groups/orders.eu-1"
     assert layout.parse_topic_key(layout.topic_key("a.b")) == "a.b"
     assert layout.parse_partitions_key(layout.partitions_key(ID, 12)) == (ID, 12)
+
+
+def test_what_is_remembered_of_a_broker_reads_back() -> None:
+    lost = frozenset({LostPartition(ID, 0), LostPartition(ID, 7), LostPartition(OTHER, 1)})
+    state = BrokerState(9, ("d",), "boot", "me", clean=True, lost_partitions=lost, failed=True)
+    key, value = layout.broker_state_key(4), layout.encode_broker_state(state)
+    assert layout.decode_broker_state(key, value) == state
+    fields = json.loads(value)
+    del fields["lost_partitions"], fields["failed"]  # as written by a broker before these came
+    before = layout.decode_broker_state(key, json.dumps(fields).encode())
+    assert before == replace(state, lost_partitions=frozenset(), failed=False)
+
+
+def test_a_registration_has_room_for_as_many_lost_partitions_as_there_may_be() -> None:
+    lost = frozenset(
+        LostPartition(TopicId(number.to_bytes(16, "big")), number) for number in range(MOST_LOST)
+    )
+    assert len(layout.encode_broker_state(BrokerState(1, lost_partitions=lost))) < MAX_COMMIT_BYTES
 
 
 broker_ids = st.integers(0, 2**31 - 1)

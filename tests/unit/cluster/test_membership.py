@@ -11,7 +11,8 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.membership import Host, Membership
 from ottla.cluster.registry import Registry
 from ottla.errors import ErrorCode, KafkaError
-from ottla.model.broker import Broker, Endpoint
+from ottla.model.broker import Broker, Endpoint, LostPartition
+from ottla.model.ids import TopicId
 from ottla.testing.files import MemoryFileSystem
 
 ENDPOINT = Endpoint("PLAINTEXT", "127.0.0.1", 9092)
@@ -143,6 +144,50 @@ async def test_what_a_broker_may_have_lost(
     three = await members.register(1, replace(again, clean=True, lost=False))
     assert registry.image.broker_states[1].lost is lost
     await members.admit(1, three.broker.epoch)
+    assert not registry.image.broker_states[1].lost
+
+
+PARTITION = LostPartition(TopicId(bytes(16)), 3)
+ANOTHER = LostPartition(TopicId(bytes(16)), 4)
+
+
+async def test_partitions_that_lost_records_are_known_until_the_broker_is_admitted(
+    members: Membership, registry: Registry
+) -> None:
+    def lost() -> frozenset[LostPartition]:
+        assert not registry.image.broker_states[1].lost
+        return registry.image.broker_states[1].lost_partitions
+
+    one = await members.register(1, replace(ABOUT, lost_partitions=frozenset({PARTITION})))
+    assert lost() == {PARTITION}
+    await one.session.release()
+    two = await members.register(1, replace(ABOUT, lost_partitions=frozenset({ANOTHER})))
+    assert lost() == {PARTITION, ANOTHER}
+    await members.admit(1, two.broker.epoch)
+    assert not lost()
+    await two.session.release()
+    await members.register(1, ABOUT)
+    assert not lost()
+
+
+async def test_who_comes_back_after_its_disk_has_failed_may_have_lost_records(
+    members: Membership, registry: Registry
+) -> None:
+    first = replace(ABOUT, incarnation="one")
+    one = await members.register(1, first)
+    await members.admit(1, one.broker.epoch)
+    assert await members.note_failure(1, one.broker.epoch)
+    await one.session.release()
+    two = await members.register(1, replace(first, clean=True))
+    assert not registry.image.broker_states[1].lost, "it lives on, and knows what it has lost"
+    await members.admit(1, two.broker.epoch)
+    await two.session.release()
+    assert not await members.note_failure(1, one.broker.epoch)
+    three = await members.register(1, replace(ABOUT, incarnation="two"))
+    assert registry.image.broker_states[1].lost
+    await members.admit(1, three.broker.epoch)
+    await three.session.release()
+    await members.register(1, replace(ABOUT, incarnation="three"))
     assert not registry.image.broker_states[1].lost
 
 

@@ -17,6 +17,7 @@ from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
 from ottla.runtime.files import OsFileSystem
+from ottla.runtime.tasks import Tasks
 from ottla.testing.files import MemoryFileSystem
 
 STATE = PartitionState(leader=1, leader_epoch=0, partition_epoch=0, replicas=(1,), isr=(1,))
@@ -331,10 +332,14 @@ async def test_listeners_hear_of_a_change_before_its_author_goes_on(registry: Re
     assert len(heard) == count
 
 
-async def test_a_listener_that_fails_stops_nobody_else(
-    registry: Registry, caplog: pytest.LogCaptureFixture
+async def test_a_listener_that_fails_stops_nobody_else_and_is_made_known(
+    store: EmbeddedStore,
 ) -> None:
     heard: list[ImageChange] = []
+    deaths: list[tuple[str, BaseException | None]] = []
+    tasks = Tasks(lambda what, error: deaths.append((what, error)))
+    registry = Registry(store, tasks=tasks)
+    await registry.load()
 
     def broken(change: ImageChange) -> None:
         raise RuntimeError("boom")
@@ -343,7 +348,9 @@ async def test_a_listener_that_fails_stops_nobody_else(
     registry.subscribe(heard.append)
     await registry.create_topics([topic(registry, "a")])
     assert len(heard) == 1
-    assert "boom" in caplog.text
+    [(what, error)] = deaths
+    assert what.startswith("following the metadata")
+    assert str(error) == "boom"
 
 
 async def test_producer_id_blocks_never_overlap_between_brokers(store: EmbeddedStore) -> None:

@@ -45,7 +45,7 @@ def test_the_first_layer_that_has_a_name_decides() -> None:
 def test_a_configuration_is_frozen() -> None:
     small = Small()
     with pytest.raises(AttributeError, match="frozen"):
-        small.some_number = 4  # type: ignore[misc]
+        small.some_number = 4
     with pytest.raises(AttributeError, match="frozen"):
         del small.some_number
 
@@ -64,7 +64,7 @@ def test_repr_shows_what_is_not_default_and_no_secret() -> None:
 
 def test_an_attribute_that_does_not_exist_is_refused() -> None:
     with pytest.raises(TypeError, match="has no setting wrong"):
-        Small(wrong=1)  # type: ignore[call-arg]
+        Small(wrong=1)
 
 
 def test_all_mistakes_are_found() -> None:

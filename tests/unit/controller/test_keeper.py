@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import replace
 
 import pytest
 
@@ -38,7 +39,7 @@ class FlakyStore(StoreHandle):
             raise Unavailable("no answer")
         before, self.before_commit = self.before_commit, None
         if before is not None:
-            await before()  # type: ignore[misc]
+            await before()
         return await super().commit(*ops)
 
 
@@ -148,6 +149,22 @@ async def test_who_has_lost_records_is_admitted_after_it_has_left_every_set(benc
     assert in_sync[bench.brokers[2].broker.epoch] is False
     assert bench.state().isr == (1, 3)
     assert not bench.registry.image.broker_states[2].lost, "it starts again with nothing"
+
+
+async def test_who_leads_although_it_may_lack_records_is_reported(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.rules = Rules(1)
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    await bench.create(replace(LED, isr=(1,)))
+    await bench.brokers[1].session.release()
+    await bench.register(1, lost=True)
+    await bench.admitted(1)
+    assert bench.state().leader == 1
+    assert "t-0: unclean recovery: broker 1 leads, which may lack acknowledged" in caplog.text
 
 
 async def test_who_lost_records_between_plan_and_commit_does_not_lead(bench: Bench) -> None:

@@ -12,7 +12,7 @@ from ottla.controller.machine import (
     plan_recovery,
     plan_unclean,
 )
-from ottla.model.broker import Broker, BrokerState
+from ottla.model.broker import Broker, BrokerState, LostPartition
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionState, Topic
@@ -96,6 +96,29 @@ def test_who_may_have_lost_records_leaves_every_set_before_it_arrives() -> None:
     ]
     assert todo.partitions[1].after.last_known_elr == (2,)
     assert todo.arrivals == [BrokerChange(2, 7)]
+
+
+def test_who_has_lost_records_of_one_partition_keeps_its_place_in_the_others() -> None:
+    lost = BrokerState(7, lost_partitions=frozenset({LostPartition(TOPIC_ID, 1)}))
+    todo = plan(image(LED, LED, states={**LIVE, 1: lost}), two)
+    [change] = todo.partitions
+    assert (change.partition, change.after.leader, change.after.isr) == (1, 2, (2, 3))
+    assert todo.arrivals == [BrokerChange(1, 7)]
+
+
+def test_a_leader_that_may_lack_records_is_to_be_reported() -> None:
+    alone = replace(LED, isr=(1,))
+    eligible = replace(LED, leader=NO_LEADER, isr=(), elr=(1,))
+    single = replace(alone, replicas=(1,))
+    states = {**LIVE, 1: BrokerState(7, lost=True)}
+    todo = plan(image(LED, alone, eligible, single, states=states), two)
+    assert [(each.partition, each.after.leader) for each in todo.unclean] == [(1, 1), (2, 1)]
+    assert not plan(image(LED, eligible, there={1, 2}), two).unclean
+    gone = plan(image(LED, there=set()), lambda _: Rules(2, unclean=True))
+    assert not gone.unclean
+    orphan = replace(LED, leader=NO_LEADER, isr=(), elr=(3,))
+    todo = plan(image(orphan, there={1, 2}), lambda _: Rules(2, unclean=True))
+    assert [each.after.leader for each in todo.unclean] == [1]
 
 
 def test_who_is_fenced_and_not_there_is_not_asked_to_leave_again() -> None:

@@ -302,8 +302,8 @@ async def test_a_topic_that_came_to_exist_behind_its_back_is_reported(
         rival = Registry(store)
         await rival.load()
         (topic,) = topics
-        await rival.create_topics([topic])  # type: ignore[list-item]
-        return await original(topics, **options)  # type: ignore[arg-type]
+        await rival.create_topics([topic])
+        return await original(topics, **options)
 
     monkeypatch.setattr(node.registry, "create_topics", raced)
     (outcome,) = await node.controller.create_topics([NewTopic("t")])

@@ -81,7 +81,7 @@ def misassigned(message: str) -> Verdict:
 
 
 def manual(*assignments: tuple[int, list[int]], **more: int) -> NewTopic:
-    return NewTopic("m", assignments=assignments, **more)  # type: ignore[arg-type]
+    return NewTopic("m", assignments=assignments, **more)
 
 
 BAD_FACTOR = (

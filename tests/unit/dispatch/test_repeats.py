@@ -81,7 +81,7 @@ def frame(
                 partition_data=[
                     PartitionProduceData(index=n, records=view) for n in range(partitions)
                 ],
-                **named,  # type: ignore[arg-type]
+                **named,
             )
         ],
     )

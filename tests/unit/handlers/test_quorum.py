@@ -28,7 +28,7 @@ def broker(number: int) -> Broker:
 def ask(image: ClusterImage) -> Any:
     partitions = [DescribeQuorumPartition(partition_index=0)]
     topic = DescribeQuorumTopic(topic_name="__cluster_metadata", partitions=partitions)
-    request: Any = Request(2, None, None, DescribeQuorumRequest(topics=[topic]))  # type: ignore[arg-type]
+    request: Any = Request(2, None, None, DescribeQuorumRequest(topics=[topic]))
     services: Any = SimpleNamespace(image=image, clock=ManualClock())
     return describe_quorum(request, services)
 

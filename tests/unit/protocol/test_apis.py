@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.protocol.apis import APIS, FLEXIBLE_FROM, NEVER, OWN, VERSIONS, ApiKey
+from ottla.protocol.apis import APIS, FLEXIBLE_FROM, NEVER, OWN, VERSIONS, ApiKey, key_of
 from ottla.protocol.schema import schema_of
 
 KAFKA_4_2 = {
@@ -87,3 +87,8 @@ def test_supports_says_which_versions_are_in_range() -> None:
     fetch = APIS[ApiKey.FETCH]
 
     assert [v for v in range(30) if fetch.supports(v)] == list(range(4, 19))
+
+
+@pytest.mark.parametrize("key", APIS)
+def test_a_request_is_known_by_its_class(key: ApiKey) -> None:
+    assert key_of(object.__new__(APIS[key].request)) is key

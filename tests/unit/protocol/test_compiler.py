@@ -61,7 +61,7 @@ Fill = Callable[[type, int], Any]
 def encode(value: Any, version: int) -> bytes:
     parts: list[Part] = []
     length = codec(type(value), version).encode(value, parts)
-    encoded = b"".join(parts)  # type: ignore[arg-type]
+    encoded = b"".join(parts)
     assert length == len(encoded)
     return encoded
 
@@ -402,7 +402,7 @@ def test_a_codec_is_made_once() -> None:
     assert produce.decode is produce.decode
     assert repr(produce) == "<Codec ProduceRequest v9>"
     with pytest.raises(AttributeError):
-        _ = produce.transcode  # type: ignore[attr-defined]
+        _ = produce.transcode
 
 
 # --- bad input -----------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_the_constructor_takes_keywords_and_fills_in_defaults() -> None:
 
 def test_a_field_without_default_must_be_given() -> None:
     with pytest.raises(TypeError, match="numbers"):
-        Whole(name="x", records=None)  # type: ignore[call-arg]
+        Whole(name="x", records=None)
 
 
 def test_an_unknown_field_is_refused_by_the_first_instance_and_by_later_ones() -> None:
@@ -77,7 +77,7 @@ def test_an_unknown_field_is_refused_by_the_first_instance_and_by_later_ones() -
 
     for _ in range(2):
         with pytest.raises(TypeError, match="wrong"):
-            Fresh(left=1, wrong=2)  # type: ignore[call-arg]
+            Fresh(left=1, wrong=2)
 
 
 def test_default_lists_are_not_shared() -> None:
@@ -92,7 +92,7 @@ def test_instances_have_slots_and_no_dictionary() -> None:
 
     assert not hasattr(part, "__dict__")
     with pytest.raises(AttributeError):
-        part.middle = 1  # type: ignore[attr-defined]
+        part.middle = 1
 
 
 def test_equality_is_by_type_and_values() -> None:
@@ -105,7 +105,7 @@ def test_equality_is_by_type_and_values() -> None:
 
     assert Part(left=1) == Part(left=1, right=-1)
     assert Part(left=1) != Part(left=2)
-    assert Part(left=1) != Other(left=1)  # type: ignore[comparison-overlap]
+    assert Part(left=1) != Other(left=1)
 
 
 def test_messages_are_not_hashable_as_they_change() -> None:

@@ -25,7 +25,7 @@ from ottla.records.reader import iter_records
 
 def three_records(**fields: object) -> bytes:
     records = [(1000, b"a", b"x", ()), (1005, b"b", b"y", ()), (999, None, b"z", ())]
-    return build_batch(records, **fields)  # type: ignore[arg-type]
+    return build_batch(records, **fields)
 
 
 def test_the_header_has_every_field_where_kafka_has_it() -> None:

@@ -18,6 +18,7 @@ from ottla.replication.follower import EARLIEST, LATEST, Fetched, Fetcher, Unrea
 from ottla.replication.isr import Rules
 from ottla.replication.partition import Partition
 from ottla.runtime.tasks import Tasks
+from ottla.storage.log import Log
 from ottla.storage.truncation import Cut
 from ottla.testing.logs import LogBench
 
@@ -52,13 +53,19 @@ def batches(first: int, *runs: tuple[int, int]) -> memoryview:
     return memoryview(b"".join(parts))
 
 
-def follower(index: int, *runs: tuple[int, int], topic: int = 0) -> Partition:
+def follower(
+    index: int,
+    *runs: tuple[int, int],
+    topic: int = 0,
+    disk: Disk | None = None,
+    **settings: int,
+) -> Partition:
     """Broker 1's replica, with so many records under each epoch."""
-    log = LogBench(TopicConfig()).open()
+    log = LogBench(TopicConfig(**settings)).open()
     if runs:
         log.append_replicated(batches(0, *runs), leader_epoch=9)
     partition = Partition(
-        TopicPartition("t", index), TopicId(bytes([topic]) * 16), log, STATE, None, Alone()
+        TopicPartition("t", index), TopicId(bytes([topic]) * 16), log, STATE, disk, Alone()
     )
     partition.follow(STATE)
     return partition
@@ -193,6 +200,53 @@ async def test_what_has_not_changed_is_not_named_again(bench: Bench) -> None:
     assert set(first.wanted) == {one, two}
     first.answer.set_result([sent(one, batches(0, (9, 1)))])
     assert set((await bench.request()).wanted) == {one}
+
+
+class Disk:
+    """Syncs when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Log, int, asyncio.Future[None]]] = []
+
+    def wait_flushed(self, log: Log, offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append((log, offset, future))
+        return future
+
+    def sync(self, error: KafkaError | None = None) -> None:
+        waiting, self.waiting = self.waiting, []
+        for log, offset, future in waiting:
+            if error is not None:
+                future.set_exception(error)
+            else:
+                log.recovery_point = offset
+                future.set_result(None)
+
+
+async def test_the_leader_hears_of_records_when_they_are_synced_where_a_topic_asks_for_that(
+    bench: Bench,
+) -> None:
+    disk = Disk()
+    one = bench.follow(follower(0, (3, 2), disk=disk, flush_messages=1))
+    two = bench.follow(follower(1))
+    await until(lambda: disk.waiting)
+    assert bench.leader.requests.empty(), "what was there at the start may not be synced either"
+    disk.sync()
+    (await bench.request()).answer.set_result([sent(one, batches(2, (9, 3))), sent(two)])
+    await until(lambda: disk.waiting)
+    assert bench.leader.requests.empty()
+    assert one.written == 2
+    disk.sync(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "not now"))
+    request = await bench.request()
+    assert one not in request.wanted
+    request.answer.set_result([sent(two)])
+    await until(lambda: disk.waiting)
+    disk.sync()
+    request = await bench.request()
+    while one not in request.wanted:
+        request.answer.set_result([sent(two)])
+        request = await bench.request()
+    assert request.wanted[one].offset == one.written == 5
 
 
 async def test_a_log_that_has_gone_apart_is_cut_where_the_leader_says(bench: Bench) -> None:

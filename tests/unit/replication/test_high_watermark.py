@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 
@@ -121,3 +122,26 @@ async def test_what_waits_for_more_replicas_goes_on_when_fewer_suffice(rig: Rig)
     fewer = replace(topic, partitions=(alone,), config={"min.insync.replicas": "1"})
     rig.show(replace(rig.image, topics={"t": fewer}), "t")
     assert acknowledged.done
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
+async def test_bytes_that_cannot_be_counted_hold_up_nobody(
+    rig: Rig, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed disk takes its partitions offline, in the middle of a look at all of them."""
+    batch = memoryview(bytearray(build_batch([(NOW, None, b"x", ())])))
+    rig.partition.append(batch, NOW)
+    rig.partition.fetched_by(2, 2, 1, 0)
+    log = rig.partition.log
+
+    def fail(offset: int, upper: int) -> int:
+        error = log.storage_failed(OSError(code, "no"), "reading")
+        if log.failure is not None:
+            rig.replicas.take_offline([rig.partition.id])
+        raise error
+
+    monkeypatch.setattr(log, "bytes_from", fail)
+    refuse(rig)
+    without = {each: broker for each, broker in LIVE.items() if each != 3}
+    rig.show(replace(rig.image, brokers=without, registrations=without))
+    assert rig.partition.high_watermark == (1 if code == errno.EMFILE else 0)

@@ -57,6 +57,7 @@ class Broker:
         if not self.partition.committed(info):
             answer = self.partition.wait_committed(info)
             await self.bench.idle()
+            assert answer.done
             answer.result()
 
     async def killed(self, config: TopicConfig | None = None) -> Broker:
@@ -101,7 +102,7 @@ async def test_a_recovered_record_is_shown_after_its_fsync() -> None:
         def signalled(self, amount: int) -> None:
             told.append(amount)
 
-    partition.readable.waiters.add(Reader())  # type: ignore[arg-type]
+    partition.readable.waiters.add(Reader())
     await second.bench.idle()
     assert partition.high_watermark == 2
     assert told == [partition.log.size]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -34,9 +35,11 @@ def topic(name: str, *states: PartitionState, number: int = 1, **config: str) ->
 class Table:
     """A partition table on a disk in memory, and the image it follows."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, *folders: str) -> None:
         self.fs = MemoryFileSystem()
-        self.logs = LogDirectories(self.fs, ["/data"], clock=ManualClock(), workers=workers)
+        self.logs = LogDirectories(
+            self.fs, folders or ["/data"], clock=ManualClock(), workers=workers
+        )
         self.logs.open_folders()
         self.image = ClusterImage()
         self.replicas = Replicas(
@@ -63,13 +66,18 @@ class Table:
 
 
 @pytest.fixture
-async def table() -> AsyncIterator[Table]:
+async def workers() -> AsyncIterator[Workers]:
     workers = Workers()
+    yield workers
+    workers.close()
+
+
+@pytest.fixture
+async def table(workers: Workers) -> AsyncIterator[Table]:
     made = Table(workers)
     made.show()
     yield made
     made.replicas.stop_making()
-    workers.close()
 
 
 async def test_a_new_partition_is_there_when_asked_for_by_name_or_id(table: Table):
@@ -137,7 +145,7 @@ async def test_deletion_wakes_those_who_wait_for_records(table: Table):
         def hurry(self) -> None:
             woken.append(True)
 
-    table.replicas.by_name("t", 0).readable.waiters.add(Reader())  # type: ignore[arg-type]
+    table.replicas.by_name("t", 0).readable.waiters.add(Reader())
     table.show()
     assert woken == [True]
     assert table.code("t", 0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -176,3 +184,53 @@ async def test_a_topic_that_cannot_be_followed_holds_up_no_other(table: Table):
     table.show(topic("a", OURS, number=1), bad, topic("z", OURS, number=3))
     assert table.replicas.by_name("a", 0).leading
     assert table.replicas.by_name("z", 0).leading
+
+
+async def test_a_broker_that_ends_makes_no_more_files(table: Table):
+    table.replicas.stop_making()
+    table.show(topic("t", OURS, OURS))
+    for _ in range(10):  # it would be the loop's next turn
+        await asyncio.sleep(0)
+    assert not table.logs.logs
+
+
+async def test_a_bug_that_one_topic_meets_is_made_known_when_the_others_are_followed(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    update = Replicas._update
+
+    def broken(replicas: Replicas, topic: Topic, known: int) -> None:
+        if topic.name == "bad":
+            raise RuntimeError("a bug")
+        update(replicas, topic, known)
+
+    monkeypatch.setattr(Replicas, "_update", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        table.show(topic("a", OURS, number=1), topic("bad", OURS), topic("z", OURS, number=3))
+    assert table.replicas.by_name("a", 0).leading
+    assert table.replicas.by_name("z", 0).leading
+
+
+async def test_a_topic_deleted_while_its_folder_is_offline_is_forgotten(workers: Workers):
+    table = Table(workers, "/one", "/two")
+    table.show()
+    table.show(topic("t", OURS, OURS))
+    lost = table.replicas.by_name("t", 0)
+    kept = table.replicas.by_name("t", 1)
+    lost.log.storage_failed(OSError(errno.EIO, "Input/output error"), "appending")
+    table.replicas.take_offline([lost.id])
+    assert set(table.logs.offline_partitions) == {lost.id}
+    table.show()
+    assert not table.logs.offline_partitions
+    table.show(topic("t", OURS, OURS, number=2))
+    made = table.replicas.by_name("t", 0)
+    assert made.log.folder.startswith(kept.log.folder.rpartition("/")[0])
+    table.replicas.stop_making()
+
+
+async def test_a_topic_whose_folder_fails_when_it_is_deleted_is_forgotten(table: Table):
+    table.show(topic("t", OURS))
+    table.replicas.by_name("t", 0)
+    table.fs.fail("/data/t-0", errno.EIO, operations=["rename"])
+    table.show()
+    assert not table.logs.offline_partitions

@@ -23,6 +23,13 @@ def test_a_name_keeps_its_kind():
         metrics.histogram("x", "X.")
 
 
+def test_a_number_kept_elsewhere_is_not_also_counted_here():
+    metrics = Metrics()
+    metrics.counted("x", "X.", lambda: 1)
+    with pytest.raises(ValueError, match="two ways"):
+        metrics.counter("x", "X.")
+
+
 def test_a_gauge_is_read_when_it_is_shown():
     metrics = Metrics()
     values = iter([1, 2])

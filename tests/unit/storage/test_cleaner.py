@@ -358,7 +358,7 @@ class TestChanges:
             if path == log.folder and any(".swap" in name for name in broker.fs.listdir(path)):
                 on_loop(loop, retain)
 
-        broker.fs.sync_dir = during  # type: ignore[method-assign]
+        broker.fs.sync_dir = during
         assert await broker.clean()
         assert seen
         assert not [name for name in seen[0] if name.endswith((".swap", ".cleaned"))]

@@ -22,7 +22,7 @@ def made(**settings: object) -> tuple[LogBench, Log]:
     config = TopicConfig(
         cleanup_policy=COMPACT,
         internal_segment_bytes=100_000,
-        **settings,  # type: ignore[arg-type]
+        **settings,
     )
     bench = LogBench(config)
     return bench, bench.open()

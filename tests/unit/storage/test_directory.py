@@ -52,10 +52,10 @@ class Broker:
             on_offline=lambda folder, partitions: self.offline.append((folder, partitions)),
         )
 
-    async def start(self, config: TopicConfig = CONFIG) -> LogDirectories:
+    async def start(self, topic_ids: dict[str, TopicId] | None = None) -> LogDirectories:
         self.directories.open_folders()
         self.directories.identify(1, CLUSTER)
-        await self.directories.load(lambda _: config)
+        await self.directories.load(lambda _: CONFIG, topic_ids=topic_ids)
         return self.directories
 
     async def after_kill(self) -> LogDirectories:
@@ -101,7 +101,7 @@ def test_a_broker_needs_a_folder() -> None:
             MemoryFileSystem(),
             [],
             clock=ManualClock(),
-            workers=None,  # type: ignore[arg-type]
+            workers=None,
         )
 
 
@@ -282,6 +282,19 @@ class TestCleanStop:
         file.pwrite(b"\xff", 100)
         broker.directories = broker.make()
         assert (await broker.start()).find(T0) is not None
+
+    async def test_a_log_whose_records_were_all_deleted_is_not_looked_through_again(
+        self, broker: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a")
+        log.advance_start(1)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                found = (await broker.after_stop()).find(T0)
+                assert found is not None
+                assert (found.log_start_offset, found.latest_epoch) == (1, 0)
+        assert not caplog.records
 
     @pytest.mark.parametrize(("pattern", "operation"), [("*", "sync"), ("*index", "append")])
     async def test_no_mark_for_a_folder_that_failed(
@@ -733,3 +746,84 @@ class TestAFolderThatCannotBe:
         broker = Broker(fs, workers, "/srv/data")
         with pytest.raises(StorageUnavailable, match=f"the data folder /srv/data {said}"):
             broker.directories.open_folders()
+
+
+class TestLosses:
+    """Records that were there once, and are not."""
+
+    async def test_they_are_known_until_somebody_else_knows(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a")
+        broker.append(log, b"b")
+        broker.directories.create(T1, ID, CONFIG)
+        file = broker.fs.open("/data/t-0/00000000000000000000.log")
+        file.pwrite(b"\xff", file.size() - 1)
+        assert (await broker.after_kill()).lost_partitions == {T0}
+        assert (await broker.after_stop()).lost_partitions == {T0}
+        broker.directories.losses_are_known()
+        assert not broker.directories.lost_partitions
+        assert not (await broker.after_kill()).lost_partitions
+
+    async def test_a_damaged_log_is_one(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a")
+        broker.append(log, b"b")
+        broker.fs.open("/data/t-0/00000000000000000000.log").pwrite(b"\xff", 65)
+        directories = await broker.after_kill()
+        assert directories.damaged == directories.lost_partitions == {T0}
+        directories.losses_are_known()
+        assert (await broker.after_kill()).damaged == {T0}, "as long as it lies there"
+        broker.directories.set_aside(T0)
+        assert not broker.directories.damaged
+        assert not broker.directories.lost_partitions
+
+    async def test_a_log_below_its_high_watermark_is_one(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        broker.append(log, b"a")
+        size = log.size
+        broker.append(log, b"b")
+        log.high_watermark = 2
+        await broker.directories.close()
+        broker.fs.open("/data/t-0/00000000000000000000.log").truncate(size)
+        for name in (
+            "recovery-point-offset-checkpoint",
+            "recovery-point-offset-checkpoint.topic-ids",
+        ):
+            broker.fs.remove(f"/data/{name}")
+        broker.directories = broker.make()
+        assert (await broker.start()).lost_partitions == {T0}
+        assert (await broker.after_stop()).lost_partitions == {T0}
+
+    async def test_a_log_that_is_gone_is_one(self, broker: Broker) -> None:
+        broker.append(broker.directories.create(T0, ID, CONFIG), b"a")
+        broker.append(broker.directories.create(U0, OTHER_ID, CONFIG), b"a")
+        broker.directories.create(T1, ID, CONFIG)  # without records
+        await broker.directories.close()
+        for name in ("t-0", "t-1", "u-0"):
+            broker.fs.remove_tree(f"/data/{name}")
+        broker.directories = broker.make()
+        directories = await broker.start({"t": ID, "u": ID})  # another topic is called u now
+        assert directories.lost_partitions == {T0}
+        for partition in (T0, T1, U0):
+            directories.create(partition, ID, CONFIG)
+        assert (await broker.after_kill()).lost_partitions == {T0}
+        broker.directories.losses_are_known()
+        assert not (await broker.after_kill()).lost_partitions
+
+    async def test_of_two_logs_that_of_an_earlier_topic_goes_aside(self, two: Broker) -> None:
+        for id_, text in ((ID, "1"), (OTHER_ID, "2")):
+            two.fs.makedirs(f"/d{text}/t-0")
+            two.append(two.directories.create(TopicPartition("x", int(text)), id_, CONFIG), b"x")
+        await two.directories.close()
+        for text in "12":
+            [name] = [each for each in two.fs.listdir(f"/d{text}") if each.startswith("x-")]
+            two.fs.remove_tree(f"/d{text}/t-0")
+            two.fs.rename(f"/d{text}/{name}", f"/d{text}/t-0")
+        two.directories = two.make()
+        directories = await two.start({"t": OTHER_ID})
+        log = directories.find(T0)
+        assert log is not None
+        assert (log.topic_id, log.log_end_offset) == (OTHER_ID, 1)
+        assert not directories.lost_partitions
+        kept = [each for each in two.fs.listdir("/d1") if each.endswith("-stray")]
+        assert len(kept) == 1

@@ -49,6 +49,7 @@ class FakeLog:
         self.recovery_point = 0
         self.end = 0
         self.failure: str | None = None
+        self.has_unsynced_truncation = False
         self.file = fs.open(f"/{name}", create=True)
         self.flushed_at: list[int] = []
 
@@ -71,7 +72,7 @@ class Bench:
         self.fs = MemoryFileSystem()
         self.workers = HeldWorkers()
         self.clock = ManualClock()
-        self.commit = GroupCommit(self.fs, self.workers, self.clock)  # type: ignore[arg-type]
+        self.commit = GroupCommit(self.fs, self.workers, self.clock)
         self.log = FakeLog(self.fs, "a")
 
     def append(self, log: FakeLog | None = None) -> asyncio.Future[None]:
@@ -115,6 +116,32 @@ async def test_what_is_flushed_already_is_not_waited_for(bench: Bench) -> None:
     assert bench.commit.wait_flushed(bench.log, 1).done()
     await settle()
     assert not bench.workers.held
+
+
+@pytest.mark.parametrize("urgent", [True, False])
+async def test_who_waits_for_a_flush_that_dies_is_told(bench: Bench, urgent: bool) -> None:
+    others = [FakeLog(bench.fs, name) for name in "bc"]
+
+    def fail(job: FlushJob, now_ms: int) -> None:
+        raise RuntimeError("a bug")
+
+    bench.log.finish_flush = fail  # type: ignore[method-assign]
+    bench.log.end = 1
+    waiting = [bench.commit.wait_flushed(bench.log, 1, urgent=urgent)]
+    for log in others if not urgent else ():
+        log.end = 1
+        waiting.append(bench.commit.wait_flushed(log, 1, urgent=urgent))
+    await settle()
+    late = bench.commit.wait_flushed(bench.log, 2)
+    await bench.workers.release()
+    await settle()
+    for future in (*waiting, late):
+        assert isinstance(future.exception(), RuntimeError)
+    others[0].end = 2
+    again = bench.commit.wait_flushed(others[0], 2, urgent=urgent)
+    await settle()
+    await bench.workers.release()
+    assert again.done(), "other logs are flushed all the same"
 
 
 async def test_logs_do_not_wait_for_one_another(bench: Bench) -> None:

@@ -41,7 +41,7 @@ def ready() -> Ready:
 
 def codes(function: object, *args: object, **kwargs: object) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
-        function(*args, **kwargs)  # type: ignore[operator]
+        function(*args, **kwargs)
     return caught.value.code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import pickle
 import struct
@@ -15,6 +16,7 @@ from ottla.records.builder import build_batch
 from ottla.records.control import ControlType, end_marker
 from ottla.storage.check import check_segment, find_batch
 from ottla.storage.log import Log
+from ottla.storage.paths import LOST_RECORDS
 from ottla.storage.producers import Origin
 from ottla.storage.recovery import LogCorrupted
 from ottla.storage.repair import repair
@@ -112,6 +114,87 @@ class TestTornTail:
         cut(made.bench, f"{FIRST}.log", 40)
         log = made.bench.open()
         assert (log.log_end_offset, log.size) == (0, 0)
+
+
+class TestLostRecords:
+    """Whether a cut has taken anything but one interrupted write."""
+
+    @pytest.mark.parametrize("missing", [1, 30, 60, 90])
+    def test_an_interrupted_write_is_no_loss(self, missing: int) -> None:
+        made = written()
+        cut(made.bench, f"{FIRST}.log", made.log.size - missing)
+        assert not made.bench.open().lost_records
+        assert not made.bench.fs.exists(f"{FOLDER}/{LOST_RECORDS}")
+
+    @pytest.mark.parametrize("case", ["checksum", "two", "length", "magic", "zeros", "offset"])
+    def test_whatever_else_is_cut_off_is_one(self, case: str) -> None:
+        made = written()
+        path, last = f"{FIRST}.log", made.position(5)
+        if case == "checksum":
+            spoil(made.bench, path, made.log.size - 3, b"\xff")
+        elif case == "two":
+            spoil(made.bench, path, last - 3, b"\xff")
+            cut(made.bench, path, made.log.size - 1)
+        elif case == "length":
+            spoil(made.bench, path, last + 8, struct.pack(">i", 100_000))
+        elif case == "magic":
+            spoil(made.bench, path, last + 16, b"\x07")
+        elif case == "zeros":
+            spoil(made.bench, path, last, bytes(made.sizes[5]))
+        elif case == "offset":
+            spoil(made.bench, path, last, struct.pack(">q", 1))
+            cut(made.bench, path, made.log.size - 1)
+        log = made.bench.open()
+        assert log.log_end_offset == (4 if case == "two" else 5)
+        assert log.lost_records
+        assert made.bench.open().lost_records, "the next start knows it too"
+
+    def test_it_is_marked_before_anything_is_cut(self) -> None:
+        made = written()
+        spoil(made.bench, f"{FIRST}.log", made.log.size - 3, b"\xff")
+        size = made.bench.fs.size(f"{FIRST}.log")
+        made.bench.fs.fail(f"{FOLDER}/{LOST_RECORDS}", errno.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            made.bench.open()
+        assert made.bench.fs.size(f"{FIRST}.log") == size
+
+    def test_a_log_that_ends_below_what_was_flushed_has_lost_records(self) -> None:
+        made = written()
+        cut(made.bench, f"{FIRST}.log", made.position(4))
+        assert made.bench.open(clean=True, recovery_point=6).lost_records
+
+    def test_a_segment_of_which_only_the_index_is_left_is_a_loss(self) -> None:
+        made = written(rolls=(3,))
+        made.log.roll()
+        made.bench.fs.remove(f"{FOLDER}/00000000000000000003.log")
+        assert made.bench.open().lost_records
+        assert made.bench.open().lost_records
+
+    def test_a_repair_is_a_loss(self) -> None:
+        made = written()
+        spoil(made.bench, f"{FIRST}.log", 70, b"\xff")
+        assert repair(made.bench.fs, FOLDER, dry_run=True)
+        assert not made.bench.fs.exists(f"{FOLDER}/{LOST_RECORDS}")
+        assert repair(made.bench.fs, FOLDER)
+        assert made.bench.open().lost_records
+
+
+class TestEpochs:
+    def test_an_epoch_that_has_written_nothing_is_dropped_where_all_was_deleted(self) -> None:
+        bench = LogBench(TopicConfig())
+        log = bench.open()
+        bench.append(log, b"a", epoch=3)
+        log.advance_start(1)
+        log.assign_epoch(5, 1)  # killed before the first batch under it was written
+        log = bench.killed().open(log_start_offset=1)
+        assert (log.latest_epoch, log.epoch_end_offset(3)) == (3, (3, 1))
+
+    def test_a_log_that_begins_anew_has_no_epochs_without_records(self) -> None:
+        bench = LogBench(TopicConfig())
+        log = bench.open()
+        log.truncate_fully_and_start_at(7)
+        log.assign_epoch(5, 7)
+        assert bench.killed().open().latest_epoch is None
 
 
 class TestDamagedMiddle:

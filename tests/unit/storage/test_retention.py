@@ -246,7 +246,7 @@ def test_the_time_of_a_file_is_not_looked_up_again_while_nothing_is_written() ->
         looked_up.append(path)
         return of_the_disk(path)
 
-    bench.fs.mtime_ms = mtime_ms  # type: ignore[method-assign]
+    bench.fs.mtime_ms = mtime_ms
     for _ in range(3):
         log.delete_old(bench.clock.now_ms())
         log.roll_old(bench.clock.now_ms())
@@ -365,7 +365,7 @@ def test_records_without_timestamps_roll_by_the_segments_own_age() -> None:
 
 def holding(**settings: object) -> TopicConfig:
     values = {"retention_ms": DAY, "ottla_retention_hold_groups": ("slow",), **settings}
-    return TopicConfig(**values)  # type: ignore[arg-type]
+    return TopicConfig(**values)
 
 
 def test_what_a_group_has_not_read_stays() -> None:
@@ -484,5 +484,5 @@ def test_each_rule_is_named() -> None:
 def test_only_a_change_that_matters_calls_retention(change: dict[str, object], times: int) -> None:
     bench = LogBench(TopicConfig())
     log = bench.open()
-    log.config = TopicConfig(**change)  # type: ignore[arg-type]
+    log.config = TopicConfig(**change)
     assert bench.host.retention_changes == times

@@ -42,7 +42,7 @@ class Folder:
         self.logs.open_folders()
 
     def create(self, number: int = 0, **settings: object) -> Log:
-        config = TopicConfig(**settings)  # type: ignore[arg-type]
+        config = TopicConfig(**settings)
         return self.logs.create(TopicPartition("t", number), ID, config, is_new=True)
 
     def append(self, log: Log) -> None:
@@ -100,7 +100,7 @@ async def test_a_change_acts_at_once(
     folder.append(log)
     folder.clock.advance(DAY)
     folder.logs.start_schedule()
-    log.config = TopicConfig(**change)  # type: ignore[arg-type]
+    log.config = TopicConfig(**change)
     assert (log.log_start_offset, log.segment_count) == (0, 1)  # not on the path of the change
     await turns()
     assert (log.log_start_offset, log.segment_count) == (start, segments)

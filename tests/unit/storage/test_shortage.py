@@ -185,7 +185,7 @@ async def test_a_flush_waits_for_descriptors(
     directories: LogDirectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flush, "RETRY_SECONDS", 0)
-    fs: MemoryFileSystem = directories._fs  # type: ignore[assignment]
+    fs: MemoryFileSystem = directories._fs
     log = directories.create(T0, ID, CONFIG, is_new=True)
     for _ in range(10):
         append(log, b"x" * 100)
@@ -203,7 +203,7 @@ async def test_a_flush_waits_for_descriptors(
 async def test_a_checkpoint_waits_for_its_next_turn(
     directories: LogDirectories, workers: Workers
 ) -> None:
-    fs: MemoryFileSystem = directories._fs  # type: ignore[assignment]
+    fs: MemoryFileSystem = directories._fs
     append(directories.create(T0, ID, CONFIG, is_new=True), b"a")
     fs.fail("*-offset-checkpoint*", errno.EMFILE, operations=["open"])
     await directories.write_checkpoints()
@@ -220,7 +220,7 @@ async def test_a_checkpoint_waits_for_its_next_turn(
 async def test_a_partition_that_cannot_be_made_now_is_made_later(
     directories: LogDirectories,
 ) -> None:
-    fs: MemoryFileSystem = directories._fs  # type: ignore[assignment]
+    fs: MemoryFileSystem = directories._fs
     for missing in range(20):
         tp = TopicPartition("t", missing)
         fs.fail("*", errno.EMFILE, operations=OPENING, after=missing, times=1)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
+from ottla.storage import flush
 from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import Log
 from ottla.testing.files import MemoryFileSystem
-from ottla.testing.logs import DATA_FOLDER, PARTITION, FolderBench
+from ottla.testing.logs import DATA_FOLDER, PARTITION, FolderBench, InlineWorkers
 
 TOPIC = TopicId(bytes(15) + b"\1")
 
@@ -117,7 +120,44 @@ async def test_nothing_is_synced_when_nothing_goes(broker: Broker) -> None:
     assert broker.log.latest_epoch == 0
 
 
-async def test_without_a_descriptor_it_may_be_tried_again(broker: Broker) -> None:
+async def test_a_flush_that_begins_in_between_is_waited_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It syncs the names of the log's files, and nothing may be appended before that is done."""
+    await broker.fill()
+    directories, log = broker.bench.directories, broker.log
+    truncate_to, run_in_thread = log.truncate_to, InlineWorkers.run_in_thread
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(workers: InlineWorkers, function: Any, *args: Any) -> Any:
+        if not begun.is_set() and isinstance(getattr(function, "__self__", None), flush.FlushJob):
+            begun.set()
+            await go_on.wait()
+        return await run_in_thread(workers, function, *args)
+
+    def truncate_then_flush(offset: int) -> bool:
+        directories.group_commit.request(log)
+        return truncate_to(offset)
+
+    monkeypatch.setattr(InlineWorkers, "run_in_thread", slow)
+    monkeypatch.setattr(log, "truncate_to", truncate_then_flush)
+    cutting = asyncio.create_task(directories.truncate({PARTITION: 3}))
+    await begun.wait()
+    for _ in range(50):
+        await asyncio.sleep(0)
+        assert not cutting.done()
+    assert log.has_unsynced_truncation
+    go_on.set()
+    await cutting
+    assert not log.has_unsynced_truncation
+    await broker.lose_power()
+    assert broker.values == [b"0", b"1", b"2"]
+
+
+async def test_without_a_descriptor_it_may_be_tried_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flush, "RETRIES", 0)
     await broker.fill()
     broker.bench.fs.fail(f"{DATA_FOLDER}/*checkpoint*", errno.EMFILE, operations={"open"}, times=1)
     with pytest.raises(OutOfDescriptors):

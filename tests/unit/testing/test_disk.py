@@ -172,4 +172,4 @@ def test_each_write_to_a_slow_disk_takes_so_long(
 
 def test_a_disk_does_not_know_every_operation(disk: Disk) -> None:
     with pytest.raises(ValueError, match="write, sync, read"):
-        disk.slow(1, ["wrtie"])  # type: ignore[list-item]
+        disk.slow(1, ["wrtie"])

@@ -90,7 +90,7 @@ def test_a_fault_lets_some_pass_hits_some_and_is_over(kitchen: Kitchen) -> None:
 def test_the_first_fault_that_wants_a_request_has_it(kitchen: Kitchen) -> None:
     kitchen.faults.error(ErrorCode.ILLEGAL_GENERATION, "Heartbeat", client_id="a")
     kitchen.faults.disconnect("Heartbeat", times=None)
-    assert [outcome(lambda n=n: kitchen.ask(n)) for n in "aab"] == [  # type: ignore[misc]
+    assert [outcome(lambda n=n: kitchen.ask(n)) for n in "aab"] == [
         "ILLEGAL_GENERATION",
         "cut",
         "cut",

@@ -32,7 +32,7 @@ def produce(**topic: Any) -> ProduceRequest:
 
 
 def request(body: Any, client_id: str = "till") -> Request[Any]:
-    return Request(9, client_id, SimpleNamespace(), body)  # type: ignore[arg-type]
+    return Request(9, client_id, SimpleNamespace(), body)
 
 
 def test_apis_are_named_in_any_way() -> None:

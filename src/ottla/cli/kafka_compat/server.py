@@ -8,10 +8,16 @@ Kafka's script does by looking for Java's.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 
+from ottla.cli.kafka_compat.daemons import (
+    detach,
+    own_processes,
+    stop_all,
+    stop_signal,
+    take_daemon_flag,
+)
 from ottla.cli.kafka_compat.options import KAFKA_VERSION, Failure
 
 USAGE = "USAGE: kafka-server-start [-daemon] server.properties [--override property=value]*"
@@ -24,9 +30,7 @@ STOP_USAGE = (
 def start(arguments: Sequence[str]) -> int:
     """kafka-server-start."""
     words = list(arguments)
-    daemon = bool(words) and words[0] == "-daemon"
-    if daemon:
-        del words[0]
+    daemon = take_daemon_flag(words)
     if "--version" in words:
         print(KAFKA_VERSION)
         return 0
@@ -41,7 +45,8 @@ def start(arguments: Sequence[str]) -> int:
     for pair in overrides:
         line += ["--set", pair]
     if daemon:
-        return _detach(line)
+        detach([sys.executable, "-m", "ottla", *line], "kafkaServer.out")
+        return 0
     from ottla.cli.main import run
 
     return run(line)
@@ -61,37 +66,14 @@ def _overrides(words: list[str]) -> list[str]:
     return pairs
 
 
-def _detach(line: list[str]) -> int:
-    """Run in the background, with the output in LOG_DIR (default: ./logs) as Kafka has it."""
-    import subprocess
-
-    folder = os.environ.get("LOG_DIR") or "logs"
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "kafkaServer.out"), "ab") as output:
-        subprocess.Popen(
-            [sys.executable, "-m", "ottla", *line],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return 0
-
-
 def stop(arguments: Sequence[str]) -> int:
     """kafka-server-stop."""
     node_id = _stop_options(list(arguments))
-    number = getattr(signal, f"SIG{os.environ.get('SIGNAL', 'TERM').removeprefix('SIG')}", None)
-    if number is None:
-        raise Failure(f"SIGNAL={os.environ['SIGNAL']}: there is no such signal; leave it out")
+    number = stop_signal()
     found = [
         pid for pid, words in processes() if node_id is None or _has_node_id(pid, words, node_id)
     ]
-    if not found:
-        raise Failure("No kafka server to stop", out=True)
-    for pid in found:
-        os.kill(pid, number)
-    return 0
+    return stop_all(found, number, "kafka")
 
 
 def _stop_options(words: list[str]) -> str | None:
@@ -113,18 +95,9 @@ def _stop_options(words: list[str]) -> str | None:
 
 def processes() -> Iterator[tuple[int, list[str]]]:
     """The broker processes of this user, with their command lines."""
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            if os.stat(f"/proc/{name}").st_uid != os.getuid():
-                continue
-            with open(f"/proc/{name}/cmdline", "rb") as file:
-                words = [word.decode(errors="replace") for word in file.read().split(b"\0")]
-        except OSError:
-            continue  # gone meanwhile
+    for pid, words in own_processes():
         if is_broker(words):
-            yield int(name), words
+            yield pid, words
 
 
 def is_broker(words: Sequence[str]) -> bool:

@@ -7,12 +7,18 @@ properties file, the signal that ends it, and its own command-line client.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ottla.cli.kafka_compat.daemons import (
+    detach,
+    own_processes,
+    stop_all,
+    stop_signal,
+    take_daemon_flag,
+)
 from ottla.cli.kafka_compat.options import Failure
 
 USAGE = "USAGE: zookeeper-server-start [-daemon] zookeeper.properties"
@@ -26,9 +32,7 @@ STOP_USAGE = "zookeeper-server-stop: stop the ZooKeeper servers of this user"
 def start(arguments: Sequence[str]) -> int:
     """zookeeper-server-start."""
     words = list(arguments)
-    daemon = bool(words) and words[0] == "-daemon"
-    if daemon:
-        del words[0]
+    daemon = take_daemon_flag(words)
     if not words or words[0] in ("--help", "-h"):
         print(USAGE, file=sys.stderr)
         return 1
@@ -41,60 +45,25 @@ def start(arguments: Sequence[str]) -> int:
     try:
         prepared = prepare(Path(words[0]))
         if daemon:
-            _detach(prepared.command, prepared.lock)
+            detach(prepared.command, "zookeeper.out", pass_fds=(prepared.lock,))
             return 0
         become(prepared)
     except ServerError as error:
         raise Failure(str(error)) from None
 
 
-def _detach(command: Sequence[str], lock: int) -> None:
-    """Run in the background, with the output in LOG_DIR (default: ./logs) as Kafka has it."""
-    import subprocess
-
-    folder = os.environ.get("LOG_DIR") or "logs"
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "zookeeper.out"), "ab") as output:
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=(lock,),
-        )
-
-
 def stop(arguments: Sequence[str]) -> int:
     """zookeeper-server-stop."""
     if arguments:
         raise Failure(STOP_USAGE)
-    name = os.environ.get("SIGNAL", "TERM")
-    number = getattr(signal, f"SIG{name.removeprefix('SIG')}", None)
-    if number is None:
-        raise Failure(f"SIGNAL={name}: there is no such signal; leave it out")
-    found = list(processes())
-    if not found:
-        raise Failure("No zookeeper server to stop", out=True)
-    for pid in found:
-        os.kill(pid, number)
-    return 0
+    return stop_all(list(processes()), stop_signal(), "zookeeper")
 
 
 def processes() -> Iterator[int]:
     """The ZooKeeper servers of this user."""
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            if os.stat(f"/proc/{name}").st_uid != os.getuid():
-                continue
-            with open(f"/proc/{name}/cmdline", "rb") as file:
-                words = [word.decode(errors="replace") for word in file.read().split(b"\0")]
-        except OSError:
-            continue  # gone meanwhile
+    for pid, words in own_processes():
         if is_server(words):
-            yield int(name)
+            yield pid
 
 
 def is_server(words: Sequence[str]) -> bool:

@@ -79,7 +79,7 @@ class Denied(Exception):
     """ZooKeeper knows us and does not let us."""
 
 
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's threads, with one queue for answers and watches, and sockets of our own.
 
     ZooKeeper sends a watch before the answer to any later read that would show its cause. kazoo

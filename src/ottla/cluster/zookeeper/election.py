@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -103,7 +103,7 @@ class Candidate:
                 return
             moved = asyncio.Event()
             path = f"{self._line}/{before[-1]}"
-            if await self._connection.exists(path, watch=lambda _, e=moved: e.set()) is None:  # type: ignore[misc]
+            if await self._connection.exists(path, watch=_setting(moved)) is None:
                 continue
             if not await self._wait_moved(moved, len(before)):
                 return
@@ -184,3 +184,7 @@ class Candidate:
                 continue
             except Denied:
                 return
+
+
+def _setting(event: asyncio.Event) -> Callable[[object], None]:
+    return lambda _: event.set()

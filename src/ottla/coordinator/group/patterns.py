@@ -47,7 +47,7 @@ def resolve(patterns: Iterable[str], names: Iterable[str]) -> dict[str, frozense
 
 def _compile(pattern: str) -> Any:
     # Here and not above: most brokers never see a pattern, and all of them want to start at once.
-    import re2  # type: ignore[import-untyped]
+    import re2
 
     options = re2.Options()
     options.log_errors = False  # to our standard error, of all places

@@ -64,15 +64,14 @@ def name_the_helper() -> None:
     from pyspark.errors.exceptions.captured import StreamingQueryException as Refused
 
     original = Refused.__str__
-    if getattr(original, "helper_named", False):
-        return
+    if getattr(original, "__module__", None) == __name__:
+        return  # it is ours already
 
     def explained(self: Refused) -> str:
         text = original(self)
         return f"{text}\n{HINT}" if REFUSAL in text else text
 
-    explained.helper_named = True  # type: ignore[attr-defined]
-    Refused.__str__ = explained  # type: ignore[method-assign,assignment]
+    Refused.__str__ = explained  # type: ignore[method-assign,assignment]  # Spark's, in place
 
 
 def _appender(options: dict[str, str]) -> Callable[[DataFrame, int], None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ottla.model.ids import NO_LEADER_EPOCH, ZERO_TOPIC_ID, TopicPartition
+from ottla.model.ids import NO_LEADER_EPOCH, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,6 @@ class Range:
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
-
-    @property
-    def known_topic_id(self) -> bool:
-        return self.topic_id != ZERO_TOPIC_ID
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"

@@ -70,7 +70,7 @@ class Led:
 
     def __init__(self) -> None:
         log = LogBench(TopicConfig()).open()
-        self.partition = Partition(TopicPartition(OFFSETS_TOPIC, 0), ID, log, STATE, None)  # type: ignore[arg-type]
+        self.partition = Partition(TopicPartition(OFFSETS_TOPIC, 0), ID, log, STATE, None)
         self.partition.lead(STATE)
 
     def by_name(self, topic: str, index: int) -> Partition:

@@ -33,7 +33,7 @@ SEEN = Observation(
 
 
 def found(**changes: object) -> Loss:
-    loss = judge(replace(SEEN, **changes))  # type: ignore[arg-type]
+    loss = judge(replace(SEEN, **changes))
     assert loss is not None
     return loss
 

@@ -139,6 +139,4 @@ def test_a_range_says_what_it_is() -> None:
     found = whole(10, start=4)
     assert found.size == 6
     assert found.topic_partition == A
-    assert found.known_topic_id
-    assert not Range("orders", bytes(16), 0, 0, 1).known_topic_id
     assert str(found) == "orders-0 [4, 10)"

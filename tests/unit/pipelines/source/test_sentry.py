@@ -46,7 +46,7 @@ def test_a_broker_that_goes_under_a_batch_is_told_of_and_remembered(
 ) -> None:
     cluster = FakeCluster()
     cluster.gone = True
-    sentry = Sentry(lambda: cluster, every=0.01)  # type: ignore[arg-type, return-value]
+    sentry = Sentry(lambda: cluster, every=0.01)
     with caplog.at_level(logging.WARNING, "ottla.pipelines"):
         sentry.look_after([CLICKS])
         eventually(lambda: "broker:9092 cannot be reached" in caplog.text)
@@ -60,7 +60,7 @@ def test_a_broker_that_goes_under_a_batch_is_told_of_and_remembered(
 
 def test_between_batches_nobody_is_asked(eventually: Callable[..., Any]) -> None:
     cluster = FakeCluster()
-    sentry = Sentry(lambda: cluster, every=3600)  # type: ignore[arg-type, return-value]
+    sentry = Sentry(lambda: cluster, every=3600)
     sentry.look_after([CLICKS])
     sentry.rest()
     assert cluster.looks == 0

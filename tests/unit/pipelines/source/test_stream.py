@@ -44,7 +44,7 @@ def test_the_tasks_follow_from_the_two_offsets_alone(reader: OttlaStreamReader) 
 
 
 def test_tasks_are_given_settings_and_no_connections(reader: OttlaStreamReader) -> None:
-    reader._driver = lambda: None  # type: ignore[assignment]
+    reader._driver = lambda: None
     copy = pickle.loads(pickle.dumps(reader))
     reader._driver = None
     assert copy._driver is None

@@ -29,7 +29,7 @@ ORDERS = [TopicPartition("orders", number) for number in range(3)]
 class FakeCluster(Cluster):
     """Topics with their logs from start to end; counts what it is asked."""
 
-    bootstrap: str = "h:1"  # type: ignore[misc]
+    bootstrap: str = "h:1"
     ids: dict[str, bytes] = field(default_factory=lambda: {"orders": FIRST_ID})
     logs: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     epoch: int = 0
