@@ -21,7 +21,7 @@ def acknowledge_before_replication() -> None:
         done.resolve(None)
         return done
 
-    Partition.wait_committed = wait_for_nobody  # type: ignore[method-assign]
+    Partition.wait_committed = wait_for_nobody
 
 
 def skip_epoch_truncation() -> None:
@@ -53,7 +53,7 @@ def lead_from_outside() -> None:
             isr=tuple(sorted({*state.isr, preferred})),
         )
 
-    machine.prefer = prefer  # type: ignore[attr-defined]
+    machine.prefer = prefer
 
 
 def keep_wiped_replica() -> None:
