@@ -22,6 +22,7 @@ from ottla.verify.run import Limits, Outcome, judge_history, run_on_own_cluster
 from ottla.verify.workload import Plan
 
 PLANTED = Path(__file__).with_name("planted_broker.py")
+HARNESS = "ottla.verify.failing_broker"
 PATIENCE = 20.0
 
 
@@ -35,7 +36,7 @@ def break_cluster(
     mistake: str | None = None,
 ) -> tuple[Outcome, Verdict]:
     """Break a cluster of brokers, with or without a mistake in them."""
-    program = ("-m", "ottla") if mistake is None else (str(PLANTED), mistake)
+    program = ("-m", HARNESS) if mistake is None else (str(PLANTED), mistake)
     path = folder / "history.gz"
 
     async def run() -> Outcome:
@@ -71,11 +72,14 @@ def shown(path: Path, verdict: Verdict) -> str:
 
 @pytest.mark.timeout(240)
 def test_a_cluster_that_is_broken_under_load_does_nothing_wrong(tmp_path: Path) -> None:
-    kinds = "kill,pause,cut-brokers,lost-replies,lost-broker-replies,kill-all,election,kill-store"
-    outcome, verdict = break_cluster(tmp_path, kinds, 8, seed=1)
+    kinds = (
+        "kill,pause,cut-brokers,lost-replies,lost-broker-replies,kill-all,election,kill-store,"
+        "disk-full,fsync-error"
+    )
+    outcome, verdict = break_cluster(tmp_path, kinds, 10, seed=1)
     assert not verdict.anomalies, shown(outcome.history, verdict)
     assert outcome.gave_up is None
-    assert sum(outcome.faults.values()) == verdict.faults >= 8
+    assert sum(outcome.faults.values()) == verdict.faults >= 10
     assert outcome.acknowledged == verdict.acknowledged > 0
 
 

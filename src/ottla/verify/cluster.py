@@ -1,7 +1,8 @@
 """The cluster under test: real broker processes and their metadata store, behind proxies.
 
 Every broker has two listeners, one for clients and one for brokers, and advertises the proxies in
-front of them; to ZooKeeper each has a proxy of its own. So every link can be cut by itself.
+front of them; to ZooKeeper each has a proxy of its own. So every link can be cut by itself. Between
+a broker and its files is a door, through which its disk can be made to fail (`failing_broker`).
 
 The store is a real ZooKeeper, or the one that brokers of one machine borrow (`lent`), which has no
 network to be cut.
@@ -52,7 +53,7 @@ _SETTINGS: Mapping[str, object] = {
     "offsets.topic.replication.factor": 3,
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": 0,
-    "log.segment.bytes": 16 << 20,
+    "log.segment.bytes": 1 << 20,
 }
 
 
@@ -107,7 +108,7 @@ class ClusterUnderTest:
         brokers: int = 3,
         store: StoreKind = "zookeeper",
         settings: Mapping[str, object] | None = None,
-        program: Sequence[str] = ("-m", "ottla"),
+        program: Sequence[str] = ("-m", "ottla.verify.failing_broker"),
     ) -> None:
         self.folder = folder
         self.network = Network()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ottla.verify.faults.disks import TornTail, Wipe
+from ottla.verify.faults.disks import DiskFull, FsyncError, TornTail, Wipe
 from ottla.verify.faults.elections import PreferredElection
 from ottla.verify.faults.fault import Fault
 from ottla.verify.faults.links import (
@@ -36,6 +36,8 @@ FAULTS: tuple[type[Fault], ...] = (
     CutZooKeeper,
     SessionExpiry,
     PauseZooKeeper,
+    DiskFull,
+    FsyncError,
     Wipe,
     TornTail,
 )

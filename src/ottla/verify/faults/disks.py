@@ -1,13 +1,44 @@
-"""Faults of disks that destroy what a replica has. One replica at a time: the others have it."""
+"""Faults of disks: those that refuse to do their work, and those that destroy what a replica has.
+Data is destroyed of one replica at a time: the others have it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
+from ottla.verify.failing_broker import FULL, NO_SYNC, break_disk, mend_disk
 from ottla.verify.faults.fault import Fault
 
 _MOST_TORN = 2_000
+
+
+class DiskFull(Fault):
+    """`disk-full`."""
+
+    name = "disk-full"
+    about = "A broker's disk is full (ENOSPC); there is room again, and the broker is restarted."
+    seconds = (0.5, 4.0)
+    failure = FULL
+
+    async def start(self) -> str:
+        self._broker = self.any_broker()
+        self.cluster.down.add(self._broker)  # it may end for want of a disk
+        break_disk(self.cluster.brokers[self._broker].folder, self.failure)
+        return f"broker {self._broker}"
+
+    async def heal(self) -> None:
+        mend_disk(self.cluster.brokers[self._broker].folder, self.failure)
+        self.cluster.kill(self._broker)
+        await self.cluster.start_brokers([self._broker])
+
+
+class FsyncError(DiskFull):
+    """`fsync-error`."""
+
+    name = "fsync-error"
+    about = "Every fsync of a broker fails (EIO); the disk works again, and it is restarted."
+    failure = NO_SYNC
 
 
 class _Destroyed(Fault):
