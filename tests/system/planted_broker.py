@@ -24,6 +24,25 @@ def acknowledge_before_replication() -> None:
     Partition.wait_committed = wait_for_nobody
 
 
+def count_proposed_only() -> None:
+    """Who is to leave the in-sync replicas does not count before the store has agreed."""
+    from ottla.replication.isr import InSyncReplicas
+
+    high_watermark = InSyncReplicas.high_watermark
+
+    def by_proposed(self: InSyncReplicas, *arguments: Any) -> int:
+        confirmed, proposed = self.state, self._proposed
+        if proposed is None:
+            return high_watermark(self, *arguments)
+        self.state = replace(confirmed, isr=proposed)
+        try:
+            return high_watermark(self, *arguments)
+        finally:
+            self.state = confirmed
+
+    InSyncReplicas.high_watermark = by_proposed
+
+
 def skip_epoch_truncation() -> None:
     """A follower does not say how its log ends, and goes on from there under any leader."""
     from ottla.replication import follower
@@ -63,13 +82,39 @@ def keep_wiped_replica() -> None:
     membership._may_have_lost = lambda _before, _about: False
 
 
+def give_producer_ids_twice() -> None:
+    """Every broker begins with the same id."""
+    from ottla.cluster.producer_ids import ProducerIds
+
+    given = iter(range(1_000, 1_000_000))
+
+    async def next_id(_self: ProducerIds) -> int:
+        return next(given)
+
+    ProducerIds.next = next_id
+
+
+def answer_before_commit() -> None:
+    """A coordinator does not wait for the replicas of what it has written."""
+    from ottla.coordinator.replies import settle
+    from ottla.coordinator.uncommitted import UncommittedAnswers
+
+    def answer_now(_self: object, _offset: int, deferred: Any, value: Any) -> None:
+        settle(deferred, value)
+
+    UncommittedAnswers.hold = answer_now
+
+
 MISTAKES: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
         acknowledge_before_replication,
+        count_proposed_only,
         skip_epoch_truncation,
         lead_from_outside,
         keep_wiped_replica,
+        give_producer_ids_twice,
+        answer_before_commit,
     )
 }
 

@@ -24,6 +24,9 @@ from ottla.verify.workload import Plan
 PLANTED = Path(__file__).with_name("planted_broker.py")
 HARNESS = "ottla.verify.failing_broker"
 PATIENCE = 20.0
+SETTINGS = {"leader.imbalance.check.interval.seconds": 1}
+QUICK = {"replica.lag.time.max.ms": 1_000, "replica.fetch.wait.max.ms": 200}
+"""A leader gives up followers before its session ends, so that it has done so by itself."""
 
 
 def break_cluster(
@@ -43,7 +46,7 @@ def break_cluster(
         cluster = ClusterUnderTest(
             folder,
             store=store,
-            settings={"leader.imbalance.check.interval.seconds": 1},
+            settings=SETTINGS if mistake is None else SETTINGS | QUICK,
             program=program,
         )
         return await run_on_own_cluster(
@@ -93,12 +96,16 @@ def test_a_cluster_on_zookeeper_that_is_cut_up_does_nothing_wrong(tmp_path: Path
 
 LOSS = {"lost-write", "inconsistent-offset", "out-of-order-append", "duplicate"}
 DIVERGENCE = {"replicas-differ", "did-not-recover", "inconsistent-offset"}
+FORGOTTEN = {"committed-offset-went-back", "two-owners", "stale-commit"}
 
 MISTAKES: dict[str, tuple[str, int, StoreKind, set[str]]] = {
     "acknowledge_before_replication": ("kill,pause", 4, "lent", LOSS),
+    "count_proposed_only": ("half-isolate", 6, "zookeeper", LOSS | FORGOTTEN),
     "skip_epoch_truncation": ("isolate,session-expiry", 4, "zookeeper", DIVERGENCE),
     "lead_from_outside": ("kill,election", 4, "lent", LOSS),
     "keep_wiped_replica": ("wipe", 3, "lent", LOSS),
+    "give_producer_ids_twice": ("election", 1, "lent", LOSS | {"sequence-refused"}),
+    "answer_before_commit": ("isolate", 4, "zookeeper", FORGOTTEN),
 }
 
 
@@ -106,7 +113,7 @@ MISTAKES: dict[str, tuple[str, int, StoreKind, set[str]]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_planted_mistake_is_found(mistake: str, tmp_path: Path) -> None:
     faults, count, store, expected = MISTAKES[mistake]
-    _, verdict = break_cluster(tmp_path, faults, count, seed=5, store=store, mistake=mistake)
+    _, verdict = break_cluster(tmp_path, faults, count, seed=6, store=store, mistake=mistake)
     assert expected & {anomaly.check for anomaly in verdict.anomalies}
     assert all(anomaly.events for anomaly in verdict.anomalies)
 

@@ -143,12 +143,18 @@ class ClusterUnderTest:
         """Returns when all brokers serve clients."""
         self.store.launch()
         for number in self._numbers:
-            await self._prepare(number)
+            self._prepare(number)
         await self.start_brokers(self._numbers)
         await self.wait_doors(self._numbers)
 
-    async def _prepare(self, number: int) -> None:
-        inner, outer = (free_port(), free_port()), (free_port(), free_port())
+    def _prepare(self, number: int) -> None:
+        inner = free_port(), free_port()
+        name = self.name(number)
+        proxies = (
+            self.network.proxy(inner[0], name, CLIENTS),
+            self.network.proxy(inner[1], name, self._who),
+        )
+        outer = [proxy.port for proxy in proxies]
         names = ("CLIENTS", "BROKERS")
         settings = {
             **_SETTINGS,
@@ -163,15 +169,14 @@ class ClusterUnderTest:
         }
         arguments: list[str] = []
         if self.zookeeper is not None:
-            port = free_port()
-            settings["zookeeper.connect"] = f"{LOOPBACK}:{port}"
-            await self.network.proxy(port, self.zookeeper.port, ZOOKEEPER, self.name(number))
+            proxy = self.network.proxy(self.zookeeper.port, ZOOKEEPER, name)
+            settings["zookeeper.connect"] = f"{LOOPBACK}:{proxy.port}"
         else:
             del settings["zookeeper.session.timeout.ms"]
             del settings["zookeeper.connection.timeout.ms"]
             arguments = ["--member-of", str(self.folder / "cluster")]
         self.brokers[number] = BrokerProcess(
-            self.folder / self.name(number),
+            self.folder / name,
             port=inner[0],
             settings=settings,
             arguments=arguments,
@@ -179,8 +184,6 @@ class ClusterUnderTest:
             program=self._program,
         )
         self.addresses[number] = LOOPBACK, outer[0]
-        await self.network.proxy(outer[0], inner[0], self.name(number), CLIENTS)
-        await self.network.proxy(outer[1], inner[1], self.name(number), self._who)
 
     def _who(self, port: int) -> str | None:
         """Which broker has connected from a port."""

@@ -20,14 +20,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
+from ottla.testing.process import LOOPBACK, free_port
+
 CLIENTS = "clients"
 ZOOKEEPER = "zookeeper"
-LOOPBACK = "127.0.0.1"
 
 KNOCK_SECONDS = 0.02
 _KNOCK_PATIENCE = 0.05
 _MOST_HELD = 4 << 20
 _BACKLOG = 1024
+_PORTS_TRIED = 100
 
 Link = tuple[str, str]
 """From whom to whom bytes flow."""
@@ -51,14 +53,12 @@ class Network:
         self._flows: defaultdict[Link, set[_Flow]] = defaultdict(set)
         self._proxies: list[Proxy] = []
 
-    async def proxy(
-        self, port: int, target: int, server: str, client: str | Callable[[int], str | None]
-    ) -> Proxy:
-        """A proxy at `port` for the server at `target`.
+    def proxy(self, target: int, server: str, client: str | Callable[[int], str | None]) -> Proxy:
+        """A proxy for the server at `target`, at a port of its own.
 
         Its client is always the same one, or is found by the port that it connects from.
         """
-        proxy = Proxy(self, port, target, server, client)
+        proxy = Proxy(self, target, server, client)
         self._proxies.append(proxy)
         proxy.check()
         return proxy
@@ -231,25 +231,25 @@ class Proxy:
     def __init__(
         self,
         network: Network,
-        port: int,
         target: int,
         server: str,
         client: str | Callable[[int], str | None],
     ) -> None:
-        self.port = port
+        # Bound for as long as the proxy lives, so that nobody takes the port while the door is
+        # closed: Linux lets a socket listen, stop (shutdown) and listen again. It must not be
+        # shared (SO_REUSEADDR) while it is closed, and be so when it is opened: its old
+        # connections have the same port.
+        self._door = _bound()
+        self.port: int = self._door.getsockname()[1]
+        self.open = False
+        """Whether connections are accepted."""
         self._network = network
         self._target = target
         self._server = server
         self._client = client
-        self._door: socket.socket | None = None
         self._knocking: asyncio.Task[None] | None = None
         self._connecting: set[asyncio.Task[None]] = set()
         self._closed = False
-
-    @property
-    def open(self) -> bool:
-        """Whether connections are accepted."""
-        return self._door is not None
 
     async def close(self) -> None:
         self._closed = True
@@ -258,6 +258,7 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._close_door()
+        self._door.close()
 
     # ------------------------------------------------------------------ the door
 
@@ -265,7 +266,7 @@ class Proxy:
         """Knock at the server; without an answer close the door until there is one."""
         if self._closed or (self._knocking is not None and not self._knocking.done()):
             return
-        if self._door is not None and _answers(self._target):
+        if self.open and _answers(self._target):
             return
         self._close_door()
         self._knocking = asyncio.ensure_future(self._knock())
@@ -273,24 +274,22 @@ class Proxy:
     async def _knock(self) -> None:
         while not _answers(self._target):
             await asyncio.sleep(KNOCK_SECONDS)
-        self._door = door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind((LOOPBACK, self.port))
-        door.listen(_BACKLOG)
-        door.setblocking(False)
-        asyncio.get_running_loop().add_reader(door.fileno(), self._accept)
+        self._door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._door.listen(_BACKLOG)
+        asyncio.get_running_loop().add_reader(self._door.fileno(), self._accept)
+        self.open = True
 
     def _close_door(self) -> None:
-        if self._door is not None:
+        if self.open:
+            self.open = False
             asyncio.get_running_loop().remove_reader(self._door.fileno())
-            self._door.close()
-            self._door = None
+            self._door.shutdown(socket.SHUT_RDWR)
+            self._door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
     # ------------------------------------------------------------------ connections
 
     def _accept(self) -> None:
         """Somebody comes in: find out who, and connect to the server."""
-        assert self._door is not None
         try:
             caller, (_, port) = self._door.accept()
         except OSError:
@@ -316,6 +315,20 @@ class Proxy:
             self.check()
             there.abort()
             back.abort()
+
+
+def _bound() -> socket.socket:
+    """A socket at a port that nobody else has, not listening yet."""
+    for _ in range(_PORTS_TRIED):
+        door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        door.setblocking(False)
+        try:
+            door.bind((LOOPBACK, free_port()))
+        except OSError:
+            door.close()
+            continue
+        return door
+    raise RuntimeError(f"no port could be had in {_PORTS_TRIED} tries")
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""The proxies of the harness: links are cut, slowed, and lose answers; doors close with servers'."""
+"""The proxies of the harness: links are cut, slowed, and lose answers; doors close with servers."""
 
 from __future__ import annotations
 
@@ -111,10 +111,10 @@ class Place:
 
 @asynccontextmanager
 async def a_place(client: str | Callable[[int], str | None] = "client") -> AsyncIterator[Place]:
-    network, echo, port = Network(), Echo(), free_port()
+    network, echo = Network(), Echo()
     await echo.open()
-    await network.proxy(port, echo.port, "server", client)
-    place = Place(network, echo, port)
+    proxy = network.proxy(echo.port, "server", client)
+    place = Place(network, echo, proxy.port)
     try:
         (await place.wait_open()).writer.close()
         yield place

@@ -51,12 +51,26 @@ class Isolate(_Links):
 
     name = "isolate"
     about = "A broker is cut off from all other brokers and from ZooKeeper, not from clients."
+    seconds = (0.5, SESSION_MS / 1000 * 2.5)
 
     def links(self) -> list[Link]:
         broker = self.any_broker()
         name = self.cluster.name(broker)
         others = [self.cluster.name(each) for each in self.cluster.brokers if each != broker]
         return [link for other in (*others, ZOOKEEPER) for link in ((name, other), (other, name))]
+
+
+class HalfIsolate(_Links):
+    """`half-isolate`."""
+
+    name = "half-isolate"
+    about = "A broker is cut off from one other broker and from ZooKeeper; a third one follows it."
+    seconds = (0.5, SESSION_MS / 1000 * 2.5)
+    zookeeper = True
+
+    def links(self) -> list[Link]:
+        one, other = map(self.cluster.name, self.two_brokers())
+        return [link for each in (other, ZOOKEEPER) for link in ((one, each), (each, one))]
 
 
 class CutClients(_Links):
