@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import machine, migration, profiling, record, segments, table
+from bench.cluster import ClusterSession
 from bench.commands import CommandSession
 from bench.compaction import CompactionSession
 from bench.figures import Outcome, Part, rounds_of
@@ -28,6 +29,7 @@ from bench.rows import FULL, QUICK, ROWS, Sizes, rows_for
 from bench.selection import Selection
 from bench.session import Session
 from bench.settling import wait_settled
+from bench.split import SplitSession
 from bench.systems import ApacheKafka, Ottla
 from bench.walked import WalkedSession
 
@@ -50,6 +52,8 @@ SESSIONS: Mapping[Part, type[Course]] = {
     Part.GROUPS: GroupSession,
     Part.OFFSETS: RestartedSession,
     Part.COMMANDS: CommandSession,
+    Part.CLUSTER: ClusterSession,
+    Part.PROCESSES: SplitSession,
 }
 _ROUNDS = 3
 
@@ -72,6 +76,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--cold-gb", type=float, help="size of the evicted data to read")
     parser.add_argument("--compaction-gb", type=float, help="size of the topic to compact")
+    parser.add_argument("--catch-up-gb", type=float, help="what a follower in a cluster missed")
     parser.add_argument(
         "--large",
         type=int,
@@ -113,6 +118,8 @@ def sizes_for(chosen: argparse.Namespace) -> Sizes:
         sizes = replace(sizes, cold_bytes=int(chosen.cold_gb * 1e9))
     if chosen.compaction_gb:
         sizes = replace(sizes, compacted_bytes=int(chosen.compaction_gb * 1e9))
+    if chosen.catch_up_gb:
+        sizes = replace(sizes, catch_up_bytes=int(chosen.catch_up_gb * 1e9))
     if chosen.large is not None:
         _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         partitions = chosen.large or large_partitions(sizes.large_growth_partitions, hard)
@@ -238,14 +245,15 @@ def _failures_of(session: Course, system: System) -> list[str]:
 
 
 def _publish(report: record.Report, *, official: bool) -> None:
-    folder = record.write(report, official=official)
+    written = record.write(report, official=official)
     for part in (spent.part for spent in report.spent):
         print(f"\n{table.text([each for each in report.outcomes if each.row.part is part])}")
     for check in report.checks:
         print(f"{check.name}: {'passed' if check.passed else 'FAILED'} ({check.detail})")
-    with suppress(ValueError):
-        folder = folder.relative_to(Path.cwd())
-    print(f"written to {folder}/latest.{{json,md,svg}}")
+    for stem in written:
+        with suppress(ValueError):
+            stem = stem.relative_to(Path.cwd())  # noqa: PLW2901 - the same, shorter to read
+        print(f"written to {stem}.{{json,md,svg}}")
 
 
 def _run_check(

@@ -44,6 +44,8 @@ class Course:
 
     SETTINGS: ClassVar[Mapping[str, str]] = {}
     """What differs from the brokers' defaults, the same for both."""
+    REPLICAS: ClassVar[int] = 1
+    """Of the topics it makes."""
     MAKES_MANY_FILES: ClassVar[bool] = False
     """Whether deleted files would be in the way; see `settling`."""
 
@@ -68,24 +70,27 @@ class Course:
 
     def run(self) -> None:
         """Everything the pattern selects, in the order that disturbs the least."""
-        self._system.prepare(self._node, self.SETTINGS)
+        self._prepare()
         os.sync()
         with self._stack as stack:
             self._start(stack)
             for step in self._chosen():
                 try:
                     step()
-                except BenchError as error:
+                except (BenchError, KafkaException) as error:
                     self.failures.append(f"{self._system.name}: {error}")
                     print(f"  failed: {error}", flush=True)
-                    if self._child.process.poll() is not None:
-                        raise BenchError(
-                            f"{self._child.name} is gone:\n{self._child.tail()}"
-                        ) from None
+                    for child in self._running():
+                        if child.process.poll() is not None:
+                            raise BenchError(f"{child.name} is gone:\n{child.tail()}") from None
                     if step == self._warm_up:
                         return  # nothing after it would mean anything
 
     # What a kind of session says of itself.
+
+    def _prepare(self) -> None:
+        """What is done before the first start."""
+        self._system.prepare(self._node, self.SETTINGS)
 
     def _start(self, stack: ExitStack) -> None:
         """Start the broker; return when it listens."""
@@ -112,6 +117,17 @@ class Course:
             yield from (step for step, _keys in steps)
 
     @property
+    def _bootstrap(self) -> str:
+        return self._node.bootstrap
+
+    def _running(self) -> Sequence[Child]:
+        """All that should be there now."""
+        return [] if self._broker is None else [self._broker]
+
+    def _cpu_seconds(self) -> float:
+        return sum(child.usage().cpu_seconds for child in self._running())
+
+    @property
     def _child(self) -> Child:
         assert self._broker is not None
         return self._broker
@@ -125,14 +141,14 @@ class Course:
             self._record(key, value)
 
     def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self._node.bootstrap, "log_level": 3})
+        return AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 2})
 
     def _create(
         self, topic: str, partitions: int, configs: Mapping[str, str] | None = None
     ) -> None:
         admin = self._admin()
         pending = admin.create_topics(
-            [NewTopic(topic, partitions, 1, config=dict(configs or {}))],
+            [NewTopic(topic, partitions, self.REPLICAS, config=dict(configs or {}))],
             operation_timeout=_ADMIN_PATIENCE,
             request_timeout=_ADMIN_PATIENCE,
         )
@@ -165,15 +181,16 @@ class Course:
         pending = admin.delete_topics([topic], operation_timeout=_ADMIN_PATIENCE)
         pending[topic].result(_ADMIN_PATIENCE)
 
-    def _paced(self, topic: str, while_open: Callable[[], None]) -> dict[str, float]:
+    def _paced(self, topic: str, while_open: Callable[[], None], acks: int = 1) -> dict[str, float]:
         """Latencies of records sent at the fixed rate while something else goes on."""
         os.sync()
         with Client(
             "paced",
-            bootstrap=self._node.bootstrap,
+            bootstrap=self._bootstrap,
             topic=topic,
             rate=self._sizes.latency_rate,
             size=100,
+            acks=acks,
         ) as client:
             client.wait_ready()
             time.sleep(1.0)

@@ -19,6 +19,18 @@ class Better(enum.Enum):
     LOWER = "<="
 
 
+class Sheet(enum.Enum):
+    """What is recorded together, and replaced together: the value is the name of its files."""
+
+    ONE_BROKER = "latest"
+    CLUSTER = "cluster"
+
+    @property
+    def place(self) -> str:
+        """The name of its markers in docs/performance.md."""
+        return "bench" if self is Sheet.ONE_BROKER else self.value
+
+
 class Part(enum.Enum):
     """The tables of a report. Each part is measured with its own start of each broker."""
 
@@ -30,6 +42,8 @@ class Part(enum.Enum):
     GROUPS = "Groups"
     OFFSETS = "Groups after a restart"
     COMMANDS = "Commands"
+    CLUSTER = "A replicated cluster"
+    PROCESSES = "Several processes on one machine"
 
     @property
     def on_demand(self) -> bool:
@@ -37,12 +51,24 @@ class Part(enum.Enum):
         return self is Part.LARGE_GROWTH
 
     @property
+    def sheet(self) -> Sheet:
+        """Where its table is recorded."""
+        return Sheet.CLUSTER if self in {Part.CLUSTER, Part.PROCESSES} else Sheet.ONE_BROKER
+
+    @property
     def rounds_at_most(self) -> int | None:
         """How often a whole run takes a part of which one turn alone is minutes."""
         return _ROUNDS_AT_MOST.get(self)
 
 
-_ROUNDS_AT_MOST = {Part.COMPACTION: 2, Part.GROWTH: 2, Part.LARGE_GROWTH: 1, Part.OFFSETS: 2}
+_ROUNDS_AT_MOST = {
+    Part.COMPACTION: 2,
+    Part.GROWTH: 2,
+    Part.LARGE_GROWTH: 1,
+    Part.OFFSETS: 2,
+    Part.CLUSTER: 2,
+    Part.PROCESSES: 2,
+}
 
 
 def rounds_of(part: Part, rounds: int, *, demanded: bool) -> int:

@@ -210,7 +210,7 @@ class Runner:
     def _test(self, part: str, report: Path) -> Counts:
         report.unlink(missing_ok=True)
         unfinished = report.with_suffix(".unfinished")
-        pytest = [f"{self._environment}/bin/pytest", "-q", "-n", self._workers]
+        pytest = [f"{self._environment}/bin/pytest", "-v", "-n", self._workers]
         options = ["--dist", "worksteal", f"--junitxml={unfinished}", f"tests/{part}"]
         with report.with_suffix(".log").open("wb") as log:
             subprocess.run(

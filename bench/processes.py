@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
+import select
 import signal
 import socket
 import subprocess
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _LISTEN = "0A"
+_BLOCKS = range(20_000, 32_000)
+_BLOCK_TRIES = 200
+_KILL_PATIENCE = 10.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -32,9 +38,9 @@ class BenchError(Exception):
     """Something the person at the keyboard has to know, in one sentence."""
 
 
-def die_with_parent() -> None:
+def die_with_parent(sent: signal.Signals = signal.SIGKILL) -> None:
     """For `preexec_fn`: the kernel ends the child when the bench is gone."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _libc.prctl(_PR_SET_PDEATHSIG, sent)
 
 
 def free_ports(count: int) -> list[int]:
@@ -44,6 +50,21 @@ def free_ports(count: int) -> list[int]:
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return [probe.getsockname()[1] for probe in probes]
+
+
+def free_port_block(count: int) -> int:
+    """The first of so many loopback ports in a row that were free a moment ago.
+
+    They lie below those that the kernel gives to clients, of which one would soon take a port of
+    the row while its broker is down.
+    """
+    for _ in range(_BLOCK_TRIES):
+        first = random.choice(_BLOCKS)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise BenchError(f"no {count} loopback ports in a row are free")
 
 
 def wait_port(port: int, child: Child, timeout: float) -> None:
@@ -85,7 +106,11 @@ class Usage:
 
 
 class Child:
-    """One child process with its output in a file. Leaving the context ends it."""
+    """One child process with its output in a file. Leaving the context ends it.
+
+    One that starts brokers of its own (`family`) is asked to end when the bench is gone, and ends
+    them; a kill reaches all of them.
+    """
 
     def __init__(
         self,
@@ -96,8 +121,10 @@ class Child:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         stop_timeout: float = 30.0,
+        family: bool = False,
     ) -> None:
         self.name = name
+        self._family = family
         self.output = output
         self.stop_timeout = stop_timeout
         self.started = time.monotonic_ns()
@@ -110,7 +137,9 @@ class Child:
                 cwd=cwd,
                 env=None if env is None else dict(env),
                 process_group=0,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, no lock is taken
+                preexec_fn=partial(  # noqa: PLW1509 - one system call, no lock is taken
+                    die_with_parent, signal.SIGTERM if family else signal.SIGKILL
+                ),
             )
 
     @property
@@ -140,8 +169,11 @@ class Child:
     def kill(self) -> None:
         """SIGKILL, and wait until the kernel has buried it."""
         if self.process.poll() is None:
+            below = descendants(self.pid) if self._family else []
             self.process.kill()
             self.process.wait()
+            for pid in below:
+                _kill_stranger(pid)
 
     def listens(self, port: int) -> bool:
         """Whether the process or one it has started owns the socket that listens there."""
@@ -170,6 +202,17 @@ class Child:
                 cpu += cpu_seconds(pid)
                 resident += resident_bytes(pid)
         return Usage(cpu, resident)
+
+
+def _kill_stranger(pid: int) -> None:
+    """SIGKILL for a process that is not a child of ours, and wait until it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            select.select([descriptor], [], [], _KILL_PATIENCE)
+        finally:
+            os.close(descriptor)
 
 
 def descendants(pid: int) -> list[int]:

@@ -1,4 +1,8 @@
-"""Writes what a run has found: JSON, Markdown and SVG, and the table in docs/performance.md."""
+"""Writes what a run has found: JSON, Markdown and SVG, and the tables in docs/performance.md.
+
+What belongs to one sheet is replaced together: a run of the rows of a cluster leaves what is
+recorded of a single broker as it is.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,12 @@ from typing import TYPE_CHECKING
 from bench import chart, table
 from bench.commands import CommandSession
 from bench.compaction import CompactionSession, keys_for
-from bench.figures import Part
+from bench.figures import Part, Sheet
 from bench.groups import GroupSession
 from bench.maven import CACHE, ROOT
 from bench.restarted import RestartedSession
 from bench.rows import FULL
+from bench.split import SplitSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,6 +83,11 @@ class Report:
             Part.GROUPS: f"{_sentence(GroupSession.SETTINGS)} on both brokers.",
             Part.COMMANDS: "From the start of the process to its end, Apache's tool at Apache "
             f"Kafka, ours at Ottla; {_sentence(CommandSession.SETTINGS)} on both brokers.",
+            Part.CLUSTER: "Three brokers on one machine, three replicas, `acks=all`, "
+            "`min.insync.replicas=2`; Apache Kafka's are combined KRaft nodes, Ottla's have a "
+            f"ZooKeeper. The follower missed {self.sizes.catch_up_bytes / 1e9:g} GB.",
+            Part.PROCESSES: "Apache Kafka's one broker stands beside every number of processes; "
+            f"{_sentence(SplitSession.SETTINGS)} on both brokers.",
         }
         lines = [
             f"Measured on {self.day.isoformat()}: {self.rounds} alternating rounds, medians with "
@@ -153,18 +163,46 @@ class Report:
         shown = [outcome for outcome in self.outcomes if outcome.row.part is not Part.COMMANDS]
         return chart.svg(shown, subtitle)
 
+    def sheets(self) -> dict[Sheet, Report]:
+        """The report of each sheet of which there is something; the checks are of one broker."""
+        found = {}
+        for sheet in Sheet:
+            outcomes = [each for each in self.outcomes if each.row.part.sheet is sheet]
+            checks = self.checks if sheet is Sheet.ONE_BROKER else ()
+            spent = [each for each in self.spent if each.part.sheet is sheet]
+            if outcomes or checks:
+                found[sheet] = replace(
+                    self,
+                    rounds=max((each.rounds for each in spent), default=self.rounds),
+                    minutes=sum(each.minutes for each in spent),
+                    outcomes=outcomes,
+                    checks=checks,
+                    spent=spent,
+                )
+        return found
 
-def write(report: Report, *, official: bool) -> Path:
-    """Into the recorded results or, for a partial run, into the cache, where nobody cites it."""
+
+def write(report: Report, *, official: bool) -> list[Path]:
+    """Into the recorded results or, for a partial run, into the cache, where nobody cites it.
+
+    Returns the files that were written, without their endings.
+    """
     folder = RESULTS if official else SCRATCH
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "latest.json").write_text(report.json())
-    (folder / "latest.md").write_text(report.markdown())
-    (folder / "latest.svg").write_text(report.svg())
-    if official:
-        document = PERFORMANCE.read_text()
-        PERFORMANCE.write_text(table.replace_between(document, "bench", report.markdown()))
-    return folder
+    written = []
+    for sheet, each in report.sheets().items():
+        stem = folder / sheet.value
+        stem.with_suffix(".json").write_text(each.json())
+        stem.with_suffix(".md").write_text(each.markdown())
+        stem.with_suffix(".svg").write_text(each.svg())
+        if official:
+            text = each.markdown()
+            if sheet is not Sheet.ONE_BROKER:  # whose picture stands at the head of the page
+                text += f"\n![ratios](../bench/results/{sheet.value}.svg)\n"
+            document = PERFORMANCE.read_text()
+            PERFORMANCE.write_text(table.replace_between(document, sheet.place, text))
+        written.append(stem)
+    return written
 
 
 def _sentence(settings: Mapping[str, str]) -> str:

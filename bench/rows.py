@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from bench.commands import COMMANDS
 from bench.figures import Better, Part, Row
+from bench.split import KEPT, PROCESSES, kept_key, key_of
 from bench.walked import WALKED
 
 _UP, _DOWN = Better.HIGHER, Better.LOWER
@@ -56,6 +57,39 @@ _OFFSETS_ROWS = (
     Row("offsets-load", "start until 10,000 groups answer, 4 million commits", "s", _DOWN, None),
     Row("offsets-load-compacted", "… after a compaction", "s", _DOWN, None),
 )
+_CLUSTER_ROWS = (
+    Row("cluster-produce-100b", "produce 100 B, one partition", _RECORDS, _UP, 1.0),
+    Row("cluster-produce-1k", "produce 1 KB, one partition", _MB, _UP, 1.0),
+    Row("cluster-cpu-produce", "… CPU of the whole cluster per GB", "s", _DOWN, None),
+    Row("cluster-requests-1", "one-record requests, one in flight", _REQUESTS, _UP, 1.5),
+    Row("cluster-requests-64", "… on 64 connections", _REQUESTS, _UP, 1.0),
+    Row("cluster-cpu-requests-64", "… CPU of the whole cluster a request", "µs", _DOWN, None),
+    Row("cluster-latency-p50", "end to end at 1,000/s, p50", "ms", _DOWN, 1.0),
+    Row("cluster-latency-p99", "end to end at 1,000/s, p99", "ms", _DOWN, 1.0),
+    Row("cluster-memory", "resident memory of each broker, after the load", "MB", _DOWN, 0.2),
+    Row("cluster-catch-up", "a follower that was down catches up", "s", _DOWN, 1.0),
+    Row("cluster-pause-leader", "longest pause, leader killed with -9", "s", _DOWN, 0.25),
+    Row("cluster-pause-controller", "longest pause, controller killed with -9", "s", _DOWN, 0.25),
+    Row("cluster-start", "from nothing to the first replicated record", "s", _DOWN, 0.6),
+    Row("cluster-start-lent", "… with the lent store, no ZooKeeper", "s", _DOWN, None),
+)
+
+
+def _split_rows() -> Rows:
+    """What some processes serve, and what that costs compared with one."""
+    requests = ("one-record requests on 64 bare sockets", _REQUESTS, "100,000 requests")
+    commits = ("offset commits on 16 connections", "commits/s", "100,000 commits")
+    rows = []
+    for figure, (title, unit, many) in zip(KEPT, (requests, commits), strict=True):
+        for count in PROCESSES:
+            named = "one process" if count == 1 else f"`--processes {count}`"
+            rows += [
+                Row(key_of(count, figure), f"{title}, {named}", unit, _UP, None),
+                Row(key_of(count, f"cpu-{figure}"), f"… broker CPU for {many}", "s", _DOWN, None),
+            ]
+        kept = f"… CPU with two processes for {many}"
+        rows.append(Row(kept_key(figure), kept, "of one process", _DOWN, None, limit=1.1))
+    return tuple(replace(row, part=Part.PROCESSES) for row in rows)
 
 
 def _growth_rows(key: str, partitions: int, part: Part, targets: tuple[float | None, ...]) -> Rows:
@@ -110,6 +144,8 @@ ROWS: tuple[Row, ...] = (
     Row("cpu-commits-16", "… broker CPU a commit", "µs", _DOWN, None, Part.GROUPS),
     *(replace(row, part=Part.OFFSETS) for row in _OFFSETS_ROWS),
     *(Row(each.key, each.title, "s", _DOWN, 0.5, Part.COMMANDS) for each in COMMANDS),
+    *(replace(row, part=Part.CLUSTER) for row in _CLUSTER_ROWS),
+    *_split_rows(),
 )
 
 
@@ -151,6 +187,8 @@ class Sizes:
     flood_seconds: float
     restarted_groups: int
     restarted_commits: int
+    catch_up_bytes: int
+    pause_seconds: float
 
 
 FULL = Sizes(
@@ -182,6 +220,8 @@ FULL = Sizes(
     flood_seconds=10.0,
     restarted_groups=10_000,
     restarted_commits=40,
+    catch_up_bytes=2_000_000_000,
+    pause_seconds=15.0,
 )
 QUICK = Sizes(
     small_records=500_000,
@@ -212,4 +252,6 @@ QUICK = Sizes(
     flood_seconds=3.0,
     restarted_groups=1_000,
     restarted_commits=150,
+    catch_up_bytes=100_000_000,
+    pause_seconds=12.0,
 )

@@ -16,6 +16,7 @@ import dataclasses
 import io
 import itertools
 import os
+import signal
 import socket
 import struct
 import sys
@@ -56,6 +57,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # schemas with calls that Python 3.11 deprecates (and 3.13 took back).
     for call in ("read_text", "open_text"):
         config.addinivalue_line("filterwarnings", f"ignore:{call} is deprecated:DeprecationWarning")
+    # A shell starts what runs in the background with SIGINT ignored, and that is inherited by the
+    # workers and by every program that a test wants to stop with Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -162,7 +167,7 @@ def unique() -> Callable[..., str]:
 def eventually() -> Callable[..., Any]:
     """Repeat a look at the world until it holds, with a deadline instead of a fixed sleep."""
 
-    def wait(look: Callable[[], Any], *, timeout: float = 60.0, pause: float = 0.02) -> Any:
+    def wait(look: Callable[[], Any], *, timeout: float = 120.0, pause: float = 0.02) -> Any:
         deadline = time.monotonic() + timeout
         while True:
             try:

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from bench.load import consumers, groups, latency, offsets, requests, start, throughput
+from bench.load import consumers, groups, latency, offsets, pauses, requests, start, throughput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,10 @@ MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
     "requests": requests.clients,
     "requests-raw": requests.raw,
     "paced": latency.paced,
+    "pause": pauses.pause,
     "first-ack": start.first_ack,
     "told-ack": start.told_ack,
+    "replicated-ack": start.replicated_ack,
     "first-record": consumers.first_record,
     "rebalance": consumers.rebalance,
     "rebalances-raw": groups.rebalances,

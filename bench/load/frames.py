@@ -1,4 +1,4 @@
-"""The few request frames the bench builds by hand: ApiVersions 0 and Produce 7.
+"""The few request frames the bench builds by hand: ApiVersions 0, Produce 7 and CreateTopics 2.
 
 Written out here rather than taken from the broker under test, so that both sides of the
 comparison stay independent of it.
@@ -30,6 +30,22 @@ def produce(topic: str, partition: int, records: bytes) -> bytes:
     body += struct.pack(">ih", 1, len(name)) + name
     body += struct.pack(">iii", 1, partition, len(records)) + records
     return _frame(0, 7, body)
+
+
+def create_topic(topic: str, replicas: int, configs: dict[str, str]) -> bytes:
+    """CreateTopics version 2 of one topic with one partition."""
+    body = struct.pack(">i", 1) + _string(topic)
+    body += struct.pack(">ihii", 1, replicas, 0, len(configs))
+    for name, value in configs.items():
+        body += _string(name) + _string(value)
+    return _frame(19, 2, body + struct.pack(">i?", 30_000, False))
+
+
+def read_created_error(frame: bytes) -> int:
+    """The error code of the only topic of a CreateTopics 2 response."""
+    (name_length,) = struct.unpack_from(">h", frame, 12)
+    code: int = struct.unpack_from(">h", frame, 14 + name_length)[0]
+    return code
 
 
 def batch(value: bytes) -> bytes:
@@ -65,6 +81,11 @@ def check_produce_response(frame: bytes) -> None:
     (error,) = struct.unpack_from(">h", frame, 10 + name_length + 4 + 4)
     if error:
         raise RuntimeError(f"the broker answered error {error}")
+
+
+def _string(value: str) -> bytes:
+    encoded = value.encode()
+    return struct.pack(">h", len(encoded)) + encoded
 
 
 def _frame(api_key: int, version: int, body: bytes) -> bytes:

@@ -159,6 +159,14 @@ def read_error(answer: bytes) -> int:
     return code
 
 
+def read_coordinator(answer: bytes) -> tuple[str, int]:
+    """Host and port of a FindCoordinator 2 answer without an error."""
+    _message, at = _read_string(answer, 10)
+    host, at = _read_string(answer, at + 4)
+    (port,) = _INT32.unpack_from(answer, at)
+    return host.decode(), port
+
+
 def read_joined(answer: bytes) -> Joined:
     """A JoinGroup 5 answer."""
     error, generation, length = struct.unpack_from(">hih", answer, 8)

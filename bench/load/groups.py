@@ -86,14 +86,13 @@ def heartbeats(
 
 def commits(bootstrap: str, topic: str, connections: int, seconds: float) -> dict[str, float]:
     """OffsetCommit, one partition and one in flight on each connection, a group for each."""
-    members.wait_coordinator(bootstrap)
-    host, _, port = bootstrap.rpartition(":")
     poll = select.epoll()
     here: dict[int, tuple[socket.socket, bytes]] = {}
     for index in range(connections):
-        sock = socket.create_connection((host, int(port)), 30)
+        group = f"commits-{index}"
+        sock = socket.create_connection(members.wait_coordinator(bootstrap, group), 30)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        request = group_frames.offset_commit(f"commits-{index}", topic, 0, index)
+        request = group_frames.offset_commit(group, topic, 0, index)
         here[sock.fileno()] = sock, request
         deadline = time.monotonic() + 30
         while True:  # the coordinator may only just be loading

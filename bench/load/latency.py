@@ -19,13 +19,13 @@ from bench.load import settings
 _PATIENCE = 60.0
 
 
-def paced(bootstrap: str, topic: str, rate: int, size: int) -> dict[str, float]:  # noqa: C901, PLR0915 - three threads and a sender over one set of counters
+def paced(bootstrap: str, topic: str, rate: int, size: int, acks: int = 1) -> dict[str, float]:  # noqa: C901, PLR0915 - three threads and a sender over one set of counters
     """Send at `rate` until told to end; percentiles, in ms, of what was sent in the open window.
 
     Prints `ready` once records flow. The first line of standard input opens the window that counts,
     the second closes it.
     """
-    acks: list[tuple[int, int]] = []
+    taken: list[tuple[int, int]] = []
     arrivals: list[tuple[int, int]] = []
     running = threading.Event()
     running.set()
@@ -37,9 +37,9 @@ def paced(bootstrap: str, topic: str, rate: int, size: int) -> dict[str, float]:
             raise RuntimeError(error.str())
         value = message.value()
         assert value is not None
-        acks.append((int.from_bytes(value[:8], "big"), now()))
+        taken.append((int.from_bytes(value[:8], "big"), now()))
 
-    producer = Producer(settings.prompt_producer(bootstrap))
+    producer = Producer(settings.prompt_producer(bootstrap, acks))
     consumer = Consumer(settings.consumer(bootstrap))
     marks = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_PATIENCE)
     assert marks is not None
@@ -87,7 +87,7 @@ def paced(bootstrap: str, topic: str, rate: int, size: int) -> dict[str, float]:
             topic, now().to_bytes(8, "big") + padding, partition=0, on_delivery=acknowledged
         )
         sent += 1
-        if not announced and sent > rate // 2 and arrivals and acks:
+        if not announced and sent > rate // 2 and arrivals and taken:
             print("ready", flush=True)
             announced = True
         turn += interval
@@ -98,12 +98,12 @@ def paced(bootstrap: str, topic: str, rate: int, size: int) -> dict[str, float]:
     give_up = time.monotonic() + _PATIENCE
     threads[0].join()
     consumer.close()
-    if left or len(acks) != sent or len(arrivals) != sent:
-        raise RuntimeError(f"{sent} sent, {len(acks)} acknowledged, {len(arrivals)} arrived")
+    if left or len(taken) != sent or len(arrivals) != sent:
+        raise RuntimeError(f"{sent} sent, {len(taken)} acknowledged, {len(arrivals)} arrived")
     begin, end = window
     return {
         "records": sum(begin <= at < end for at, _ in arrivals),
-        **_percentiles("ack", acks, begin, end),
+        **_percentiles("ack", taken, begin, end),
         **_percentiles("end_to_end", arrivals, begin, end),
     }
 

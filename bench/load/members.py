@@ -459,15 +459,16 @@ def _check_error(answer: bytes) -> None:
         raise RuntimeError(f"the broker answered error {error}")
 
 
-def wait_coordinator(bootstrap: str) -> None:
-    """Return when there is a coordinator: asking for it makes its topic."""
+def wait_coordinator(bootstrap: str, group: str = "anybody") -> tuple[str, int]:
+    """Where a group's coordinator is, once there is one: asking for it makes its topic."""
     host, _, port = bootstrap.rpartition(":")
     deadline = time.monotonic() + _PATIENCE
     with socket.create_connection((host, int(port)), 30) as sock:
         while True:
-            sock.sendall(group_frames.find_coordinator("anybody"))
-            if group_frames.read_error(frames.read_frame(sock)) == 0:
-                return
+            sock.sendall(group_frames.find_coordinator(group))
+            answer = frames.read_frame(sock)
+            if group_frames.read_error(answer) == 0:
+                return group_frames.read_coordinator(answer)
             if time.monotonic() > deadline:
                 raise RuntimeError("there is no group coordinator")
             time.sleep(0.1)

@@ -15,9 +15,11 @@ _VALUE = bytes(100)
 _PATIENCE = 30.0
 
 
-def clients(bootstrap: str, topic: str, connections: int, seconds: float) -> dict[str, float]:
+def clients(
+    bootstrap: str, topic: str, connections: int, seconds: float, acks: int = 1
+) -> dict[str, float]:
     """Each of many librdkafka producers sends one record, waits for its ack, and again."""
-    producers = [Producer(settings.prompt_producer(bootstrap)) for _ in range(connections)]
+    producers = [Producer(settings.prompt_producer(bootstrap, acks)) for _ in range(connections)]
     for producer in producers:
         producer.produce(topic, _VALUE, partition=0)
     for producer in producers:
@@ -50,15 +52,23 @@ def clients(bootstrap: str, topic: str, connections: int, seconds: float) -> dic
     return {"seconds": time.perf_counter() - started, "requests": sum(counts)}
 
 
-def raw(bootstrap: str, topic: str, connections: int, seconds: float) -> dict[str, float]:
-    """The same with bare sockets and one prepared request: a client that costs almost nothing."""
-    host, _, port = bootstrap.rpartition(":")
-    request = frames.produce(topic, 0, frames.batch(_VALUE))
+def raw(
+    bootstrap: str, topic: str, connections: int, seconds: float, partitions: int = 1
+) -> dict[str, float]:
+    """The same with bare sockets and prepared requests: a client that costs almost nothing.
+
+    The connections share the partitions, each with the leader of its own.
+    """
+    leaders = _leaders(bootstrap, topic, partitions)
     poller = selectors.EpollSelector()
-    sockets = [socket.create_connection((host, int(port))) for _ in range(connections)]
-    for sock in sockets:
+    sockets = []
+    for index in range(connections):
+        partition = index % partitions
+        request = frames.produce(topic, partition, frames.batch(_VALUE))
+        sock = socket.create_connection(leaders[partition])
+        sockets.append(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        poller.register(sock, selectors.EVENT_READ, sock)
+        poller.register(sock, selectors.EVENT_READ, (sock, request))
         sock.sendall(request)
         frames.check_produce_response(frames.read_frame(sock))
         sock.sendall(request)
@@ -68,7 +78,7 @@ def raw(bootstrap: str, topic: str, connections: int, seconds: float) -> dict[st
     length = 0
     while time.perf_counter() < stop:
         for key, _ in poller.select(1.0):
-            sock = key.data
+            sock, request = key.data
             answer = sock.recv(4096)
             length = length or len(answer)
             # Every answer has the same length; a shorter read or a closed connection has not.
@@ -81,3 +91,14 @@ def raw(bootstrap: str, topic: str, connections: int, seconds: float) -> dict[st
         sock.close()
     poller.close()
     return {"seconds": taken, "requests": done}
+
+
+def _leaders(bootstrap: str, topic: str, partitions: int) -> list[tuple[str, int]]:
+    """Where each partition is led."""
+    if partitions == 1:
+        host, _, port = bootstrap.rpartition(":")
+        return [(host, int(port))]
+    found = Producer({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=_PATIENCE)
+    brokers = {number: (each.host, each.port) for number, each in found.brokers.items()}
+    led = found.topics[topic].partitions
+    return [brokers[led[partition].leader] for partition in range(partitions)]

@@ -18,9 +18,9 @@ def producer(bootstrap: str, **more: str | int) -> Settings:
     }
 
 
-def prompt_producer(bootstrap: str) -> Settings:
+def prompt_producer(bootstrap: str, acks: int = 1) -> Settings:
     """A producer that sends every record at once, by itself."""
-    return {"bootstrap.servers": bootstrap, "acks": 1, "linger.ms": 0}
+    return {"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0}
 
 
 def consumer(bootstrap: str) -> Settings:

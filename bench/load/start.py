@@ -5,12 +5,15 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from itertools import cycle
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from bench.load import settings
+from bench.load import frames, settings
 
 _PATIENCE = 60.0
+_CLUSTER_PATIENCE = 240.0
+_EXISTS = 36
 
 
 def first_ack(bootstrap: str, topic: str) -> dict[str, float]:
@@ -44,7 +47,38 @@ def told_ack(bootstrap: str, topic: str, partition: int, patience: float) -> dic
     return {"acknowledged_ns": _send(bootstrap, topic, partition, patience)}
 
 
-def _send(bootstrap: str, topic: str, partition: int, patience: float) -> int:
+def replicated_ack(bootstrap: str, topic: str, replicas: int, min_insync: int) -> dict[str, float]:
+    """A topic of so many replicas as soon as a broker makes one, then a record that all have.
+
+    Prints `ready` before it begins to ask, one broker after the other.
+    """
+    request = frames.create_topic(topic, replicas, {"min.insync.replicas": str(min_insync)})
+    print("ready", flush=True)
+    deadline = time.monotonic() + _CLUSTER_PATIENCE
+    why = "no broker listens"
+    for host, port in cycle(_addresses(bootstrap)):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the topic could not be made: {why}")
+        try:
+            with socket.create_connection((host, port), _PATIENCE) as sock:
+                sock.sendall(request)
+                error = frames.read_created_error(frames.read_frame(sock))
+        except (OSError, RuntimeError) as failure:
+            why = str(failure)
+        else:
+            if error in {0, _EXISTS}:
+                break
+            why = f"error {error}"
+        time.sleep(0.005)
+    return {"acknowledged_ns": _send(bootstrap, topic, 0, _CLUSTER_PATIENCE, acks=-1)}
+
+
+def _addresses(bootstrap: str) -> list[tuple[str, int]]:
+    each = (place.rpartition(":") for place in bootstrap.split(","))
+    return [(host, int(port)) for host, _, port in each]
+
+
+def _send(bootstrap: str, topic: str, partition: int, patience: float, acks: int = 1) -> int:
     """One record, sent as eagerly as librdkafka can; the clock at its acknowledgement."""
     acked: list[int] = []
 
@@ -55,7 +89,7 @@ def _send(bootstrap: str, topic: str, partition: int, patience: float) -> int:
 
     producer = Producer(
         {
-            **settings.prompt_producer(bootstrap),
+            **settings.prompt_producer(bootstrap, acks),
             "reconnect.backoff.ms": 5,
             "reconnect.backoff.max.ms": 20,
             "topic.metadata.refresh.fast.interval.ms": 5,

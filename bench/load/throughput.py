@@ -32,13 +32,14 @@ def produce(
     *,
     keyed: bool = False,
     codec: str = "none",
+    acks: int = 1,
 ) -> dict[str, float]:
     """Send `count` records of `size` bytes to the partitions in turn and wait for all acks.
 
     The clock starts when connections and metadata are there and stops with the last
     acknowledgement. The log end offsets afterwards prove that every record has arrived.
     """
-    producer = Producer(settings.producer(bootstrap, compression_type=codec))
+    producer = Producer(settings.producer(bootstrap, compression_type=codec, acks=acks))
     for partition in range(partitions):
         producer.produce(topic, b"warm", b"warm", partition=partition)
     if producer.flush(_PATIENCE):

@@ -22,7 +22,7 @@ from aiokafka.admin import (
 )
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-TIMEOUT = 20
+TIMEOUT = 120
 # An hour ago: older records would be retention's to delete whenever its turn comes.
 THEN = int(time.time() * 1000) - 3_600_000
 

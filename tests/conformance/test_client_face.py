@@ -195,7 +195,7 @@ def test_a_program_that_forgets_to_close_loses_nothing(
         "producer = ottla.Producer(sys.argv[1], linger=1.0)\n"
         "for number in range(100): producer.send(sys.argv[2], str(number))\n"
     )
-    subprocess.run([sys.executable, "-c", program, bootstrap, topic], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, bootstrap, topic], check=True, timeout=250)
     assert len(read(bootstrap, topic)) == 100
 
 
@@ -439,7 +439,7 @@ class Command:
             input=given,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=250,
             check=False,
         )
         assert result.returncode == code, result.stderr
@@ -591,7 +591,7 @@ def test_consume_prints_what_comes_and_stops_on_ctrl_c(
     fill(bootstrap, topic, 1)
     assert process.stdout.readline() == b"0\n"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=250)
     assert (process.returncode, out, err) == (0, b"", b"")
 
 

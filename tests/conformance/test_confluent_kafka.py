@@ -35,7 +35,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-TIMEOUT = 20.0
+TIMEOUT = 120.0
 # An hour ago: older records would be retention's to delete whenever its turn comes.
 THEN = int(time.time() * 1000) - 3_600_000
 

@@ -256,7 +256,7 @@ def run(scene: Scene, case: Case) -> subprocess.CompletedProcess[str]:
     if CLASSPATH:
         command = ["java", "-XX:TieredStopAtLevel=1", "-cp", CLASSPATH, CLASSES[case.tool]]
     return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [*command, *arguments], capture_output=True, text=True, timeout=250, check=False
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition, errors
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 
-TIMEOUT = 20
+TIMEOUT = 120
 # An hour ago: older records would be retention's to delete whenever its turn comes.
 THEN = int(time.time() * 1000) - 3_600_000
 

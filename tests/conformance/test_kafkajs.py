@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, Message, TopicPartition
 
-TIMEOUT = 20
+TIMEOUT = 120
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 

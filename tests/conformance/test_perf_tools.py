@@ -111,7 +111,7 @@ def test_it_prints_what_apache_kafka_prints(
         java = ["java", "-XX:TieredStopAtLevel=1", "-cp", CLASSPATH]
         command = [*java, f"org.apache.kafka.tools.{CLASSES[case.tool]}"]
     done = subprocess.run(
-        [*command, *arguments.split()], capture_output=True, text=True, timeout=60, check=False
+        [*command, *arguments.split()], capture_output=True, text=True, timeout=250, check=False
     )
     found = f"$ {case.tool} {case.arguments}\n" + normal(done.stdout, loaded_topic, file)
     path = GOLDEN / f"{case.name}.txt"

@@ -326,7 +326,7 @@ def test_settings_of_groups_survive_kill_9(start_broker, wire):
 
 def run(*arguments):
     command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
 
 
 def test_kafka_configs_and_ottla_config_change_and_show_groups(bootstrap, group):

@@ -111,7 +111,7 @@ class Member:
 
     def wait_rebalance(self) -> None:
         """Until the coordinator has begun one: what others sent may still be on its way."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while (code := self.heartbeat()) != REBALANCE_IN_PROGRESS:
             assert code == NONE
             assert time.monotonic() < deadline

@@ -148,7 +148,7 @@ def test_an_example_prints_what_its_page_shows(name: str, broker: Broker) -> Non
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout

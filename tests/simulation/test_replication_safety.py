@@ -5,7 +5,8 @@ in-sync sets, the proposals of leaders, the controller's plans and elections. Th
 as it can be: logs are lists, the store is a list of states that every broker may lag behind, and a
 request is a call. What happens next is drawn: records and fetches, crashes with and without loss,
 sessions that end while their brokers live, plans that are carried out in part, answers of the store
-that are lost on the way, other values of min.insync.replicas. OTTLA_SIMULATION_SEEDS runs more.
+that are lost on the way, other values of min.insync.replicas, operators who give up replicas.
+OTTLA_SIMULATION_SEEDS runs more.
 
 After every step:
 
@@ -13,7 +14,9 @@ SetsAreSound         a leader is in sync; the sets are disjoint, and hold nobody
 CommittedIsOneLog    what any leader has committed is a prefix of, or goes on from, what others have
 NoCommittedIsLost    who is in sync or eligible has every committed record, unless its machine has
                      crashed and the cluster has not drawn its conclusions yet
-UncleanIsVisible     records are lost only when the sets said that nobody has them for certain
+UncleanIsVisible     records are lost only when the sets said that nobody has them for certain, and
+                     under a leader epoch that is new
+UncleanIsCounted     and then the controller's plan says so
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -28,8 +32,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.controller.election import LogEnd
-from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
+from ottla.controller.election import LogEnd, is_unclean
+from ottla.controller.machine import Plan, plan, plan_forced, plan_preferred, plan_recovery
 from ottla.errors import KafkaError
 from ottla.model.broker import Broker, BrokerState
 from ottla.model.ids import TopicId, TopicPartition
@@ -192,6 +196,7 @@ class Cluster:
             {each: Broker(each, each, {}) for each in BROKERS},
         )
         self.todo: Plan | None = None
+        self.asked: tuple[dict[int, BrokerState], dict[int, LogEnd]] | None = None
         self.committed: list[tuple[int, int]] = []
         self.unclean_epoch = 0
         self.unclean_elections = 0
@@ -219,8 +224,13 @@ class Cluster:
     def put(self, **changes: Any) -> None:
         self.stored = replace(self.stored, **changes)
 
-    def change_partition(self, change: PartitionChange) -> bool:
-        """Compare and set; notes what is lost where nobody was certain to have everything."""
+    def change_partition(
+        self, change: PartitionChange, *, forced: bool = False, told: bool = True
+    ) -> bool:
+        """Compare and set; notes what is lost where nobody was certain to have everything.
+
+        `forced` by an operator, who has given up others; `told` that it may lose records.
+        """
         before = self.stored.partition
         if before != change.before:
             return False
@@ -231,8 +241,10 @@ class Cluster:
         ):
             trusted = {*before.isr, *before.elr} - self._lost()
             if after.leader != NO_LEADER and after.leader not in trusted:
-                if trusted and not self.stored.rules.unclean:
+                if trusted and not self.stored.rules.unclean and not forced:
                     raise Violation(f"{after.leader} leads although {trusted} could")
+                if not told and len(self.replicas) > 1:
+                    raise Violation("an unclean election that nobody counts")
                 self._unclean(after)
         return True
 
@@ -372,6 +384,7 @@ class Cluster:
         self.epochs += 1
         lost = node.machine_crashed or (before.fenced and before.lost)
         if node.partition is None:
+            self._raise_epoch(node)
             self._start(node)
         state = BrokerState(self.epochs, lost=lost)
         node.broker_epoch = self.epochs
@@ -382,10 +395,23 @@ class Cluster:
         node.machine_crashed = False
         node.see()
 
+    def _raise_epoch(self, node: Node) -> None:
+        """At its start a broker begins a new epoch of what it leads, since its log may be cut."""
+        before = self.stored.partition
+        if before.leader == node.id:
+            after = before.next_epoch()
+            self.put(partition=after)
+            if node.machine_crashed and len(self.replicas) == 1:
+                self._unclean(after)
+
     def plan(self, _: Node, patient: int) -> None:
         """The controller looks at the cluster."""
         stored = self.stored
         self.todo = plan(stored.image(), lambda _: stored.rules, patient=patient % 8 == 7)
+        for change in self.todo.partitions:
+            elected = change.after.leader
+            if elected not in (change.before.leader, NO_LEADER, *stored.registrations):
+                raise Violation(f"{elected} is elected, and is not there")
 
     def carry_out(self, _: Node, most: int) -> None:
         """It does some of what it has planned."""
@@ -402,8 +428,9 @@ class Cluster:
             elif todo.partitions:
                 states = self.stored.states
                 relied_on = todo.relied_on.items()
+                change = todo.partitions.pop(0)
                 if any(states[broker] != state for broker, state in relied_on) or not (
-                    self.change_partition(todo.partitions.pop(0))
+                    self.change_partition(change, told=change in todo.unclean)
                 ):
                     self.todo = todo = None
             elif todo.arrivals:
@@ -420,14 +447,33 @@ class Cluster:
         """Nobody is certain to have everything: those who may are asked what they have."""
         stored = self.stored
         asked = plan(stored.image(), lambda _: stored.rules).to_ask.get(TP, ())
-        reports = {
+        self.asked = stored.states, self._reports(asked)
+
+    def _reports(self, asked: Iterable[int]) -> dict[int, LogEnd]:
+        return {
             each: LogEnd(self.nodes[each].log.last_epoch(), self.nodes[each].log.log_end_offset)
             for each in asked
             if self.nodes[each].partition is not None
         }
-        change = plan_recovery(stored.image(), TP, reports)
+
+    def decide(self, _: Node, __: int) -> None:
+        """What they have reported decides, if they have not registered anew since."""
+        if self.asked is None:
+            return
+        (asked_of, reports), self.asked = self.asked, None
+        change = plan_recovery(self.stored.image(), TP, reports)
+        if change is None or any(self.stored.states[each] != asked_of[each] for each in reports):
+            return
+        self.change_partition(change, told=is_unclean(change.before, change.after))
+
+    def force(self, _: Node, __: int) -> None:
+        """An operator gives up all replicas that do not answer."""
+        stored = self.stored
+        there = [each for each in self.replicas if each in stored.image().brokers]
+        change = plan_forced(stored.image(), TP, self._reports(there), stored.rules)
         if change is not None:
-            self.change_partition(change)
+            told = is_unclean(change.before, change.after)
+            self.change_partition(change, forced=True, told=told)
 
     def prefer(self, _: Node, __: int) -> None:
         for change in plan_preferred(self.stored.image()):
@@ -499,9 +545,11 @@ def common(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> int:
 # How often each happens in a long run; misfortunes more or less often, as the seed has it.
 WORK = {
     "append": 10, "fetch": 30, "see": 20, "send": 8, "commit": 8, "learn": 4, "plan": 10,
-    "carry_out": 14, "register": 8, "recover": 2,
+    "carry_out": 14, "register": 8, "recover": 2, "decide": 2,
 }  # fmt: skip
-MISFORTUNES = ("lag", "expire", "fence", "stop", "kill", "crash", "prefer", "min_insync")
+MISFORTUNES = (
+    "lag", "expire", "fence", "stop", "kill", "crash", "prefer", "min_insync", "force",
+)  # fmt: skip
 
 STEPS = st.tuples(
     st.sampled_from(sorted((*WORK, *MISFORTUNES))), st.integers(0, 3), st.integers(0, 7)

@@ -1,10 +1,11 @@
-"""Fixtures for tests against a broker process of their own: neighbours, memory, loads."""
+"""Fixtures for tests against brokers of their own: neighbours, memory, loads."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -160,3 +161,123 @@ def quiet() -> Callable[..., Any]:
         assert at_least <= len(said) <= lines, "\n".join(said)
 
     return limited
+
+
+PATIENT: Mapping[str, object] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "linger.ms": 1,
+    "retry.backoff.ms": 10,
+    "retry.backoff.max.ms": 100,
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 100,
+    # So long it waits for a broker that stands still.
+    "request.timeout.ms": 2_000,
+    "socket.timeout.ms": 2_000,
+    "log_level": 0,
+}
+
+
+class Load:
+    """Produces numbered records with acks=all until it is stopped, to all partitions in turn.
+
+    `acknowledged` has the numbers of those that the cluster must not lose, `failures` why others
+    were given up."""
+
+    MOST_UNDERWAY = 10_000
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        from confluent_kafka import Producer
+
+        self.acknowledged: list[int] = []
+        self.failures: list[str] = []
+        self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
+        self._producer = Producer({"bootstrap.servers": bootstrap, **PATIENT})
+        self._sent = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            if len(self._producer) < self.MOST_UNDERWAY:
+                self._producer.produce(
+                    self._topic,
+                    str(self._sent).encode(),
+                    partition=self._sent % self._partitions,
+                    on_delivery=self._delivered,
+                )
+                self._sent += 1
+            self._producer.poll(0.002)
+
+    def _delivered(self, error: object, message: Any) -> None:
+        if error is not None:
+            self.failures.append(str(error))
+        else:
+            self.acknowledged.append(int(message.value()))
+
+    def wait_for_more(self, count: int = 99, timeout: float = 30.0) -> None:
+        """Wait until so many of those sent from now on are acknowledged, in all partitions."""
+        first, seen = self._sent, len(self.acknowledged)
+        each = -(-count // self._partitions)
+        missing = Counter(dict.fromkeys(range(self._partitions), each))
+        deadline = time.monotonic() + timeout
+        while missing.total() > 0:
+            assert time.monotonic() < deadline, f"no records are taken any more: {self.failures}"
+            new = self.acknowledged[seen:]
+            seen += len(new)
+            for number in new:
+                if number >= first and missing[number % self._partitions] > 0:
+                    missing[number % self._partitions] -= 1
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def stop(self) -> None:
+        """Send no more, and wait until it is known what became of everything."""
+        self.end()
+        assert self._producer.flush(60) == 0
+
+    def check(self) -> None:
+        """Stop; nothing was refused, and every acknowledged record is there, once."""
+        self.stop()
+        assert not self.failures
+        found = self.read_all()
+        assert set(self.acknowledged) <= set(found), "acknowledged records are missing"
+        assert max(found.values()) == 1, "records are there twice"
+
+    def read_all(self) -> Counter[int]:
+        """What there is, at least as much as was acknowledged."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(
+            {"bootstrap.servers": self._bootstrap, "group.id": "reader", "log_level": 0}
+        )
+        consumer.assign([TopicPartition(self._topic, each, 0) for each in range(self._partitions)])
+        found: Counter[int] = Counter()
+        deadline = time.monotonic() + 60
+        try:
+            while found.total() < len(self.acknowledged) and time.monotonic() < deadline:
+                for message in consumer.consume(1000, 0.2):
+                    if message.error() is None:
+                        found[int(message.value())] += 1
+        finally:
+            consumer.close()
+        return found
+
+
+@pytest.fixture
+def start_load() -> Iterator[Callable[..., Load]]:
+    """`start_load(bootstrap)`: records with acks=all until the test ends, and their fate."""
+    started: list[Load] = []
+
+    def start(bootstrap: str, topic: str = "t", partitions: int = 3) -> Load:
+        one = Load(bootstrap, topic, partitions)
+        started.append(one)
+        return one
+
+    yield start
+    for one in started:
+        one.end()

@@ -20,7 +20,6 @@ from ottla.cli.main import cli as command_line
 from ottla.testing import Cluster, NewTopic
 
 OFFSET_OUT_OF_RANGE = 1
-INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT = 38, 39
 NONE, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 5, 6
 REPLICA_NOT_AVAILABLE = 9
 COORDINATOR_NOT_AVAILABLE = 15
@@ -363,9 +362,8 @@ def test_a_produce_that_waits_learns_of_the_new_leader_at_once(
 ) -> None:
     cluster = unbalanced
     leader = cluster[2]
-    # Followers get nothing: their fetches are answered too late for this test.
-    fault = leader.faults.delay(600, "Fetch", times=None)
-    fault.wait_hit(2)
+    # Followers wait for records, and are never answered.
+    leader.faults.delay(600, "Fetch", times=None).wait_hit(2)
     asked = wire(leader.bootstrap)
     asked.send(
         "produce", 12, acks=-1, timeout=600_000,
@@ -537,35 +535,6 @@ def test_one_broker_grows_to_three_and_its_groups_outlive_it() -> None:
         (committed,) = second.committed([TopicPartition("later", 0)], timeout=30)
         assert committed.offset == 1
         second.close()
-
-
-def test_what_cannot_be_placed_is_refused(cluster: Cluster, wire: Callable[..., Any]) -> None:
-    follower = next(each for each in cluster if each is not cluster.controller)
-    asked = wire(follower.bootstrap)
-
-    def create(factor: int = -1, replicas: list[int] | None = None) -> tuple[int, str]:
-        assignments = [] if replicas is None else [{"partition_index": 0, "broker_ids": replicas}]
-        count = 1 if replicas is None else -1
-        wanted = {"name": "x", "num_partitions": count, "replication_factor": factor}
-        answer = asked.ask(
-            "create_topics", 7, topics=[{**wanted, "assignments": assignments}], timeout=10_000
-        )
-        return answer.topics[0].error_code, answer.topics[0].error_message
-
-    assert create(4) == (
-        INVALID_REPLICATION_FACTOR,
-        "Unable to replicate the partition 4 time(s): The target replication factor of 4 cannot "
-        "be reached because only 3 broker(s) are registered.",
-    )
-    assert create(replicas=[1, 2, 1]) == (
-        INVALID_REPLICA_ASSIGNMENT,
-        "The manual partition assignment includes the broker 1 more than once.",
-    )
-    assert create(replicas=[1, 9]) == (
-        INVALID_REPLICA_ASSIGNMENT,
-        "The manual partition assignment includes broker 9, but no such broker is registered.",
-    )
-    assert all("x" not in each.topics() for each in cluster)
 
 
 # -- min.insync.replicas, and deleting records everywhere

@@ -3,98 +3,22 @@
 from __future__ import annotations
 
 import shutil
-import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.errors import ErrorCode
 from ottla.testing import Cluster, NewTopic
 
 PARTITIONS = 3
-PATIENT = {
-    "acks": "all",
-    "enable.idempotence": True,
-    "linger.ms": 1,
-    "retry.backoff.ms": 10,
-    "retry.backoff.max.ms": 100,
-    "reconnect.backoff.ms": 10,
-    "reconnect.backoff.max.ms": 100,
-    "log_level": 0,
-}
+
+StartLoad = Callable[..., Any]
 
 
-class Load:
-    """Produces numbered records until stopped; remembers which were acknowledged."""
-
-    def __init__(self, bootstrap: str, topic: str = "t") -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, **PATIENT})
-        self._topic = topic
-        self.acknowledged: set[bytes] = set()
-        self.failures: list[str] = []
-        self.sent = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            value = str(self.sent).encode()
-            self._producer.produce(
-                self._topic, value, partition=self.sent % PARTITIONS, on_delivery=self._delivered
-            )
-            self.sent += 1
-            self._producer.poll(0.002)
-
-    def _delivered(self, error: object, message: object) -> None:
-        if error is not None:
-            self.failures.append(str(error))
-        else:
-            self.acknowledged.add(message.value())
-
-    def wait_for_more(self, count: int = 50) -> None:
-        """Wait until so many more records were acknowledged than now."""
-        wanted = len(self.acknowledged) + count
-        deadline = time.monotonic() + 60
-        while len(self.acknowledged) < wanted:
-            assert time.monotonic() < deadline, "the cluster takes no records any more"
-            time.sleep(0.01)
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        assert self._producer.flush(60) == 0
-
-
-def read_all(bootstrap: str, expected: int, topic: str = "t") -> Counter[bytes]:
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "reader", "auto.offset.reset": "earliest",
-         "log_level": 0}
-    )  # fmt: skip
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-    found: Counter[bytes] = Counter()
-    deadline = time.monotonic() + 60
-    try:
-        while found.total() < expected and time.monotonic() < deadline:
-            for message in consumer.consume(1000, 0.2):
-                if message.error() is None:
-                    found[message.value()] += 1
-    finally:
-        consumer.close()
-    return found
-
-
-def check(cluster: Cluster, load: Load) -> None:
+def check(cluster: Cluster, load: Any) -> None:
     """Every acknowledged record is there once, and all replicas have the same."""
-    load.stop()
-    assert not load.failures
-    found = read_all(cluster.bootstrap, len(load.acknowledged))
-    assert load.acknowledged <= set(found), "acknowledged records are missing"
-    assert max(found.values()) == 1, "records are there twice"
+    load.check()
     cluster.wait_in_sync("t")
     for partition in range(PARTITIONS):
         ends = {
@@ -111,8 +35,8 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def test_the_leader_dies(cluster: Cluster) -> None:
-    load = Load(cluster.bootstrap)
+def test_the_leader_dies(cluster: Cluster, start_load: StartLoad) -> None:
+    load = start_load(cluster.bootstrap)
     load.wait_for_more()
     leader = cluster.leader("t", 0)
     leader.crash()
@@ -123,8 +47,8 @@ def test_the_leader_dies(cluster: Cluster) -> None:
     check(cluster, load)
 
 
-def test_each_broker_dies_in_turn(cluster: Cluster) -> None:
-    load = Load(cluster.bootstrap)
+def test_each_broker_dies_in_turn(cluster: Cluster, start_load: StartLoad) -> None:
+    load = start_load(cluster.bootstrap)
     for broker in cluster:
         load.wait_for_more()
         broker.crash()
@@ -134,8 +58,8 @@ def test_each_broker_dies_in_turn(cluster: Cluster) -> None:
     check(cluster, load)
 
 
-def test_the_controller_dies(cluster: Cluster) -> None:
-    load = Load(cluster.bootstrap)
+def test_the_controller_dies(cluster: Cluster, start_load: StartLoad) -> None:
+    load = start_load(cluster.bootstrap)
     load.wait_for_more()
     controller = cluster.controller
     assert controller is not None
@@ -146,8 +70,8 @@ def test_the_controller_dies(cluster: Cluster) -> None:
     check(cluster, load)
 
 
-def test_a_broker_stops_cleanly_and_hands_over(cluster: Cluster) -> None:
-    load = Load(cluster.bootstrap)
+def test_a_broker_stops_cleanly_and_hands_over(cluster: Cluster, start_load: StartLoad) -> None:
+    load = start_load(cluster.bootstrap)
     load.wait_for_more()
     leader = cluster.leader("t", 0)
     leader.stop()
@@ -157,8 +81,8 @@ def test_a_broker_stops_cleanly_and_hands_over(cluster: Cluster) -> None:
     check(cluster, load)
 
 
-def test_a_broker_stands_still_and_comes_back(cluster: Cluster) -> None:
-    load = Load(cluster.bootstrap)
+def test_a_broker_stands_still_and_comes_back(cluster: Cluster, start_load: StartLoad) -> None:
+    load = start_load(cluster.bootstrap)
     load.wait_for_more()
     leader = cluster.leader("t", 0)
     (node_id,) = [each for each, broker in cluster.brokers.items() if broker is leader]
@@ -171,8 +95,8 @@ def test_a_broker_stands_still_and_comes_back(cluster: Cluster) -> None:
     check(cluster, load)
 
 
-def test_all_brokers_die_at_once(cluster: Cluster) -> None:
-    load = Load(cluster.bootstrap)
+def test_all_brokers_die_at_once(cluster: Cluster, start_load: StartLoad) -> None:
+    load = start_load(cluster.bootstrap)
     load.wait_for_more()
     for broker in cluster:
         broker.crash()
@@ -182,8 +106,8 @@ def test_all_brokers_die_at_once(cluster: Cluster) -> None:
     check(cluster, load)
 
 
-def test_the_metadata_store_goes_and_comes_back(cluster: Cluster) -> None:
-    load = Load(cluster.bootstrap)
+def test_the_metadata_store_goes_and_comes_back(cluster: Cluster, start_load: StartLoad) -> None:
+    load = start_load(cluster.bootstrap)
     load.wait_for_more()
     before = [cluster.state("t", index).leader for index in range(PARTITIONS)]
     cluster.stop_metadata()
@@ -195,8 +119,8 @@ def test_the_metadata_store_goes_and_comes_back(cluster: Cluster) -> None:
     check(cluster, load)
 
 
-def test_a_broker_comes_back_with_an_empty_disk(cluster: Cluster) -> None:
-    load = Load(cluster.bootstrap)
+def test_a_broker_comes_back_with_an_empty_disk(cluster: Cluster, start_load: StartLoad) -> None:
+    load = start_load(cluster.bootstrap)
     load.wait_for_more()
     leader = cluster.leader("t", 0)
     leader.crash()
@@ -206,8 +130,8 @@ def test_a_broker_comes_back_with_an_empty_disk(cluster: Cluster) -> None:
     check(cluster, load)
 
 
-def test_a_broker_loses_power(cluster: Cluster) -> None:
-    load = Load(cluster.bootstrap)
+def test_a_broker_loses_power(cluster: Cluster, start_load: StartLoad) -> None:
+    load = start_load(cluster.bootstrap)
     for broker in cluster:
         load.wait_for_more()
         broker.crash(power_loss=True)
@@ -218,9 +142,9 @@ def test_a_broker_loses_power(cluster: Cluster) -> None:
 
 
 def test_when_all_lose_power_the_longest_log_leads_and_that_is_reported(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, start_load: StartLoad, caplog: pytest.LogCaptureFixture
 ) -> None:
-    load = Load(cluster.bootstrap)
+    load = start_load(cluster.bootstrap)
     load.wait_for_more()
     for broker in cluster:
         broker.crash(power_loss=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.start_failed import StartFailed
 from ottla.errors import ErrorCode, KafkaError
+from ottla.runtime.files import OsFileSystem
+from ottla.storage.repair import repair
 from ottla.testing import Cluster, NewTopic
 
 QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 100}
@@ -253,7 +256,7 @@ def test_who_stopped_after_its_disk_had_failed_does_not_lead(cluster: Cluster) -
     log = cluster.replica(leader, "t", 0).log
     error = OSError(5, "Input/output error", log.folder)
     failed: Callable[[], object] = lambda: log.storage_failed(error, "flushing")  # noqa: E731 - runs on the broker's loop
-    cluster[leader]._app._fail = lambda reason: None  # type: ignore[union-attr, method-assign]
+    cluster[leader]._app._fail = lambda reason: None
     cluster[leader]._on_loop(failed)
     cluster.wait_until(lambda: services.image.broker_states[leader].failed)
     cluster[leader].crash()
@@ -347,6 +350,61 @@ def test_who_dies_after_setting_its_log_aside_fetches_it_after_all(cluster: Clus
     cluster[follower].start()
     check_replica(cluster, follower, 3)
     assert len(set_aside(cluster, follower)) == 1
+
+
+def test_a_log_without_one_of_its_files_is_fetched_anew() -> None:
+    config = {"segment.bytes": str(1 << 20)}
+    with Cluster(3, topics=[NewTopic("t", 1, 3, config=config)]) as cluster:
+        cluster.wait_in_sync("t")
+        values = [bytes([number]) * 700_000 for number in range(3)]
+        for value in values:
+            produce(cluster, value)
+        leader = cluster.state("t", 0).leader
+        crash_all(cluster)
+        for path in folder(cluster, leader).glob(f"{1:020d}.*"):
+            path.unlink()
+        for each in (leader, *others(cluster, leader)):
+            cluster[each].start()
+        cluster.wait_until(lambda: bool(set_aside(cluster, leader)))
+        cluster.wait_in_sync("t")
+        kept = {
+            b"".join(path.read_bytes() for path in sorted(folder(cluster, each).glob("*.log")))
+            for each in cluster.brokers
+        }
+        assert len(kept) == 1
+        assert consume(cluster, 3) == values
+
+
+def test_a_repaired_log_is_fetched_anew_where_another_replica_is_whole(cluster: Cluster) -> None:
+    leader = cluster.state("t", 0).leader
+    crash_all(cluster)
+    damage(cluster, leader)
+    assert repair(OsFileSystem(), str(folder(cluster, leader)))
+    for each in (leader, *others(cluster, leader)):
+        cluster[each].start()
+    cluster.wait_until(lambda: bool(set_aside(cluster, leader)))
+    check_replica(cluster, leader, 3)
+
+
+def test_a_damaged_log_of_an_earlier_topic_is_no_hindrance() -> None:
+    with Cluster(2, topics=[NewTopic("t", assignment=[[1]])]) as cluster:
+        for value in VALUES:
+            produce(cluster, value)
+        cluster[1].crash()
+        damage(cluster, 1)
+        registry = cluster[2]._services().registry
+
+        async def make_again() -> None:
+            """The topic is deleted and made anew while its only replica is away."""
+            old = registry.image.topics["t"]
+            await registry.delete_topic(old.id)
+            await registry.create_topics([replace(old, id=registry.new_id())])
+
+        cluster[2]._call(make_again())
+        cluster[1].start()
+        produce(cluster, b"new")
+        assert consume(cluster, 1) == [b"new"]
+        assert len(set_aside(cluster, 1)) == 1
 
 
 def test_the_last_replica_with_all_records_stays_offline(cluster: Cluster) -> None:

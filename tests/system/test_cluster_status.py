@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,17 +11,22 @@ from typing import Any
 
 import pytest
 
+from ottla.errors import KafkaError
 from ottla.testing import Cluster, NewTopic
 
 Eventually = Callable[..., Any]
 
 
 def status(bootstrap: str, *flags: str) -> str:
+    return run(bootstrap, "cluster", "status", *flags)
+
+
+def run(bootstrap: str, *arguments: str) -> str:
     ended = subprocess.run(
-        [sys.executable, "-m", "ottla", "cluster", "status", "--bootstrap", bootstrap, *flags],
+        [sys.executable, "-m", "ottla", *arguments, "--bootstrap", bootstrap],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -40,16 +46,22 @@ def test_status_tells_who_is_missing_and_who_is_waited_for(
     ottla_cluster.wait_in_sync("t")
     whole = told()
     assert [each["state"] for each in whole["brokers"]] == ["up", "up", "up"]
+    assert {each["host"] for each in whole["brokers"]} == {socket.gethostname()}
+    since = [each["since"] for each in whole["brokers"]]
+    assert min(since) > 0
     assert whole["controller"] in (1, 2, 3)
     assert (whole["partitions"], whole["troubled"]) == (2, [])
 
     ottla_cluster[2].crash()
     eventually(lambda: told()["under_replicated"] == 2, timeout=60)
     broken = told()
-    assert broken["brokers"][1]["state"] == "missing"
+    missing = broken["brokers"][1]
+    assert (missing["state"], missing["host"]) == ("missing", socket.gethostname())
+    assert missing["since"] >= since[1], "from its end on"
     [alone, led] = broken["troubled"]
     assert (alone["topic"], alone["state"], alone["waits_for"]) == ("alone", "offline", [2])
     assert (led["topic"], led["state"], led["in_sync"]) == ("t", "under-replicated", [1, 3])
+    assert led["waits_for"] == [2]
     text = status(ottla_cluster[1].bootstrap)
     assert "2 brokers up" in text
     assert "1 offline, 1 under min.insync, 2 under-replicated" in text
@@ -57,3 +69,80 @@ def test_status_tells_who_is_missing_and_who_is_waited_for(
 
     ottla_cluster[2].restart()
     eventually(lambda: told()["troubled"] == [], timeout=60)
+
+
+STUCK = NewTopic("t", assignment=[[1, 2, 3]], config={"min.insync.replicas": "1"})
+
+
+@pytest.mark.ottla(topics=[STUCK])
+def test_a_replica_that_never_returns_can_be_given_up(
+    ottla_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = ottla_cluster
+    cluster.wait_in_sync("t")
+    # Each one has one record less than the one before: 2 has none of them, and comes first.
+    for number, left in ((2, (1, 3)), (3, (1,))):
+        cluster[number].crash()
+        cluster.wait_until(lambda left=left: cluster.state("t", 0).isr == left)
+        cluster[1].produce("t", b"record", partition=0)
+    cluster[1].crash()
+    cluster[2].start()
+    cluster[3].start()
+    cluster.wait_until(lambda: cluster.state("t", 0).leader == -1)
+    bootstrap = cluster[2].bootstrap
+    elect = ("topic", "elect", "t", "--accept-loss", "--json")
+
+    def planned(*flags: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(run(bootstrap, *elect, *flags))
+        return found
+
+    cluster.wait_until(lambda: planned()["plan"][0]["given_up"] == [1])
+    told = planned()
+    [plan] = told["plan"]
+    assert (plan["leader"], plan["end_offset"], plan["waits_for"]) == (3, 1, [1])
+    assert not told["executed"]
+    assert cluster.state("t", 0).leader == -1, "it was only shown"
+
+    assert planned("--yes")["elected"] == [{"topic": "t", "partition": 0}]
+    assert cluster.state("t", 0).leader == 3
+    assert "t-0 is led by broker 3" in caplog.text
+    counted = [broker.metrics()["ottla_unclean_elections_total"] for broker in cluster.running]
+    assert sorted(counted) == [0, 1], "by the controller"
+    cluster[1].start()
+    cluster.wait_in_sync("t")
+    assert cluster.replica(1, "t", 0).log.log_end_offset == 1
+    assert run(bootstrap, "topic", "elect", "--accept-loss").startswith("every partition has")
+
+
+def test_a_file_that_does_not_count_is_told(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Cluster(2, {"min.insync.replicas": 2}) as cluster:
+        cluster._config["min.insync.replicas"] = 1
+        third = cluster.add()
+        assert "min.insync.replicas=1 in the settings of this broker does not count" in caplog.text
+        assert third._services().config.min_insync_replicas == 2
+        told = json.loads(status(cluster.bootstrap, "--json"))
+        assert told["min_insync"] == 2
+        assert told["overruled"] == [{"broker": 3, "min_insync": 1}]
+        assert "1 in that of broker 3" in status(cluster.bootstrap)
+
+
+def test_a_leader_with_a_failed_disk_is_waited_for(eventually: Eventually) -> None:
+    alone = NewTopic("alone", assignment=[[2]])
+    with Cluster(2, topics=[alone], folders=2) as cluster:
+        cluster[2].produce("alone", b"before", partition=0)
+        folder = cluster.replica(2, "alone", 0).log.folder.rpartition("/")[0]
+        cluster[2].faults.full_disk(folder=folder)
+        with pytest.raises(KafkaError):
+            cluster[2].produce("alone", b"after", partition=0)
+
+        def troubled() -> list[dict[str, Any]]:
+            # Whoever is asked first: the broker itself has to tell.
+            found = json.loads(status(cluster[1].bootstrap, "--json"))["troubled"]
+            return [each for each in found if each["topic"] == "alone"]
+
+        eventually(lambda: bool(troubled()), timeout=60)
+        [part] = troubled()
+        assert (part["state"], part["waits_for"], part["broken"]) == ("offline", [2], [2])
+        assert "the log of broker 2" in status(cluster[1].bootstrap)

@@ -123,7 +123,7 @@ def run(bootstrap: str, *arguments: str, given: bytes = b"") -> subprocess.Compl
         env={**os.environ, "OTTLA_BOOTSTRAP": bootstrap},
         input=given,
         capture_output=True,
-        timeout=60,
+        timeout=250,
         check=False,
     )
 
@@ -274,7 +274,7 @@ def test_the_classic_consumer_that_is_stopped_has_committed_what_it_printed(
         assert process.stderr.read() == b"Processed a total of %d messages\n" % count
     assert (process.returncode, count < 5000) == (143, True)
     command += ["--max-messages", str(5000 - count)]
-    printed += subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
+    printed += subprocess.run(command, capture_output=True, timeout=250, check=True).stdout
     assert printed.splitlines(keepends=True) == lines
 
 

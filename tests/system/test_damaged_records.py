@@ -158,7 +158,7 @@ def test_the_command_prints_what_is_whole_and_says_what_is_not(broker: BrokerPro
         [*command, "--bootstrap", broker.bootstrap],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=False,
     )
     assert result.returncode == 1

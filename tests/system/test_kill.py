@@ -128,6 +128,7 @@ def kill_and_restart(broker: BrokerProcess, load: Load, times: int, seed: int) -
         broker.start()
 
 
+@pytest.mark.timeout(1200)  # fifty starts, each with a deadline of its own
 def test_every_acknowledged_record_is_there_in_order_and_once(start_broker, load, wire, raw):
     broker = start_broker()
     raw.create_topic(wire(broker.bootstrap), TOPIC, PARTITIONS)

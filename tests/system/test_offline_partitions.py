@@ -52,7 +52,7 @@ def run(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[s
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=False,
     )
 

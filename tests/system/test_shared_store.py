@@ -120,10 +120,13 @@ async def test_a_killed_broker_leaves_the_store_to_the_others(nodes: Nodes) -> N
 
 async def test_a_broker_id_in_use_is_refused_and_harms_nobody(nodes: Nodes) -> None:
     first = await nodes.start(1)
+    await first.services.controller.create_topics([NewTopic("t", 2, 1)])
+    before = first.services.image
     with pytest.raises(StartFailed, match="registered with broker id 1"):
         await nodes.new(1, folder="/elsewhere").start()
     assert await answers(first)
     assert set(first.services.image.brokers) == {1}
+    assert await first.services.registry.load() == before, "nor are its partitions led anew"
 
 
 async def test_a_broker_with_a_given_store_keeps_no_metadata_in_its_folders(nodes: Nodes) -> None:

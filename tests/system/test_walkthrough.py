@@ -23,7 +23,7 @@ import pytest
 from ottla.testing.process import free_port
 
 CONFIG = Path(__file__).parents[2] / "config"
-SECONDS = 60
+SECONDS = 250
 
 
 class Terminal:
@@ -121,6 +121,7 @@ def fields(line: str) -> dict[str, str]:
     return dict(re.findall(r"(\w+): ?(\S+)", line))
 
 
+@pytest.mark.timeout(1800)  # each command has a deadline of its own
 def test_the_walkthrough(terminal: Terminal, eventually: Callable[..., None]) -> None:
     type_, edit, start = terminal.type, terminal.edit, terminal.start
     edit("config/zookeeper.properties", {"clientPort": "2181"})

@@ -487,3 +487,13 @@ async def test_tls_is_spoken_and_the_server_is_checked(tmp_path: Path):
         stranger = Access(tls=Tls())  # whose authorities are the system's
         with pytest.raises(Unavailable, match="no ZooKeeper answers"):
             await ZooKeeperStore.open(address, stranger, connect_timeout=2.0)
+
+
+async def test_a_session_is_as_long_as_zookeeper_allows(zookeeper: str) -> None:
+    """Whoever waits for a session's time has to know how long that is."""
+    store = await open_store(zookeeper, "limits", session=86_400.0)
+    other = await open_store(zookeeper, "limits", session=LONG)
+    assert 0 < store.session_seconds < 86_400.0
+    assert other.session_seconds == pytest.approx(LONG)
+    await store.close()
+    await other.close()

@@ -6,19 +6,21 @@ must be noticed. Only a process that stands still is found out by its session.
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ottla.testing.process import BrokerProcess
+from ottla.testing.process import LOOPBACK, BrokerProcess, free_port
+from ottla.testing.thread import LoopThread
 from ottla.testing.zookeeper import ZooKeeperProcess
 
 PARTITIONS = 3
@@ -29,37 +31,94 @@ SETTINGS = {
     "min.insync.replicas": 2,
     "group.initial.rebalance.delay.ms": 0,
 }
-PATIENT = {
-    "acks": "all",
-    "enable.idempotence": True,
-    "linger.ms": 1,
-    "retry.backoff.ms": 10,
-    "retry.backoff.max.ms": 100,
-    "reconnect.backoff.ms": 10,
-    "reconnect.backoff.max.ms": 100,
-    # A client waits so long for a broker that stands still.
-    "request.timeout.ms": 1_000,
-    "socket.timeout.ms": 1_000,
-    "log_level": 0,
-}
-MOST_UNDERWAY = 10_000
 LONG_SESSION = 60_000
 """Longer than any wait here."""
 
+OUTAGE_SECONDS = float(os.environ.get("OTTLA_TEST_OUTAGE_SECONDS", "10"))
+"""How long ZooKeeper is away; from a minute on, with sessions as they are by default."""
 
-LOADS: list[Load] = []
-"""Those of the test that runs."""
+
+class Door:
+    """The address of a broker, which can be shut: it refuses, and the broker lives."""
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self.watchers = 0  # who is connected and asks nothing: those who wait for its death
+        self._target = target
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self._thread = LoopThread("door")
+
+    def open(self) -> None:
+        self._thread.call(self._open(), 10)
+
+    def shut(self) -> None:
+        self._thread.do(self._shut, 10)
+
+    def close(self) -> None:
+        self.shut()
+        self._thread.close()
+
+    async def _open(self) -> None:
+        self._server = await asyncio.start_server(self._serve, LOOPBACK, self.port)
+
+    def _shut(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = {writer}
+        self._writers.add(writer)
+        try:
+            far_reader, far_writer = await asyncio.open_connection(LOOPBACK, self._target)
+            ends.add(far_writer)
+            self._writers.add(far_writer)
+            ways = [self._forward(reader, far_writer), _pass_on(far_reader, writer)]
+            tasks = [asyncio.ensure_future(way) for way in ways]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        except OSError:
+            pass
+        finally:
+            for end in ends:
+                end.transport.abort()
+            self._writers -= ends
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.watchers += 1
+        try:
+            first = await reader.read(1 << 16)
+        except OSError:
+            return
+        finally:
+            self.watchers -= 1
+        await _pass_on(reader, writer, first)
+
+
+async def _pass_on(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes = b""
+) -> None:
+    try:
+        data = first or await reader.read(1 << 16)
+        while data:
+            writer.write(data)
+            await writer.drain()
+            data = await reader.read(1 << 16)
+    except (OSError, RuntimeError):  # the latter is uvloop's, for a connection that is gone
+        pass
 
 
 class Brokers:
-    """Three broker processes in one chroot."""
+    """Three broker processes in one chroot; each behind a door if that is wanted."""
 
-    def __init__(self, folder: Path, connect: str, session_ms: int) -> None:
-        settings = {
-            **SETTINGS,
-            "zookeeper.connect": connect,
-            "zookeeper.session.timeout.ms": session_ms,
-        }
+    def __init__(
+        self, folder: Path, connect: str, session_ms: int | None, *, doors: bool = False
+    ) -> None:
+        settings: dict[str, object] = {**SETTINGS, "zookeeper.connect": connect}
+        if session_ms is not None:
+            settings["zookeeper.session.timeout.ms"] = session_ms
+        self.doors: dict[int, Door] = {}
         self.brokers = {
             number: BrokerProcess(
                 folder / f"broker-{number}", settings={**settings, "broker.id": number}
@@ -67,7 +126,11 @@ class Brokers:
             for number in range(3)
         }
         self.bootstrap = ",".join(broker.bootstrap for broker in self.brokers.values())
-        for broker in self.brokers.values():
+        for number, broker in self.brokers.items():
+            if doors:
+                self.doors[number] = door = Door(broker.port)
+                door.open()
+                broker.settings["advertised.listeners"] = f"PLAINTEXT://{LOOPBACK}:{door.port}"
             broker.launch()
         for broker in self.brokers.values():
             broker.wait_listening()
@@ -96,89 +159,19 @@ class Brokers:
     def leader(self, partition: int = 0) -> int:
         return self.state()[partition][0]
 
+    def logged(self, text: str) -> int:
+        """How many lines of all brokers have it."""
+        return sum(text in line for b in self.brokers.values() for line in b.log().splitlines())
+
     def close(self) -> None:
         for broker in self.brokers.values():
             broker.kill()
-
-
-class Load:
-    """Produces numbered records until stopped; remembers which were acknowledged."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, **PATIENT})
-        self.acknowledged: set[bytes] = set()
-        self.failures: list[str] = []
-        self.longest_pause = 0.0
-        self._last = time.monotonic()
-        self._sent = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        LOADS.append(self)
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            if len(self._producer) < MOST_UNDERWAY:
-                self._producer.produce(
-                    TOPIC,
-                    str(self._sent).encode(),
-                    partition=self._sent % PARTITIONS,
-                    on_delivery=self._delivered,
-                )
-                self._sent += 1
-            self._producer.poll(0.002)
-
-    def _delivered(self, error: object, message: Any) -> None:
-        now = time.monotonic()
-        self.longest_pause = max(self.longest_pause, now - self._last)
-        self._last = now
-        if error is not None:
-            self.failures.append(str(error))
-        else:
-            self.acknowledged.add(message.value())
-
-    def wait_for_more(self, count: int = 100) -> None:
-        """Wait until records sent from now on are acknowledged, in every partition."""
-        wanted = {str(self._sent + index).encode() for index in range(count)}
-        deadline = time.monotonic() + 30
-        while not wanted <= self.acknowledged:
-            assert time.monotonic() < deadline, "the cluster takes no records any more"
-            time.sleep(0.01)
-
-    def stop(self) -> None:
-        self.end()
-        assert self._producer.flush(60) == 0
-
-    def end(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-
-def read_all(bootstrap: str, expected: int) -> Counter[bytes]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0})
-    consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
-    found: Counter[bytes] = Counter()
-    deadline = time.monotonic() + 60
-    try:
-        while found.total() < expected and time.monotonic() < deadline:
-            for message in consumer.consume(1000, 0.2):
-                if message.error() is None:
-                    found[message.value()] += 1
-    finally:
-        consumer.close()
-    return found
-
-
-def check(brokers: Brokers, load: Load) -> None:
-    """Every acknowledged record is there, and once."""
-    load.stop()
-    assert not load.failures
-    found = read_all(brokers.bootstrap, len(load.acknowledged))
-    assert load.acknowledged <= set(found), "acknowledged records are missing"
-    assert max(found.values()) == 1, "records are there twice"
+        for door in self.doors.values():
+            door.close()
 
 
 Start = Callable[..., Brokers]
+StartLoad = Callable[..., Any]
 Eventually = Callable[..., None]
 
 
@@ -186,16 +179,16 @@ Eventually = Callable[..., None]
 def start_cluster(tmp_path: Path, zookeeper: str, unique: Callable[[], str]) -> Iterator[Start]:
     started: list[Brokers] = []
 
-    def start(*, connect: str = "", session_ms: int = LONG_SESSION) -> Brokers:
-        brokers = Brokers(tmp_path, connect or f"{zookeeper}/{unique()}", session_ms)
+    def start(
+        *, connect: str = "", session_ms: int | None = LONG_SESSION, doors: bool = False
+    ) -> Brokers:
+        connect = connect or f"{zookeeper}/{unique()}"
+        brokers = Brokers(tmp_path, connect, session_ms, doors=doors)
         started.append(brokers)
         brokers.create_topic()
         return brokers
 
     yield start
-    for load in LOADS:
-        load.end()
-    LOADS.clear()
     for brokers in started:
         brokers.close()
 
@@ -219,11 +212,11 @@ def committed_offset(bootstrap: str) -> int:
 
 @pytest.mark.parametrize("role", ["leader", "controller", "follower"])
 def test_a_broker_is_killed_under_load(
-    start_cluster: Start, eventually: Eventually, role: str
+    start_cluster: Start, start_load: StartLoad, eventually: Eventually, role: str
 ) -> None:
     brokers = start_cluster()
     eventually(brokers.in_sync)
-    load = Load(brokers.bootstrap)
+    load = start_load(brokers.bootstrap)
     load.wait_for_more()
     commit_offset(brokers.bootstrap, 7)
     leader, controller = brokers.leader(), brokers.controller
@@ -238,15 +231,15 @@ def test_a_broker_is_killed_under_load(
     assert committed_offset(brokers.bootstrap) == 7
     brokers.brokers[victim].start()
     eventually(brokers.in_sync, timeout=30)
-    check(brokers, load)
+    load.check()
 
 
 def test_the_leader_stands_still_until_its_session_ends(
-    start_cluster: Start, eventually: Eventually
+    start_cluster: Start, start_load: StartLoad, eventually: Eventually
 ) -> None:
     brokers = start_cluster(session_ms=1_500)
     eventually(brokers.in_sync)
-    load = Load(brokers.bootstrap)
+    load = start_load(brokers.bootstrap)
     load.wait_for_more()
     victim = brokers.leader()
     brokers.brokers[victim].signal(signal.SIGSTOP)
@@ -256,37 +249,112 @@ def test_the_leader_stands_still_until_its_session_ends(
         brokers.brokers[victim].signal(signal.SIGCONT)
     eventually(brokers.in_sync, timeout=30)
     load.wait_for_more()
-    check(brokers, load)
+    load.check()
 
 
-@pytest.mark.parametrize("session_ms", [1_500, LONG_SESSION], ids=["expired", "kept"])
-def test_zookeeper_goes_away_and_comes_back(
-    tmp_path: Path, start_cluster: Start, eventually: Eventually, session_ms: int
+@pytest.mark.parametrize("role", ["controller", "another"])
+def test_an_address_refuses_while_its_broker_lives(
+    start_cluster: Start, start_load: StartLoad, eventually: Eventually, role: str
 ) -> None:
-    with ZooKeeperProcess(tmp_path / "zookeeper") as server:
+    brokers = start_cluster(doors=True)
+    eventually(brokers.in_sync)
+    load = start_load(brokers.bootstrap)
+    load.wait_for_more()
+    controller = brokers.controller
+    victim = controller if role == "controller" else (controller + 1) % 3
+    fenced = f"the registration of broker {victim} was lost; it is registered anew"
+    eventually(lambda: brokers.doors[victim].watchers, timeout=30)
+    brokers.doors[victim].shut()
+    eventually(lambda: brokers.logged(fenced), timeout=30)
+    eventually(lambda: brokers.logged(f"broker {victim} lives"), timeout=30)
+    load.wait_for_more()  # others lead, though it is back before anybody has noticed
+    brokers.doors[victim].open()
+    eventually(brokers.in_sync, timeout=30)
+    before = brokers.state()
+    assert victim not in {leader for leader, _ in before.values()}
+
+    # From now on only its session decides, and that goes on: nothing changes hands again.
+    eventually(lambda: brokers.doors[victim].watchers, timeout=30)
+    brokers.doors[victim].shut()
+    spared = f"broker {victim} refuses connections: only its session decides"
+    eventually(lambda: brokers.logged(spared), timeout=30)
+    load.wait_for_more()
+    assert brokers.logged(fenced) == 1
+    assert brokers.state() == before
+    brokers.doors[victim].open()
+    load.check()
+    assert brokers.state() == before
+
+
+def test_a_killed_broker_does_not_wait_for_its_own_session_to_end(
+    start_broker: Callable[..., BrokerProcess], zookeeper: str, unique: Callable[[], str]
+) -> None:
+    # Nobody else is there to notice its death; it has the lock of its folder, so it may know.
+    settings = {
+        "zookeeper.connect": f"{zookeeper}/{unique()}",
+        "zookeeper.session.timeout.ms": LONG_SESSION,
+    }
+    broker = start_broker(settings=settings)
+    cluster = _cluster_id(broker)
+    for _ in range(2):
+        broker.kill()
+        broker.start()
+        assert _cluster_id(broker) == cluster
+
+
+@pytest.mark.parametrize("way", ["killed", "cut off"])
+def test_zookeeper_goes_away_and_comes_back(
+    tmp_path: Path, start_cluster: Start, start_load: StartLoad, eventually: Eventually, way: str
+) -> None:
+    """A server that is killed keeps the sessions, one that nobody can reach ends them all."""
+    with ZooKeeperProcess(tmp_path / "zookeeper") as server, closing(Door(server.port)) as door:
         server.start()
-        brokers = start_cluster(connect=f"{server.address}/ottla", session_ms=session_ms)
+        door.open()
+        session_ms = 6_000 if OUTAGE_SECONDS >= 60 else 2_500
+        brokers = start_cluster(connect=f"{LOOPBACK}:{door.port}/ottla", session_ms=session_ms)
         eventually(brokers.in_sync)
-        load = Load(brokers.bootstrap)
+        load = start_load(brokers.bootstrap)
         load.wait_for_more()
+        commit_offset(brokers.bootstrap, 1)
         before = brokers.state()
-        server.kill()
-        for broker in brokers.brokers.values():
-            broker.wait_log("no connection to ZooKeeper")
-        load.wait_for_more(1_000)  # what needs no change of metadata goes on
-        assert brokers.state() == before
         marks = {number: broker.log_size() for number, broker in brokers.brokers.items()}
-        server.start()
+        gone = time.monotonic()
+        server.kill() if way == "killed" else door.shut()
+        for number, broker in brokers.brokers.items():
+            broker.wait_log("no connection to ZooKeeper", since=marks[number], timeout=30)
+        # What needs no change of metadata goes on, all the time.
+        offset = 1
+        while time.monotonic() < gone + OUTAGE_SECONDS or offset < 3:
+            offset += 1
+            load.wait_for_more(300)
+            commit_offset(brokers.bootstrap, offset)
+            assert committed_offset(brokers.bootstrap) == offset
+            assert brokers.state() == before
+        for number, broker in brokers.brokers.items():
+            lines = [line.split(": ", 1)[1] for line in _lines(broker.log_since(marks[number]))]
+            assert len(lines) == len(set(lines)), "it says so once"
+        server.start() if way == "killed" else door.open()
         for number, broker in brokers.brokers.items():
             broker.wait_log("connected to ZooKeeper again", since=marks[number], timeout=30)
         load.wait_for_more()
         eventually(lambda: brokers.controller >= 0)
-        eventually(lambda: brokers.state() == before, timeout=30)
-        another = NewTopic("another", 1, 3)
-        eventually(lambda: _created(brokers.admin, another), timeout=30)
+        eventually(lambda: _created(brokers.admin, NewTopic("another", 1, 3)), timeout=30)
+        # Sessions that have ended are made anew; for as long nobody is taken for dead.
+        eventually(lambda: _is_over(gone + OUTAGE_SECONDS + 3 * session_ms / 1000), timeout=60)
         assert brokers.state() == before
-        check(brokers, load)
+        assert not brokers.logged("is gone (epoch")
+        assert committed_offset(brokers.bootstrap) == offset
+        load.check()
+        assert brokers.state() == before
         brokers.close()
+
+
+def _lines(log: str) -> list[str]:
+    return [line for line in log.splitlines() if " WARNING " in line or " ERROR " in line]
+
+
+def _is_over(moment: float) -> bool:
+    return time.monotonic() > moment
 
 
 def _created(admin: AdminClient, topic: NewTopic) -> bool:

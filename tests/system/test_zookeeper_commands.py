@@ -17,7 +17,7 @@ from ottla.testing.zookeeper import ZooKeeperProcess
 
 def tool(name: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "ottla.cli.kafka_compat", name, *words]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, cwd=cwd, check=False)
+    return subprocess.run(line, capture_output=True, text=True, timeout=250, cwd=cwd, check=False)
 
 
 def test_a_server_is_started_looked_into_and_stopped(tmp_path: Path):

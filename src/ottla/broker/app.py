@@ -45,7 +45,7 @@ from ottla.broker.running_config import (
     storage_settings,
 )
 from ottla.broker.start_failed import StartFailed
-from ottla.cluster.membership import Host
+from ottla.cluster.membership import Host, Membership
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import MetadataStore, StoreError
@@ -297,6 +297,10 @@ class Broker:
         self, stack: AsyncExitStack, logs: LogDirectories, registry: Registry, config: RunningConfig
     ) -> None:
         """The logs, recovered where needed, and in agreement with the metadata."""
+        # Before anything is changed in the name of this broker.
+        Membership(registry).refuse_duplicate(
+            self.node_id, logs.directory_ids, socket.gethostname()
+        )
         await logs.load(
             config.of_topic_named,
             progress=log_progress,
@@ -335,7 +339,6 @@ class Broker:
             rng=self._rng,
             rules_of=config.rules_of,
             ask_log_ends=LogEnds(peers).ask,
-            session_seconds=self._static.zookeeper_session_timeout_ms / 1000,
             upkeep=config.upkeep,
         )
         link = ControllerLink(controller, registry, peers)
@@ -394,6 +397,7 @@ class Broker:
             table=services.replicas,
             rules_of=self._config.rules_of,
             broker_epoch=lambda: services.replication.broker_epoch,
+            unclean=services.controller.unclean,
             tasks=self._tasks,
         )
         stack.push_async_callback(offline.stop)
@@ -420,8 +424,12 @@ class Broker:
             node_id=self.node_id,
             about=await self._about(services),
             on_registered=self._on_registered,
+            on_certain=self._on_certain,
         )
         stack.push_async_callback(lifecycle.stop)
+        # As in Kafka connections are made from here on, and answered when the broker is ready. Who
+        # is admitted can be reached, so its death is noticed from the first moment on.
+        self._listeners.listen()
         await lifecycle.start()
         await self._unless_failed(lifecycle.wait_ready())
         services.logs.losses_are_known()
@@ -496,6 +504,9 @@ class Broker:
     def _on_registered(self, epoch: int) -> None:
         self.services.replication.registered(epoch)
         self.services.groups.host.look()
+
+    def _on_certain(self, until: float) -> None:
+        self.services.replication.session_until = until
 
     def _on_image(self, change: ImageChange) -> None:
         services = self.services

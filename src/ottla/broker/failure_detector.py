@@ -10,7 +10,9 @@ a broker which has come back meanwhile is left alone.
 Nothing else is evidence. A connection that ends while the address still accepts, one that times
 out, a host that cannot be reached: the broker may live, and its session decides. Where it lives all
 the same (somebody has dropped its packets with a refusal) it loses its registration, leads nothing
-and registers anew; then for ten minutes only its session decides about it.
+and registers anew; then for ten minutes only its session decides about it. Every broker knows of
+such a mistake, since it is part of the broker's state in the metadata: also one that becomes the
+controller later makes it no second time.
 
 It is safe to be wrong: who leads is fenced by epochs, whatever anybody believes.
 """
@@ -25,7 +27,7 @@ from collections.abc import Callable
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import StoreError
-from ottla.model.broker import Broker, Endpoint
+from ottla.model.broker import Broker, BrokerState, Endpoint
 from ottla.net.channel import Channel, ChannelClosed
 from ottla.runtime.tasks import Tasks
 
@@ -34,7 +36,7 @@ logger = logging.getLogger(__name__)
 PROBES = 3
 PROBE_PAUSE = 0.1
 CONNECT_SECONDS = 5.0
-FIRST_PAUSE = 0.1
+FIRST_PAUSE = 0.02  # a broker registers just before it listens
 LONGEST_PAUSE = 5.0
 TRUST_SECONDS = 600.0
 
@@ -55,12 +57,16 @@ class FailureDetector:
         self._listener = listener
         self._tasks = tasks
         self._watched: dict[int, tuple[int, asyncio.Task[None]]] = {}  # broker: epoch, task
-        self._fenced: dict[int, str] = {}  # broker: the process that was taken for dead
-        self._trusted_until: dict[int, float] = {}
+        self._suspects: set[int] = set()  # whose connection has ended, and whose address is tried
+        # Brokers that were fenced and lived: when they came back, and until when they are trusted.
+        self._survivors: dict[int, tuple[BrokerState, float]] = {}
+        self._warned: dict[int, int] = {}  # broker: the registration that a line was logged about
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
         self._unsubscribe = self._registry.subscribe(self._on_image)
+        for broker in self._registry.image.registrations:
+            self._notice_survivor(broker)
         self.look()
 
     async def stop(self) -> None:
@@ -88,8 +94,11 @@ class FailureDetector:
         chosen.discard(self._node_id)
         for broker_id, (epoch, task) in list(self._watched.items()):
             broker = image.registrations.get(broker_id)
-            if broker is None and not task.done():
-                continue  # its session has ended; whether it is dead we are about to know
+            same = broker is None or (broker_id in self._suspects and broker.epoch == epoch)
+            if same and not task.done():
+                # Its session has ended, or its connection, and perhaps it was the controller until
+                # then: whether it is dead we are about to know, and nobody else may.
+                continue
             if broker_id not in chosen or broker is None or broker.epoch != epoch:
                 task.cancel()
                 del self._watched[broker_id]
@@ -102,36 +111,56 @@ class FailureDetector:
                 self._watched[broker_id] = (broker.epoch, task)
 
     def _notice_survivor(self, broker_id: int) -> None:
-        """Whoever comes back as the same process was not dead when we took it for dead."""
-        state = self._registry.image.broker_states.get(broker_id)
-        if state is None or broker_id not in self._registry.image.registrations:
+        """Whoever comes back as the same process was not dead when somebody took it for dead."""
+        image = self._registry.image
+        state = image.broker_states.get(broker_id)
+        if state is None or not state.seen_dead or broker_id not in image.registrations:
             return
-        taken_for_dead = self._fenced.pop(broker_id, None)
-        if taken_for_dead is not None and taken_for_dead == state.incarnation:
+        known = self._survivors.get(broker_id)
+        if known is None or known[0].epoch != state.epoch:
             logger.warning("broker %d lives: only its session decides about it now", broker_id)
             until = asyncio.get_running_loop().time() + TRUST_SECONDS
-            self._trusted_until[broker_id] = until
+            self._survivors[broker_id] = (state, until)
 
     def _endpoint(self, broker: Broker) -> Endpoint | None:
         return broker.endpoints.get(self._listener) or next(iter(broker.endpoints.values()), None)
 
     async def _watch(self, broker: Broker, endpoint: Endpoint) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         pause = FIRST_PAUSE
+        reached = False
         while self._is_current(broker):
+            begun = loop.time()
             try:
                 channel = await Channel.open(endpoint.host, endpoint.port, timeout=CONNECT_SECONDS)
-            except ChannelClosed:
-                # Never connected: no evidence of a death.
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-                continue
-            pause = FIRST_PAUSE
-            try:
-                await channel.wait_closed()
-            finally:
-                channel.abort()
+            except ChannelClosed as error:
+                # Who was never reached gives no evidence of a death.
+                suspicious = reached and error.errno == errno.ECONNREFUSED
+            else:
+                reached = suspicious = True
+                try:
+                    await channel.wait_closed()
+                finally:
+                    channel.abort()
+            if suspicious:
+                await self._examine(broker, endpoint)
+            if loop.time() - begun > LONGEST_PAUSE:
+                pause = FIRST_PAUSE
+            if not reached:  # it may die any moment, and would not be missed
+                pause = max(FIRST_PAUSE, (loop.time() - started) / 4)
+            await asyncio.sleep(min(pause, LONGEST_PAUSE))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _examine(self, broker: Broker, endpoint: Endpoint) -> None:
+        """Fence a broker if its address refuses connections, too."""
+        self._suspects.add(broker.id)
+        try:
             if await self._refuses(endpoint):
                 await self._fence(broker)
+        finally:
+            self._suspects.discard(broker.id)
+        self.look()  # perhaps it is not ours to watch any more
 
     def _is_current(self, broker: Broker) -> bool:
         registered = self._registry.image.registrations.get(broker.id)
@@ -153,13 +182,25 @@ class FailureDetector:
         return True
 
     async def _fence(self, broker: Broker) -> None:
-        if self._trusted_until.get(broker.id, 0.0) > asyncio.get_running_loop().time():
+        if self._is_trusted(broker.id):
+            self._warn_once(broker, "broker %d refuses connections: only its session decides")
             return
-        state = self._registry.image.broker_states.get(broker.id)
         try:
             if await self._members.fence(broker.id, broker.epoch):
                 logger.warning("broker %d is dead: its address refuses connections", broker.id)
-                if state is not None:
-                    self._fenced[broker.id] = state.incarnation
         except StoreError as error:
-            logger.warning("broker %d is dead, but cannot be fenced: %s", broker.id, error)
+            self._warn_once(broker, "broker %d is dead, but cannot be fenced yet: %s", error)
+
+    def _is_trusted(self, broker_id: int) -> bool:
+        """Whether this very process was taken for dead not long ago, and was not."""
+        state = self._registry.image.broker_states.get(broker_id)
+        known = self._survivors.get(broker_id)
+        if known is None or state is None or known[0].incarnation != state.incarnation:
+            return False
+        return known[1] > asyncio.get_running_loop().time()
+
+    def _warn_once(self, broker: Broker, message: str, *details: object) -> None:
+        """A line about a registration; its address is tried again and again."""
+        if self._warned.get(broker.id) != broker.epoch:
+            self._warned[broker.id] = broker.epoch
+            logger.warning(message, broker.id, *details)

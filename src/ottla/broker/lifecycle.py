@@ -7,6 +7,10 @@ them going and ends them in order.
 Registration  An ephemeral key. When its session is lost (it expired, or somebody deleted the key)
               the broker leads nothing any more, and registers anew, under a new broker epoch; it
               leads again what the controller then gives it.
+Certainty     What nobody but this broker holds it may tell only while its session is alive for
+              certain (`replication/lease.py`). So it looks for its own key in the store a few times
+              in a session's time: who reads it there is known to the store from then on for as long
+              as a session lasts.
 Outages       A store that is out of reach (`Unavailable`) is waited for, with pauses that grow. The
               broker meanwhile serves whatever needs no change of the metadata, and logs one line a
               minute. It also leads on, though its session may be lost: nobody can lead in its place
@@ -28,6 +32,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+from ottla.cluster import layout
 from ottla.cluster.membership import Host, Membership, Registration
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import StoreClosed, StoreError, StoreFailed, Unavailable
@@ -42,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 # Between attempts to reach the store: the first pause, and the longest.
 FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
+LONGEST_PAUSE = 1.0  # well within a session: a controller does not wait longer for brokers
 OUTAGE_LOG_SECONDS = 60.0
 HAND_OVER_SECONDS = 10.0
 
@@ -60,6 +65,7 @@ class Lifecycle:
         node_id: int,
         about: Host,
         on_registered: Callable[[int], None],
+        on_certain: Callable[[float], None],
     ) -> None:
         # of the broker
         self._registry = registry
@@ -67,7 +73,9 @@ class Lifecycle:
         self._tasks = tasks
         self._node_id = node_id
         self._about = about
+        self._clock = clock
         self._on_registered = on_registered
+        self._on_certain = on_certain
         self._outages = RateLimit(logger, clock, burst=1, interval=OUTAGE_LOG_SECONDS)
         # while it is a member
         self._registration: Registration | None = None
@@ -82,6 +90,7 @@ class Lifecycle:
         await self._register(take_over=True)
         for what, work in (
             ("staying registered", self._stay_registered()),
+            ("making sure of the session", self._make_sure()),
             ("running the controller", self._until_closed(self._controller.run)),
             ("following the metadata", self._until_closed(self._registry.follow)),
         ):
@@ -155,18 +164,37 @@ class Lifecycle:
 
     async def _register(self, *, take_over: bool = False) -> None:
         members = Membership(self._registry)
+        asked = self._clock.monotonic()
         self._registration = await members.register(self._node_id, self._about, take_over=take_over)
         self._controller.session_began()
         self._on_registered(self._registration.broker.epoch)
+        self._on_certain(asked + self._registry.store.session_seconds)
+
+    async def _make_sure(self) -> None:
+        store, key = self._registry.store, layout.broker_key(self._node_id)
+        while True:
+            await asyncio.sleep(min(store.session_seconds / 4, LONGEST_PAUSE))
+            registration = self._registration
+            assert registration is not None
+            asked = self._clock.monotonic()
+            try:
+                entry = (await store.read(key)).entries.get(key)
+            except StoreError:
+                continue  # others wait for it, and say so
+            epoch = -1 if entry is None else layout.decode_broker(key, entry.value).epoch
+            if registration is self._registration and epoch == registration.broker.epoch:
+                self._on_certain(asked + store.session_seconds)
 
     async def _stay_registered(self) -> None:
         while True:
             assert self._registration is not None
             await self._registration.session.lost
+            self._controller.session_ended()
             if await self._store_answers():
                 self._on_registered(NO_REGISTRATION)
-            # What is in the page cache now is what was there before: this process has lived on.
-            self._about = replace(self._about, clean=True)
+            # What is in the page cache now is what was there before: this process has lived on. The
+            # cluster knows what it had lost at its start.
+            self._about = replace(self._about, clean=True, lost=False)
             # Another broker may have taken the id meanwhile, or the old key may not be gone yet.
             await self._through_outages(self._register, passing=(Unavailable, KafkaError))
             logger.warning(

@@ -31,10 +31,11 @@ def set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
 
     Kafka renames such folders and keeps them, since the metadata may be what is wrong.
     """
-    for partition, log in list(logs.logs.items()):
+    found = {**logs.damaged, **{each: log.topic_id for each, log in logs.logs.items()}}
+    for partition, topic_id in found.items():
         topic = image.topics.get(partition.topic)
         known = topic is not None and partition.partition < len(topic.partitions)
-        if known and topic is not None and log.topic_id in (topic.id, ZERO_TOPIC_ID):
+        if known and topic is not None and topic_id in (topic.id, ZERO_TOPIC_ID):
             continue
         kept = logs.set_aside(partition)
         if kept is not None:
@@ -50,17 +51,19 @@ def needing_new_epochs(
 
     A log that may have lost its end will give the lost offsets to other records; that these come
     under a new epoch is how a consumer that had read the old ones notices (KIP-320). A log with
-    epochs the metadata has not seen means metadata older than the data, as from a backup.
+    epochs the metadata has not seen means metadata older than the data, as from a backup; that is
+    looked for also in partitions that only we have, which nobody leads yet.
     """
     found: dict[TopicPartition, int] = {}
     for topic in image.topics.values():
         for index, state in enumerate(topic.partitions):
-            if state.leader != node_id:
+            leads = state.leader == node_id
+            if not leads and state.replicas != (node_id,):
                 continue
             partition = TopicPartition(topic.name, index)
             log = logs.logs.get(partition)
             noted = -1 if log is None or log.latest_epoch is None else log.latest_epoch
-            if noted > state.leader_epoch or logs.may_be_cut(partition):
+            if noted > state.leader_epoch or (leads and logs.may_be_cut(partition)):
                 found[partition] = noted
     return found
 

@@ -83,6 +83,12 @@ _SIMPLE = (
         "Incremental fetch sessions.",
         lambda of: len(of.services.fetch_sessions),
     ),
+    # leaders
+    Measure(
+        "ottla_unclean_elections_total",
+        "Partitions that got a leader which may lack acknowledged records, by this controller.",
+        lambda of: of.services.controller.unclean.total,
+    ),
     # logs
     Measure("ottla_partitions", "Partitions served.", lambda of: of.logs.partitions),
     Measure(

@@ -5,9 +5,10 @@ at its registration takes it for a leader that can lead. So it gives up its plac
 in-sync and in the eligible replicas, by compare-and-set like every change of a leader's; whoever
 is left leads. The last one of a partition keeps its place: nobody else has the records.
 
-A damaged log on a disk that works is then fetched anew: once the store has confirmed that nobody
-counts on it any more, and another broker leads, it is set aside and an empty one follows that
-leader. Its last replica stays offline, for somebody to restore or repair it (ADR 3).
+A damaged log on a disk that works is then fetched anew, and so is one that lacks a file in its
+middle: once the store has confirmed that nobody counts on it any more, and another broker leads, it
+is set aside and an empty one follows that leader. The last replica of a damaged log stays offline,
+for somebody to restore or repair it (ADR 3).
 
 That a disk has failed is noted in the store as well: a write that failed may be missing although
 the file system is whole again after a restart, and then this broker must not be trusted with it.
@@ -19,14 +20,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Protocol
 
 from ottla.cluster import layout
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, StoreError
-from ottla.controller.election import settle
+from ottla.controller.election import is_unclean, settle
+from ottla.controller.unclean import UncleanElections
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
@@ -41,6 +43,10 @@ NOTE_SECONDS = 5.0
 
 class Table(Protocol):
     """The broker's partitions."""
+
+    def take_offline(self, lost: Iterable[TopicPartition]) -> None:
+        """Let go of partitions, as far as they are there."""
+        ...
 
     def begin_anew(self, tp: TopicPartition) -> None:
         """Make a partition that has no log any more, with an empty one."""
@@ -59,6 +65,7 @@ class OfflinePartitions:
         table: Table,
         rules_of: Callable[[Topic], Rules],
         broker_epoch: Callable[[], int],
+        unclean: UncleanElections,
         tasks: Tasks,
     ) -> None:
         self._registry = registry
@@ -67,6 +74,7 @@ class OfflinePartitions:
         self._table = table
         self._rules_of = rules_of
         self._broker_epoch = broker_epoch
+        self._unclean = unclean
         self._tasks = tasks
         self._worker: asyncio.Task[None] | None = None
         self._failed = False  # a disk, and the store does not know it
@@ -79,7 +87,8 @@ class OfflinePartitions:
 
     def look(self) -> None:
         """Give up what is to be given up, unless that is under way; fetch anew what can be."""
-        if self._stopped or not (self._logs.offline_partitions or self._failed):
+        logs = self._logs
+        if self._stopped or not (logs.offline_partitions or logs.damaged or self._failed):
             return
         self._fetch_anew()
         if self._worker is not None and not self._worker.done():
@@ -113,6 +122,16 @@ class OfflinePartitions:
                         "%d partitions are offline here and left to other brokers",
                         len(changes) - len(refused),
                     )
+                names = self._registry.image.topic_names
+                self._unclean.note(
+                    "unclean election in place of a log that cannot be served",
+                    {
+                        TopicPartition(names.get(topic_id, "?"), index): after.leader
+                        for topic_id, index, before, after in changes
+                        if (topic_id, index, before, after) not in refused
+                        and is_unclean(before, after, lost=(self._node_id,))
+                    },
+                )
         except (StoreError, KafkaError) as error:
             logger.warning("offline partitions cannot be left to other brokers now: %s", error)
 
@@ -165,6 +184,7 @@ class OfflinePartitions:
             if state.leader in (NO_LEADER, node_id):
                 continue
             tp = TopicPartition(topic.name, index)
+            self._table.take_offline((tp,))
             kept = self._logs.set_aside(tp)
             if kept is None:
                 continue  # its folder has failed just now, which was logged

@@ -10,6 +10,7 @@ The functions translate settings into what single parts are made with.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from ottla.cluster.registry import Registry
@@ -17,7 +18,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.checks import parse_ip_limits
 from ottla.config.dynamic import validate_topic_overrides
 from ottla.config.topic import TopicConfig
-from ottla.controller.keeper import Upkeep
+from ottla.controller.keeper import MIN_INSYNC, Upkeep
 from ottla.controller.topics import TopicDefaults
 from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.model.topic import Topic
@@ -26,6 +27,8 @@ from ottla.replication.isr import Rules
 from ottla.runtime.process import Descriptors
 from ottla.storage.cleaner import CleanerSettings
 from ottla.storage.directory import StorageSettings
+
+logger = logging.getLogger(__name__)
 
 # What strangers may make us hold in unfinished requests, where the settings do not say.
 RECEIVE_MEMORY = 256 << 20
@@ -39,6 +42,7 @@ class RunningConfig:
         self._node_id = node_id
         self._registry = registry
         self._current = static
+        self._overruled: str | None = None  # by which min.insync.replicas of the cluster
         self.refresh()
 
     def current(self) -> BrokerConfig:
@@ -48,9 +52,30 @@ class RunningConfig:
         """Take over what the newest image of the cluster overrides; the settings from now on."""
         configs = self._registry.image.broker_configs
         default, own = configs.get("", {}), configs.get(str(self._node_id), {})
+        if MIN_INSYNC in default and MIN_INSYNC in own:
+            # From before the cluster had one: nobody can set a broker's own any more.
+            own = {name: value for name, value in own.items() if name != MIN_INSYNC}
         static = self._static
         self._current = static.with_dynamic(default, own) if default or own else static
+        self._tell_overruled(default.get(MIN_INSYNC))
         return self._current
+
+    def _tell_overruled(self, cluster: str | None) -> None:
+        """Say once that the file of this broker says something else than the cluster."""
+        static = self._static
+        if cluster is None or cluster == self._overruled or not static.is_given(MIN_INSYNC):
+            return
+        if cluster == str(static.min_insync_replicas):
+            return
+        self._overruled = cluster
+        logger.warning(
+            "%s=%d in the settings of this broker does not count: the cluster has one for all "
+            "brokers, and it is %s; change that with kafka-configs --entity-type brokers "
+            "--entity-default",
+            MIN_INSYNC,
+            static.min_insync_replicas,
+            cluster,
+        )
 
     # --- what depends on them ---------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from ottla.cli.command import Command
 from ottla.cli.live import Frame, Table, keep_showing, show
 from ottla.cli.options import bootstrap_option, connect, json_option
 from ottla.cli.output import Column, aligned, broker_errors, count, explain
+from ottla.cli.retention import moment
 from ottla.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -33,17 +34,20 @@ _TERMINATED = 143  # as a shell tells of SIGTERM
 def status(watch: bool, interval: float, bootstrap: str, as_json: bool) -> None:
     """Show brokers, controller and leaders, and the partitions that lack something.
 
-    A broker is up, fenced (there, but shut out) or missing (partitions name it). A partition is
-    offline while nobody leads it, under min.insync while writes with acks=all are refused, and
-    under-replicated while a replica has not caught up. WAITS FOR tells which brokers have to come
-    back for an offline one: any of them, or all, when only their logs together can tell who has
-    the most records.
+    A broker is up, stopping, fenced (there, but shut out) or missing (partitions name it); SINCE is
+    a time in UTC. A partition is offline while nobody leads it, under min.insync while writes with
+    acks=all are refused, and under-replicated while a replica has not caught up. WAITS FOR tells
+    which brokers have to come back or to catch up: for an offline partition any of them, or all,
+    when only their logs together can tell who has the most records.
 
     \b
     JSON: {"cluster", "controller", "partitions", "offline", "under_min_insync", "under_replicated",
-     "brokers": [{"id", "address", "rack", "state", "leads", "replicas", "in_sync"}],
+     "min_insync" (of the cluster), "overruled": [{"broker", "min_insync"} (in its own file)],
+     "brokers": [{"id", "address", "host", "rack", "state", "since" (milliseconds since 1970),
+                  "leads", "replicas", "in_sync"}],
      "troubled": [{"topic", "partition", "state", "leader", "replicas", "in_sync", "eligible",
-                   "last_known_eligible", "min_insync", "waits_for", "waits_for_all"}]}
+                   "last_known_eligible", "min_insync", "waits_for", "waits_for_all",
+                   "broken" (replicas whose log cannot be served)}]}
     With --watch a line per look.
     """
     from ottla.cli.terminal import usable
@@ -68,6 +72,7 @@ class _Looker:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self._admin: DirectAdmin | None = None
+        self._ours = True
 
     def look(self) -> ClusterHealth:
         from ottla.client.cluster_health import look
@@ -77,7 +82,9 @@ class _Looker:
             connect(self.bootstrap)
             self._admin = DirectAdmin(self.bootstrap, timeout=_PATIENCE, client_id="ottla-cli")
         try:
-            return look(self._admin)
+            health = look(self._admin, ours=self._ours)
+            self._ours = health.known.ours
+            return health
         except KafkaError:
             self.close()
             raise
@@ -118,7 +125,7 @@ def as_lines(shown: Frame) -> Iterator[str]:
         if number:
             yield ""
         if table.title:
-            yield harmless(table.title)
+            yield from map(harmless, table.title.splitlines())
         rows = [
             [harmless(column.text(cell)) for column, cell in zip(table.columns, row, strict=True)]
             for row in table.rows
@@ -139,8 +146,10 @@ def _broker_table(health: ClusterHealth) -> Table:
     columns = (
         Column("BROKER", numeric=True, is_name=True),
         Column("ADDRESS"),
+        Column("HOST"),
         Column("RACK"),
         Column("STATE"),
+        Column("SINCE"),
         Column("LEADS", numeric=True),
         Column("REPLICAS", numeric=True),
         Column("IN SYNC", numeric=True),
@@ -149,8 +158,10 @@ def _broker_table(health: ClusterHealth) -> Table:
         (
             each.id,
             each.address,
+            each.host,
             each.rack,
             "controller" if each.id == health.controller and each.state == "up" else each.state,
+            moment(each.since_ms),
             each.leads,
             each.replicas,
             each.in_sync,
@@ -163,7 +174,20 @@ def _broker_table(health: ClusterHealth) -> Table:
         f"cluster {health.cluster}: {count(len(health.live), 'broker')} up, {controller} is the "
         f"controller; {count(health.partitions, 'partition')}, {counts}"
     )
+    if health.known.overruled:
+        title += f"\n{_overruled(health)}"
     return Table(columns, rows, title)
+
+
+def _overruled(health: ClusterHealth) -> str:
+    files = ", ".join(
+        f"{value} in that of broker {each}"
+        for each, value in sorted(health.known.overruled.items())
+    )
+    return (
+        f"min.insync.replicas is {health.known.min_insync} in the whole cluster; what files of "
+        f"brokers say does not count: {files}"
+    )
 
 
 def _counts(health: ClusterHealth) -> Iterator[str]:
@@ -209,7 +233,9 @@ def _waits(each: PartitionHealth, health: ClusterHealth) -> str | None:
     if not brokers:
         return "the controller" if each.offline else None
     if len(brokers) == 1:
-        return f"broker {brokers[0]}"
+        [broker] = brokers
+        up = broker in each.broken and broker in health.live
+        return f"the log of broker {broker}" if up else f"broker {broker}"
     return f"{'all' if all_of_them else 'any'} of {_ids(brokers)}"
 
 
@@ -235,6 +261,7 @@ def document(health: ClusterHealth) -> dict[str, object]:
                 "min_insync": each.min_insync,
                 "waits_for": list(brokers),
                 "waits_for_all": all_of_them,
+                "broken": list(each.broken),
             }
         )
     return {
@@ -244,12 +271,19 @@ def document(health: ClusterHealth) -> dict[str, object]:
         "offline": health.offline,
         "under_min_insync": health.under_min_insync,
         "under_replicated": health.under_replicated,
+        "min_insync": health.known.min_insync,
+        "overruled": [
+            {"broker": broker, "min_insync": value}
+            for broker, value in sorted(health.known.overruled.items())
+        ],
         "brokers": [
             {
                 "id": each.id,
                 "address": each.address,
+                "host": each.host,
                 "rack": each.rack,
                 "state": each.state,
+                "since": each.since_ms,
                 "leads": each.leads,
                 "replicas": each.replicas,
                 "in_sync": each.in_sync,

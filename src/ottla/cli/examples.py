@@ -83,6 +83,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "topic elect": (
         "ottla topic elect",
         "ottla topic elect orders",
+        "ottla topic elect orders --accept-loss",
+        "ottla topic elect orders --accept-loss --yes",
     ),
     "topic explain-retention": (
         "ottla topic explain-retention orders",

@@ -4,27 +4,52 @@
         health = look(admin)
         print(health.controller, [each.name for each in health.troubled if each.offline])
 
-All of it comes from Kafka's own requests, so it works with any Kafka cluster. Brokers that are not
-there are known by the partitions that they should have.
+It comes from Kafka's own requests, so it works with any Kafka cluster. Brokers that are not there
+are known by the partitions that they should have. Ottla's brokers are also asked what only they
+know: on which machine a broker runs or ran, since when it is what it is, and which logs it cannot
+serve.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ottla.client.descriptions import ClusterDescription, PartitionDescription, TopicDescription
 from ottla.errors import KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.protocol.messages.brokers import DescribeBrokersRequest, DescribeBrokersResponse
 from ottla.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 
 if TYPE_CHECKING:
     from ottla.client.direct import DirectAdmin
 
 MIN_INSYNC = "min.insync.replicas"
-_TOPIC = 2
+_TOPIC, _BROKER = 2, 4
+_DEFAULT_OF_ALL, _STATIC = "broker-default", "static"
 _AT_ONCE = 500  # topics in a request
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What Ottla remembers of a broker."""
+
+    host: str | None
+    state: str
+    since_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What brokers tell besides Kafka's requests; nothing in a cluster of others."""
+
+    ours: bool = False  # whether it is a cluster of Ottla's
+    brokers: Mapping[int, Remembered] = field(default_factory=dict)
+    offline_logs: Mapping[TopicPartition, frozenset[int]] = field(default_factory=dict)
+    min_insync: int | None = None  # the cluster's
+    overruled: Mapping[int, int] = field(default_factory=dict)  # what files of brokers say instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +63,18 @@ class BrokerHealth:
     leads: int
     replicas: int
     in_sync: int
+    host: str | None = None
+    since_ms: int | None = None
+    stopping: bool = False
 
     @property
     def state(self) -> str:
-        """`up`, `fenced` (there, but shut out) or `missing`."""
+        """`up`, `stopping`, `fenced` (there, but shut out) or `missing`."""
         if self.address is None:
             return "missing"
-        return "fenced" if self.fenced else "up"
+        if self.fenced:
+            return "fenced"
+        return "stopping" if self.stopping else "up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +89,7 @@ class PartitionHealth:
     elr: tuple[int, ...]
     last_known_elr: tuple[int, ...]
     min_insync: int | None = None
+    broken: tuple[int, ...] = ()  # replicas whose log cannot be served
 
     @property
     def name(self) -> str:
@@ -83,20 +114,20 @@ class PartitionHealth:
         return "under min.insync" if self.under_min_insync else "under-replicated"
 
     def waits_for(self, live: Collection[int]) -> tuple[tuple[int, ...], bool]:
-        """For whom an offline partition waits, and whether for all of them or for any one.
+        """For whom the partition waits, and whether for all of them or for any one.
 
-        Whoever is in sync or eligible (KIP-966) may lead at once. When nobody is, those last known
-        to be have to report first, all of them, so that the one with the most records leads.
+        One with a leader waits for all replicas that are not in sync. Without one, whoever is in
+        sync or eligible (KIP-966) may lead at once. When nobody is, those last known to be have to
+        report first, all of them, so that the one with the most records leads.
         """
         if not self.offline:
-            return (), False
+            return tuple(each for each in self.replicas if each not in self.isr), True
+        there = {each for each in live if each not in self.broken}
         able = self.elr or self.isr
         if able:
-            return tuple(each for each in able if each not in live), False
-        known = self.last_known_elr
-        if known:
-            return tuple(each for each in known if each not in live), True
-        return tuple(each for each in self.replicas if each not in live), False
+            return tuple(each for each in able if each not in there), False
+        known = self.last_known_elr or self.replicas
+        return tuple(each for each in known if each not in there), True
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +139,7 @@ class ClusterHealth:
     brokers: tuple[BrokerHealth, ...]
     partitions: int
     troubled: tuple[PartitionHealth, ...]
+    known: Known = Known()
 
     @property
     def live(self) -> frozenset[int]:
@@ -126,15 +158,20 @@ class ClusterHealth:
         return sum(len(each.isr) < len(each.replicas) for each in self.troubled)
 
 
-def look(admin: DirectAdmin) -> ClusterHealth:
-    """A few requests to any broker. Raises KafkaError."""
+def look(admin: DirectAdmin, *, ours: bool = True) -> ClusterHealth:
+    """A few requests, some of them to every broker. Raises KafkaError.
+
+    Without `ours` nothing is asked that only Ottla's brokers answer.
+    """
     cluster = admin.describe_cluster(fenced=True)
     fenced = admin.fenced_brokers()
     described = admin.describe_each(admin.topics())
     # A topic that was deleted meanwhile is not there any more.
     topics = [each for each in described.values() if isinstance(each, TopicDescription)]
+    known = _ask_brokers(admin, [node.id for node in cluster.nodes if node.id not in fenced], ours)
     suspects = {topic.name for topic in topics if any(map(_lacking, topic.partitions))}
-    return assess(cluster, fenced, topics, min_insync(admin, suspects))
+    suspects |= {tp.topic for tp in known.offline_logs}
+    return assess(cluster, fenced, topics, min_insync(admin, suspects), known)
 
 
 def assess(
@@ -142,6 +179,7 @@ def assess(
     fenced: Collection[int],
     topics: Iterable[TopicDescription],
     least: Mapping[str, int],
+    known: Known = Known(),  # noqa: B008 - a frozen value
 ) -> ClusterHealth:
     """What follows from the answers."""
     leads: Counter[int] = Counter()
@@ -154,14 +192,19 @@ def assess(
             partitions += 1
             replicas.update(part.replicas)
             in_sync.update(part.isr)
+            broken = known.offline_logs.get(TopicPartition(topic.name, part.partition), frozenset())
+            if part.leader in broken:
+                part = replace(part, leader=None)  # noqa: PLW2901 - it leads in name only
             if part.leader is not None:
                 leads[part.leader] += 1
             if _lacking(part):
-                troubled.append(_health(topic.name, part, least.get(topic.name)))
+                health = _health(topic.name, part, least.get(topic.name))
+                troubled.append(replace(health, broken=tuple(sorted(broken))))
     there = {node.id: node for node in cluster.nodes}
     brokers = []
     for broker in sorted({*there, *replicas}):
         node = there.get(broker)
+        remembered = known.brokers.get(broker, _UNKNOWN)
         brokers.append(
             BrokerHealth(
                 broker,
@@ -171,11 +214,65 @@ def assess(
                 leads[broker],
                 replicas[broker],
                 in_sync[broker],
+                remembered.host,
+                remembered.since_ms,
+                remembered.state == "stopping",
             )
         )
     troubled.sort(key=lambda each: (not each.offline, not each.under_min_insync))
     return ClusterHealth(
-        cluster.id, cluster.controller, tuple(brokers), partitions, tuple(troubled)
+        cluster.id, cluster.controller, tuple(brokers), partitions, tuple(troubled), known
+    )
+
+
+def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool) -> Known:
+    """What brokers know of one another and of themselves; those that do not answer are left out."""
+    remembered: dict[int, Remembered] = {}
+    offline: dict[TopicPartition, frozenset[int]] = {}
+    cluster: int | None = None
+    overruled: dict[int, int] = {}
+    answered = False
+    for broker in live:
+        try:
+            of_all, of_file = _min_insync_of(admin, broker)
+            answer = _ask_broker(admin, broker) if ours else None
+        except KafkaError:
+            continue
+        cluster = of_all if cluster is None else cluster
+        if of_all is not None and of_file not in (None, of_all):
+            overruled[broker] = of_file
+        if answer is None:
+            ours = False  # whoever does not know the request hangs up
+            continue
+        answered = True
+        remembered |= {
+            each.broker_id: Remembered(
+                each.host or None, each.state, None if each.since_ms < 0 else each.since_ms
+            )
+            for each in answer.brokers
+        }
+        for log in answer.offline_logs:
+            tp = TopicPartition(log.topic, log.partition_index)
+            offline[tp] = offline.get(tp, frozenset()) | {broker}
+    return Known(answered, remembered, offline, cluster, overruled)
+
+
+def _ask_broker(admin: DirectAdmin, broker: int) -> DescribeBrokersResponse | None:
+    try:
+        answer: DescribeBrokersResponse = admin.router.node(broker).ask(DescribeBrokersRequest())
+    except KafkaError:
+        return None
+    return None if answer.error_code else answer
+
+
+def _min_insync_of(admin: DirectAdmin, broker: int) -> tuple[int | None, int | None]:
+    """What the cluster has set for all brokers, and what the file of this one says."""
+    entries = admin.describe_configs(_BROKER, str(broker), keys=[MIN_INSYNC])
+    values = {each.source: each.value for entry in entries for each in entry.synonyms}
+    of_all, of_file = values.get(_DEFAULT_OF_ALL), values.get(_STATIC)
+    return (
+        int(of_all) if of_all is not None and of_all.isdigit() else None,
+        int(of_file) if of_file is not None and of_file.isdigit() else None,
     )
 
 
@@ -203,6 +300,9 @@ def min_insync(admin: DirectAdmin, topics: Collection[str]) -> dict[str, int]:
                 if entry.value is not None and entry.value.isdigit():
                     found[result.resource_name] = int(entry.value)
     return found
+
+
+_UNKNOWN = Remembered(None, "", None)
 
 
 def _lacking(part: PartitionDescription) -> bool:

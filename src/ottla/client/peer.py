@@ -51,15 +51,15 @@ class Peer:
     ) -> Any:
         """The response to a request, in the newest version that both sides know.
 
-        ChannelClosed when the connection fails, REQUEST_TIMED_OUT when no answer comes in time;
-        what became of the request is not known then.
+        ChannelClosed when the connection fails, REQUEST_TIMED_OUT when no answer comes in time, the
+        time to connect included; what became of the request is not known then.
         """
-        channel = await self._open()
         key = key_of(request)
-        if version is None:
-            version = self._version_of(key)
         try:
             async with asyncio.timeout(timeout):
+                channel = await self._open()
+                if version is None:
+                    version = self._version_of(key)
                 return await self._exchange(channel, key, version, request)
         except TimeoutError:
             raise KafkaError(

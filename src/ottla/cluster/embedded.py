@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import weakref
 from collections import deque
@@ -110,6 +111,8 @@ class _Batch:
 
 class EmbeddedStore:
     """A `MetadataStore` in one process and one folder."""
+
+    session_seconds = math.inf
 
     def __init__(
         self, journal: disk.Journal, contents: disk.Contents, lock: Lock, journal_limit: int

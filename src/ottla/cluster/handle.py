@@ -40,6 +40,10 @@ class StoreHandle:
         self._held: list[Session | Term] = []
         self._joining: set[asyncio.Task[Any]] = set()
 
+    @property
+    def session_seconds(self) -> float:
+        return self._store.session_seconds
+
     async def read(self, prefix: str) -> Snapshot:
         self._check_open()
         return await self._store.read(prefix)

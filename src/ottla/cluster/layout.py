@@ -183,6 +183,9 @@ def encode_broker_state(state: BrokerState) -> bytes:
             "failed": state.failed,
             "fenced": state.fenced,
             "stopping": state.stopping,
+            "host": state.host,
+            "since": state.since_ms,
+            "seen_dead": state.seen_dead,
         }
     )
 
@@ -200,6 +203,9 @@ def decode_broker_state(key: str, value: bytes) -> BrokerState:
         failed=fields.get("failed", False),
         fenced=fields["fenced"],
         stopping=fields["stopping"],
+        host=fields.get("host", ""),
+        since_ms=int(fields.get("since", 0)),
+        seen_dead=fields.get("seen_dead", False),
     )
 
 

@@ -4,6 +4,11 @@ Each connection is a client of its own: what it has joined or won ends with it, 
 closed, after the session's time when nothing is heard on it any more. Every change is sent to all
 clients, so that they read without asking (`lent.py`).
 
+A client that connects again has given up its earlier connection, but this side may not know yet: a
+process that was stopped finds the last requests of the one beside the beginning of the other, in
+any order. So a connection names the one before it, and that one ends first: what of it was begun is
+done, what was not read never is. From the first answer on the client knows what became of it all.
+
 The socket is a file that only its owner may use.
 """
 
@@ -14,7 +19,7 @@ import contextlib
 import logging
 import os
 import stat
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -48,6 +53,7 @@ class Lender:
         self._session_seconds = session_seconds
         self._server: asyncio.AbstractServer | None = None
         self._clients: dict[_Client, asyncio.Task[None] | None] = {}  # and who serves each
+        self._named: dict[str, _Client] = {}
 
     async def start(self) -> None:
         """Serve from now on. OSError when the socket cannot be made."""
@@ -77,11 +83,24 @@ class Lender:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = _Client(StoreHandle(self._store), reader, writer, self._session_seconds)
         self._clients[client] = asyncio.current_task()
+        name = None
         try:
+            name, earlier = await client.greet()
+            self._named[name] = client
+            if earlier in self._named:
+                await self._named[earlier].close()
             await client.run()
+        except Gone:
+            pass
         finally:
             await client.close()
             self._clients.pop(client, None)
+            if name is not None:
+                self._named.pop(name, None)
+
+
+class Gone(Exception):
+    """The other side is not there any more, or says what nobody understands."""
 
 
 class _Client:
@@ -98,28 +117,53 @@ class _Client:
         self._reader = reader
         self._writer = writer
         self._session_seconds = session_seconds
+        self._over = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._changing: set[asyncio.Task[None]] = set()  # those of them that change the store
         self._waiting: dict[int, asyncio.Task[None]] = {}  # joins and campaigns, by request
         self._held: dict[int, Session | Term] = {}  # by request
         self._sent: Mapping[str, Entry] = {}
 
+    async def greet(self) -> tuple[str, str | None]:
+        """The names of this connection and of the client's earlier one, if it had one."""
+        with self._understanding():
+            message = await self._receive()
+            if message["t"] != "hello":
+                raise wire.BadMessage("it does not begin with a hello")
+            earlier = message["earlier"]
+            return str(message["name"]), None if earlier is None else str(earlier)
+
     async def run(self) -> None:
         self._start(self._send_changes())
-        while True:
-            try:
-                async with asyncio.timeout(self._session_seconds):
-                    (length,) = wire.LENGTH.unpack(await self._reader.readexactly(4))
-                    if length > wire.MAX_MESSAGE:
-                        raise wire.BadMessage(f"a message of {length} bytes")
-                    message = wire.decode(await self._reader.readexactly(length))
+        with self._understanding():
+            while True:
+                message = await self._receive()
+                if self._over:  # what was received before the end is not begun after it
+                    return
                 self._take(message)
-            except (asyncio.IncompleteReadError, ConnectionError, OSError, TimeoutError):
-                return
-            except (wire.BadMessage, KeyError, TypeError, ValueError) as error:
-                logger.warning("a client of the metadata store is not understood: %s", error)
-                return
+
+    async def _receive(self) -> wire.Message:
+        async with asyncio.timeout(self._session_seconds):
+            (length,) = wire.LENGTH.unpack(await self._reader.readexactly(4))
+            if length > wire.MAX_MESSAGE:
+                raise wire.BadMessage(f"a message of {length} bytes")
+            return wire.decode(await self._reader.readexactly(length))
+
+    @contextlib.contextmanager
+    def _understanding(self) -> Iterator[None]:
+        try:
+            yield
+        except (asyncio.IncompleteReadError, ConnectionError, OSError, TimeoutError):
+            raise Gone from None
+        except (wire.BadMessage, KeyError, TypeError, ValueError) as error:
+            logger.warning("a client of the metadata store is not understood: %s", error)
+            raise Gone from None
 
     async def close(self) -> None:
+        """End it: when this returns nothing is changed in its name any more."""
+        self._over = True
+        if self._changing:
+            await asyncio.wait(self._changing)
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -139,14 +183,16 @@ class _Client:
         request = int(message["id"])
         if kind == "commit":
             ops = tuple(map(wire.decode_op, message["ops"]))
-            self._start(self._answer(request, partial(self._commit, request, ops)))
+            self._change(self._answer(request, partial(self._commit, request, ops)))
         elif kind == "join":
             ops = tuple(map(wire.decode_op, message["ops"]))
             value = wire.decode_value(message["value"])
-            self._begin(request, partial(self._store.join, message["key"], value, *ops))
+            joining = partial(self._store.join, message["key"], value, *ops)
+            self._waiting[request] = self._change(self._begin(request, joining))
         elif kind == "campaign":
             value = wire.decode_value(message["value"])
-            self._begin(request, partial(self._store.campaign, message["role"], value))
+            standing = partial(self._store.campaign, message["role"], value)
+            self._waiting[request] = self._start(self._begin(request, standing))
         elif kind == "cancel":
             task = self._waiting.pop(request, None)
             if task is not None:
@@ -160,10 +206,11 @@ class _Client:
         else:
             raise wire.BadMessage(f"{kind!r} is no request")
 
-    def _begin(self, request: int, work: Callable[[], Coroutine[Any, Any, Session | Term]]) -> None:
+    def _begin(
+        self, request: int, work: Callable[[], Coroutine[Any, Any, Session | Term]]
+    ) -> Coroutine[Any, Any, None]:
         """Work on what may be cancelled before it is done."""
-        holding = partial(self._hold, request, work)
-        self._waiting[request] = self._start(self._answer(request, holding))
+        return self._answer(request, partial(self._hold, request, work))
 
     async def _answer(self, request: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -229,13 +276,27 @@ class _Client:
                 self._sent = entries
                 kind = "all" if first else "changes"
                 first = False
-                self._send({"t": kind, "revision": snapshot.revision, "entries": changed})
+                self._send(
+                    {
+                        "t": kind,
+                        "revision": snapshot.revision,
+                        "entries": changed,
+                        "session": self._session_seconds,
+                    }
+                )
                 await self._writer.drain()
         self._writer.close()
 
     def _send(self, message: wire.Message) -> None:
         if not self._writer.is_closing():
             self._writer.write(wire.encode(message))
+
+    def _change(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin what goes on to its end, unless the client itself stops it."""
+        task = self._start(work)
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+        return task
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -5,8 +5,9 @@ read asks only which revision is the newest and waits until that has arrived.
 
 The connection is the session: when it ends, what was joined or won through it is lost, and a commit
 under way has an unknown outcome. It is made again in the background, for as long as it takes; until
-then everything raises `Unavailable`. A lender that was started anew may count revisions from an
-earlier number; here they go on from the last one seen.
+then everything raises `Unavailable`. The new connection names the old one, which the lender ends
+before it answers: what is read then is what became of the commit, and stays so. A lender that was
+started anew may count revisions from an earlier number; here they go on from the last one seen.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -80,13 +82,14 @@ class LentStore:
     def __init__(self, path: str, session_seconds: float) -> None:
         self._path = path
         self._session_seconds = session_seconds
+        self.session_seconds = session_seconds
         self._link: _Link | None = None
         self._reconnecting: asyncio.Task[None] | None = None
+        self._earlier: str | None = None  # the last connection that anything was asked on
         self._closed = False
-        # The mirror, and how the lender's revisions become ours.
+        # The mirror.
         self.entries: Mapping[str, Entry] = {}
         self._revision = 0
-        self._ahead = 0
         self._arrived = asyncio.Condition()
         self._watches: set[_Watch] = set()
 
@@ -100,11 +103,15 @@ class LentStore:
     # --- MetadataStore ----------------------------------------------------------------------------
 
     async def read(self, prefix: str) -> Snapshot:
-        answer = await self._living().ask({"t": "sync"})
-        wanted = int(answer["revision"]) + self._ahead
+        link = self._living()
+        answer = await link.ask({"t": "sync"})
+        wanted = int(answer["revision"]) + link.ahead
         async with self._arrived:
-            await self._arrived.wait_for(lambda: self._revision >= wanted or not self._link)
-        self._living()
+            await self._arrived.wait_for(
+                lambda: self._revision >= wanted or self._link is not link or link.over
+            )
+        if self._living() is not link:  # another lender's revisions say nothing about this one's
+            raise Unavailable("the connection to the metadata store was lost")
         entries = self.entries
         if prefix:
             entries = {key: entry for key, entry in entries.items() if covers(prefix, key)}
@@ -112,8 +119,9 @@ class LentStore:
 
     async def commit(self, *ops: Op) -> Revision:
         check_ops(ops)
-        answer = await self._living().ask({"t": "commit", "ops": list(map(wire.encode_op, ops))})
-        return Revision(int(answer["revision"]) + self._ahead)
+        link = self._living()
+        answer = await link.ask({"t": "commit", "ops": list(map(wire.encode_op, ops))})
+        return Revision(int(answer["revision"]) + link.ahead)
 
     def watch(self, prefix: str) -> _Watch:
         watch = _Watch(self, prefix)
@@ -160,6 +168,11 @@ class LentStore:
         async with self._arrived:
             self._arrived.notify_all()
 
+    def disconnect(self) -> None:
+        """End the connection, as a fault would; it is made again."""
+        if self._link is not None:
+            self._link.abort()
+
     # --- the connection ---------------------------------------------------------------------------
 
     def _living(self) -> _Link:
@@ -177,12 +190,13 @@ class LentStore:
             raise Unavailable(
                 f"the metadata store at {self._path} is out of reach: {error.strerror or error}"
             ) from None
-        link = _Link(self, reader, writer, self._session_seconds)
+        link = _Link(self, reader, writer, self.session_seconds)
         try:
-            await link.begin()
+            await link.begin(self._earlier)
         except BaseException:
             await link.close("it did not answer")
             raise
+        self._earlier = link.name
         self._link = link
 
     def _link_ended(self, link: _Link) -> None:
@@ -206,12 +220,13 @@ class LentStore:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _mirror(self, message: wire.Message) -> None:
+    async def _mirror(self, link: _Link, message: wire.Message) -> None:
         """Take over what the lender has sent."""
         theirs = int(message["revision"])
         if message["t"] == "all":
             # Another life of the lender may count from less: ours never goes back.
-            self._ahead = max(0, self._revision + 1 - theirs) if self._revision else 0
+            link.ahead = max(0, self._revision + 1 - theirs) if self._revision else 0
+            self.session_seconds = min(self._session_seconds, float(message["session"]))
             entries: dict[str, Entry] = {}
         else:
             entries = dict(self.entries)
@@ -225,7 +240,7 @@ class LentStore:
             else:
                 entries[key] = entry
         self.entries = entries
-        self._revision = theirs + self._ahead
+        self._revision = theirs + link.ahead
         for watch in tuple(self._watches):
             watch.notice(changed)
         async with self._arrived:
@@ -246,6 +261,8 @@ class _Link:
         self._reader = reader
         self._writer = writer
         self._session_seconds = session_seconds
+        self.name = secrets.token_hex(8)
+        self.ahead = 0  # by so much our revisions are above the lender's
         self._last_id = 0
         self._answers: dict[int, asyncio.Future[wire.Message]] = {}
         self.held: dict[int, LentSession] = {}
@@ -253,14 +270,15 @@ class _Link:
         self._tasks: list[asyncio.Task[None]] = []
         self._heard = time.monotonic()
 
-    async def begin(self) -> None:
+    async def begin(self, earlier: str | None) -> None:
         """Receive the state as it is now, and what comes after it from then on."""
+        self._send({"t": "hello", "name": self.name, "earlier": earlier})
         try:
             async with asyncio.timeout(self._session_seconds):
                 message = await self._receive()
                 if message["t"] != "all":
                     raise wire.BadMessage("the lender does not begin with its state")
-                await self._store._mirror(message)
+                await self._store._mirror(self, message)
         except TimeoutError:
             raise Unavailable("the lender of the metadata store does not answer") from None
         except (asyncio.IncompleteReadError, OSError, wire.BadMessage) as error:
@@ -273,6 +291,8 @@ class _Link:
         return self._last_id
 
     async def ask(self, message: wire.Message, request: int | None = None) -> wire.Message:
+        if self.over:  # nobody would answer
+            raise Unavailable("the connection to the metadata store was lost")
         request = self.next_id() if request is None else request
         answer: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
         self._answers[request] = answer
@@ -292,6 +312,9 @@ class _Link:
             if isinstance(error, asyncio.CancelledError):
                 self._send({"t": "cancel", "id": request})
             raise
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
 
     async def close(self, reason: str) -> None:
         for task in self._tasks:
@@ -336,7 +359,7 @@ class _Link:
     async def _take(self, message: wire.Message) -> None:
         kind = message["t"]
         if kind in ("all", "changes"):
-            await self._store._mirror(message)
+            await self._store._mirror(self, message)
         elif kind == "lost":
             session = self.held.pop(int(message["held"]), None)
             if session is not None:

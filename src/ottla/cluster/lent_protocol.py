@@ -1,7 +1,10 @@
 """What a lent store and its lender say to each other: JSON in frames of a 4-byte length. No I/O.
 
-    to the lender     commit, join, campaign (each with an id), cancel, release, sync, ping
+    to the lender     hello, commit, join, campaign (each with an id), cancel, release, sync, ping
     to the borrower   all, changes (the mirror), done, conflict, failed (to an id), lost, pong
+
+A connection begins with a hello: the name of this connection, and of the one that its client had
+before. The lender answers with everything, when the earlier connection is over.
 
 Values are bytes; in JSON each byte is the character of its number, which for the ASCII that we
 store is the value itself.

@@ -15,7 +15,7 @@ every commit that relies on a broker it is enough to demand that its state has n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ottla.cluster import layout
@@ -23,6 +23,7 @@ from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, Conflict, Delete, Op, Session, holder_key
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker, BrokerState, Endpoint, LostPartition
+from ottla.runtime.clock import Clock, SystemClock
 
 CONTROLLER_HOLDER = holder_key(layout.CONTROLLER)
 
@@ -53,8 +54,9 @@ class Host:
 class Membership:
     """The operations, over one broker's registry."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, clock: Clock | None = None) -> None:
         self._registry = registry
+        self._clock = clock or SystemClock()
 
     async def register(
         self, broker_id: int, about: Host, *, take_over: bool = False
@@ -63,7 +65,8 @@ class Membership:
 
         DUPLICATE_BROKER_REGISTRATION while another one with this id is there. A broker that has
         just started may `take_over` from one with the same data folders on the same machine: it
-        holds their locks, so the other one is dead, and only its session has not ended yet.
+        holds their locks, so the other one is dead, and only its session has not ended yet. With it
+        goes the role of controller, if the dead one had it.
         """
         registry = self._registry
         await registry.load()
@@ -72,13 +75,13 @@ class Membership:
             before = image.broker_states.get(broker_id)
             key = layout.broker_key(broker_id)
             if broker_id in image.registrations:
-                stale = image.registrations[broker_id]
-                same_folders = before is not None and before.directories == about.directories
-                if not (take_over and same_folders and stale.host == about.host):
-                    raise _duplicate(stale)
+                if not take_over:
+                    raise _duplicate(image.registrations[broker_id])
+                self.refuse_duplicate(broker_id, about.directories, about.host)
                 version = registry.version(key)
                 assert version is not None
-                await registry.attempt(self._unchanged(broker_id), Delete(key, version))
+                gone = [Delete(key, version), *self._no_controller(broker_id)]
+                await registry.attempt(self._unchanged(broker_id), *gone)
                 continue
             epoch, counter = registry.next_of(layout.BROKER_EPOCH, first=1)
             broker = Broker(
@@ -97,6 +100,9 @@ class Membership:
                 lost=_may_have_lost(before, about),
                 lost_partitions=_lost_partitions(before, about),
                 failed=before is not None and before.failed and _lives_on(before, about),
+                host=about.host,
+                since_ms=self._clock.now_ms(),
+                seen_dead=_was_seen_dead(before, about),
             )
             ops = (
                 counter,
@@ -110,6 +116,19 @@ class Membership:
             await registry.load_or_release(session)
             return Registration(broker, session)
 
+    def refuse_duplicate(self, broker_id: int, directories: tuple[str, ...], host: str) -> None:
+        """DUPLICATE_BROKER_REGISTRATION where another broker is registered with this id.
+
+        One that was registered from the same machine with the same folders is none: who holds the
+        locks of the folders knows that it is dead.
+        """
+        image = self._registry.image
+        registered, state = image.registrations.get(broker_id), image.broker_states.get(broker_id)
+        if registered is not None and (
+            state is None or state.directories != directories or registered.host != host
+        ):
+            raise _duplicate(registered)
+
     async def admit(self, broker_id: int, epoch: int, *, fence: Check | None = None) -> bool:
         """Make a registered broker live; False when that registration is not there any more."""
 
@@ -119,7 +138,10 @@ class Membership:
             registration = self._registry.image.registrations.get(broker_id)
             if version is None or registration is None or registration.epoch != epoch:
                 return []
-            return [Check(key, version), self._set(broker_id, _admitted(state))]
+            return [
+                Check(key, version),
+                self._set(broker_id, _admitted(state)),
+            ]
 
         return await self._change(broker_id, epoch, ops, fence, done=lambda state: not state.fenced)
 
@@ -142,17 +164,15 @@ class Membership:
 
         def ops(state: BrokerState) -> list[Op]:
             registry = self._registry
-            changes: list[Op] = [self._set(broker_id, replace(state, fenced=True))]
+            dead = replace(state, fenced=True, seen_dead=True)
+            changes: list[Op] = [self._set(broker_id, dead)]
             registration = registry.image.registrations.get(broker_id)
             if registration is not None:
                 if registration.epoch != epoch:
                     return []
                 key = layout.broker_key(broker_id)
                 changes.append(Delete(key, registry.version(key) or 0))
-            holder = registry.version(CONTROLLER_HOLDER)
-            if holder is not None and registry.image.controller_id == broker_id:
-                changes.append(Delete(CONTROLLER_HOLDER, holder))
-            return changes
+            return [*changes, *self._no_controller(broker_id)]
 
         return await self._change(broker_id, epoch, ops, None, done=lambda state: state.fenced)
 
@@ -199,9 +219,17 @@ class Membership:
         return state is not None and done(state)
 
     def _set(self, broker_id: int, state: BrokerState) -> Op:
+        state = replace(state, since_ms=self._clock.now_ms())
         return self._registry.put(
             layout.broker_state_key(broker_id), layout.encode_broker_state(state)
         )
+
+    def _no_controller(self, broker_id: int) -> list[Op]:
+        """Take the role of controller from a broker that is dead, if it has it."""
+        holder = self._registry.version(CONTROLLER_HOLDER)
+        if holder is None or self._registry.image.controller_id != broker_id:
+            return []
+        return [Delete(CONTROLLER_HOLDER, holder)]
 
     def _unchanged(self, broker_id: int) -> Check:
         key = layout.broker_state_key(broker_id)
@@ -209,8 +237,15 @@ class Membership:
         assert version is not None
         return Check(key, version)
 
-    def unchanged(self, brokers: Iterable[int]) -> list[Check]:
-        """For a commit that relies on these brokers: demand that they are what they are now."""
+    def unchanged(self, brokers: Mapping[int, BrokerState]) -> list[Check]:
+        """For a commit that relies on these brokers: demand that they are what they were.
+
+        INELIGIBLE_REPLICA when one of them is known not to be.
+        """
+        now = self._registry.image.broker_states
+        for broker, state in brokers.items():
+            if now.get(broker) != state:
+                raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker} has changed")
         return [self._unchanged(each) for each in brokers]
 
 
@@ -248,6 +283,14 @@ def _lost_partitions(before: BrokerState | None, about: Host) -> frozenset[LostP
 def _lives_on(before: BrokerState, about: Host) -> bool:
     """Whether it is the same process that registers anew."""
     return bool(before.incarnation) and before.incarnation == about.incarnation
+
+
+def _was_seen_dead(before: BrokerState | None, about: Host) -> bool:
+    """Whether somebody has taken this very process for dead, as the failure detector can, and it
+    has not been live since."""
+    if before is None or before.incarnation != about.incarnation:
+        return False
+    return before.seen_dead and before.fenced
 
 
 def _duplicate(other: Broker) -> KafkaError:

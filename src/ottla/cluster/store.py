@@ -182,6 +182,12 @@ class Term(Protocol):
 class MetadataStore(Protocol):
     """Shared, small, strongly consistent memory."""
 
+    @property
+    def session_seconds(self) -> float:
+        """For how long at least a session is kept of a client that is not heard of; infinity where
+        client and store are one process."""
+        ...
+
     async def read(self, prefix: str) -> Snapshot:
         """Every key under `prefix` with its version, at one revision."""
         ...
@@ -215,6 +221,13 @@ class MetadataStore(Protocol):
     async def close(self) -> None:
         """End every session of this client and free its resources. May be called twice."""
         ...
+
+
+def returned_at(store: MetadataStore) -> float:
+    """When the store was last within reach again after it had been away, by the loop's clock, for a
+    store that keeps sessions meanwhile; with any other, a new session tells."""
+    moment: float = getattr(store, "returned_at", float("-inf"))
+    return moment
 
 
 def holder_key(role: str) -> str:

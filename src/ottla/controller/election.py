@@ -32,37 +32,49 @@ class LogEnd(NamedTuple):
     last_epoch: int
     end_offset: int
 
+    def __str__(self) -> str:
+        return f"up to offset {self.end_offset}, last epoch {self.last_epoch}"
 
-def settle(
+
+def settle(  # noqa: PLR0911 - one way out for each state that a partition can be in
     state: PartitionState,
     live: Collection[int],
     rules: Rules,
     *,
     lost: Collection[int] = NOBODY,
-    isr: Collection[int] | None = None,
+    absent: Collection[int] = NOBODY,
 ) -> PartitionState:
     """The state to be in while `live` brokers may lead; the same object if it is in it already.
 
     `lost` brokers may have lost records: they are trusted with nothing until they have caught up.
-    `isr` is another set of in-sync replicas than the present one, as its leader has found it.
+    `absent` ones count as live, and may come back without their records: they keep what they have,
+    and are not elected. Where nobody else could be, nothing changes.
     """
-    proposed = state.isr if isr is None else isr
-    in_sync = tuple(each for each in proposed if each in live and each not in lost)
+    in_sync = tuple(each for each in state.isr if each in live and each not in lost)
     elr, last_known = eligible(state, in_sync, rules, lost=lost)
+    there = [each for each in live if each not in absent]
     if in_sync:
-        leader = state.leader if state.leader in in_sync else _first(state.replicas, in_sync)
+        leader = state.leader
+        if leader not in in_sync:
+            leader = _first(state.replicas, [each for each in in_sync if each in there])
+            if leader == NO_LEADER:
+                if state.leader not in lost:
+                    return state
+                # It must not lead on, and the others may come back: they stay eligible.
+                elr, last_known = eligible(state, (), rules, lost=lost)
+                return _changed(state, NO_LEADER, (), elr, last_known)
         return _changed(state, leader, in_sync, elr, last_known)
-    leader = _first(state.replicas, [each for each in elr if each in live])
+    leader = _first(state.replicas, [each for each in elr if each in there])
     if leader != NO_LEADER:
         others = tuple(each for each in elr if each != leader)
         if min(rules.min_insync, len(state.replicas)) <= 1:
             return _changed(state, leader, (leader,), (), ())
         return _changed(state, leader, (leader,), others, last_known)
     if rules.unclean:
-        whole = [each for each in live if each not in lost]
+        whole = [each for each in there if each not in lost]
         leader = _first(state.replicas, whole)
         if leader == NO_LEADER:
-            leader = _first(state.replicas, live)
+            leader = _first(state.replicas, there)
         if leader != NO_LEADER:
             return _uncleanly_led_by(state, leader)
     return _changed(state, NO_LEADER, (), elr, last_known)
@@ -81,19 +93,26 @@ def recover(
 ) -> PartitionState:
     """Led by whoever has most of it, once all that were last known to be eligible have reported.
 
-    The highest last epoch counts first, then the longest log. With `force` those who reported
-    decide alone: an operator has given up the others. The same object while there is somebody to
-    wait for, and where there is a leader or somebody eligible.
+    The highest last epoch counts first, then the longest log. With `force` an operator has given up
+    all who did not report, be they eligible: the others decide alone. The same object while there
+    is somebody to wait for, and where there is a leader or (without `force`) somebody eligible.
     """
-    if state.leader != NO_LEADER or state.isr or state.elr:
+    if state.leader != NO_LEADER or state.isr or (state.elr and not force):
         return state
-    awaited = state.last_known_elr or state.replicas
+    awaited = state.replicas if force else state.last_known_elr or state.replicas
     reported = [each for each in awaited if each in reports]
-    if not reported and force:
-        reported = [each for each in state.replicas if each in reports]
     if not reported or (len(reported) < len(awaited) and not force):
         return state
     return _uncleanly_led_by(state, max(reported, key=lambda each: reports[each]))
+
+
+def is_unclean(
+    before: PartitionState, after: PartitionState, lost: Collection[int] = NOBODY
+) -> bool:
+    """Whether the partition has got a leader that may lack acknowledged records."""
+    if after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch:
+        return False
+    return after.leader not in (*before.isr, *before.elr) or after.leader in lost
 
 
 def awaited(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:

@@ -5,8 +5,10 @@ is nothing left to do. What is refused because somebody else was faster is plann
 state. The store may be out of reach for a while: then it is tried again, with a growing pause.
 
 A broker that is not there is dead, with one exception: when this broker's own session began less
-than a session's time ago, the store itself may have been away, and with it every session. Then the
-others are waited for.
+than a session's time ago, or the store was out of its reach until then, the store itself may have
+been away for all, and sessions have ended with it. Then the others are waited for. So are they when
+this broker has become the controller before it could register again: for a session's time from then
+on, and from its registration.
 
 From time to time partitions are given back to their preferred replicas, so that brokers which were
 away share the load again (`auto.leader.rebalance.enable`); as in Kafka 4 any imbalance counts, and
@@ -17,20 +19,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
-from ottla.cluster.store import Check, StoreClosed, StoreError, Term
-from ottla.controller.election import LogEnd
+from ottla.cluster.store import Check, StoreClosed, StoreError, Term, returned_at
+from ottla.controller.election import LogEnd, is_unclean
 from ottla.controller.internal_replicas import plan_more_replicas
-from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery
-from ottla.errors import ErrorCode, KafkaError
+from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery, relied_on
+from ottla.controller.unclean import UncleanElections
+from ottla.errors import KafkaError
 from ottla.model.broker import BrokerState
 from ottla.model.features import missing
-from ottla.model.ids import TopicId, TopicPartition, topic_id_text
+from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
 from ottla.replication.isr import Rules
 
@@ -41,9 +45,7 @@ AskLogEnds = Callable[[TopicPartition, Collection[int]], Coroutine[Any, Any, dic
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 ASKED_TOGETHER = 32
-SESSION_SECONDS = 6.0
 MOST_MOVED = 1000
-MOST_NAMED = 10  # partitions, in the log, one by one
 MIN_INSYNC = "min.insync.replicas"
 """Who is eligible to lead was judged by it. Where fewer replicas suffice from now on, a leader goes
 on alone that others counted on to stand still: so with it the eligible are forgotten (KIP-966)."""
@@ -69,15 +71,15 @@ class ClusterKeeper:
         rules_of: Callable[[Topic], Rules],
         ask: AskLogEnds,
         upkeep: Callable[[], Upkeep] = Upkeep,
-        session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
         self._ask = ask
-        self._session_seconds = session_seconds
         self._members = Membership(registry)
         self._rules_of = rules_of
+        self.unclean = UncleanElections()
         # Until then brokers that are missing may come back: see above. By the loop's clock.
         self.patient_until = float("-inf")
+        self._in_session = False  # whether this broker is registered itself
         self._upkeep = upkeep
         # When leaderships are balanced next.
         self._balance_at = float("inf")
@@ -89,7 +91,25 @@ class ClusterKeeper:
 
     def session_began(self) -> None:
         """This broker's session is new: for as long as one lasts, others may not be back yet."""
+        self._in_session = True
+        self._be_patient()
+
+    def session_ended(self) -> None:
+        """This broker has lost its registration; perhaps all have, with the store."""
+        self._in_session = False
+
+    def _be_patient(self) -> None:
         self.patient_until = asyncio.get_running_loop().time() + self._session_seconds
+
+    def _patience(self, now: float) -> float:
+        """For how long brokers that are missing are waited for, from now on."""
+        returned = returned_at(self._registry.store)
+        return max(self.patient_until, returned + self._session_seconds) - now
+
+    @property
+    def _session_seconds(self) -> float:
+        seconds = self._registry.store.session_seconds
+        return seconds if math.isfinite(seconds) else 0.0  # nobody's outlives this process
 
     async def keep(self, term: Term, busy: asyncio.Lock) -> None:
         """Carry out what is to be done, until the term is lost or the store closed."""
@@ -97,6 +117,8 @@ class ClusterKeeper:
         self._everything = True
         self._changed.set()
         self._plan_balance()
+        if not self._in_session:
+            self._be_patient()
         lost = asyncio.ensure_future(_happened(term))
         try:
             while not term.lost.happened:
@@ -153,7 +175,7 @@ class ClusterKeeper:
             asking = self._recover(to_ask, term.fence, busy)
             self._asking = asyncio.get_running_loop().create_task(asking)
         now = asyncio.get_running_loop().time()
-        waiting = self.patient_until - now
+        waiting = self._patience(now)
         balance = max(0.0, self._balance_at - now)
         if waiting > 0:
             self._everything = True
@@ -172,12 +194,19 @@ class ClusterKeeper:
         if len(changes) <= MOST_MOVED:
             self._plan_balance()
         changes = changes[:MOST_MOVED]
-        if changes:
-            refused = await self._registry.change_partitions(changes, fence=fence)
-            logger.info(
-                "%d partitions are led by their preferred replicas again",
-                len(changes) - len(refused),
+        if not changes:
+            return
+        sure = relied_on(self._registry.image, changes)
+        try:
+            refused = await self._registry.change_partitions(
+                changes, fence=fence, demands=lambda: self._members.unchanged(sure)
             )
+        except KafkaError as error:
+            logger.info("leaderships are balanced later: %s", error.message)
+            return
+        logger.info(
+            "%d partitions are led by their preferred replicas again", len(changes) - len(refused)
+        )
 
     async def _finalize_features(self, fence: Check) -> None:
         """Agree on the levels of features that the cluster has none of."""
@@ -189,7 +218,10 @@ class ClusterKeeper:
     async def _reconcile(self, fence: Check) -> Mapping[TopicPartition, tuple[int, ...]]:
         """Plan and carry out until nothing is left; returns what replicas have to be asked for."""
         while True:
-            patient = asyncio.get_running_loop().time() < self.patient_until
+            # Before a second broker is admitted: all of them have to judge by the same number.
+            if await self._settle_min_insync(fence):
+                self._everything = True
+            patient = self._patience(asyncio.get_running_loop().time()) > 0
             topics, self._topics = self._topics, set()
             everything, self._everything = self._everything, False
             self._changed.clear()
@@ -200,7 +232,7 @@ class ClusterKeeper:
                 topics=None if everything else topics,
             )
             if not todo:
-                if await self._settle_min_insync(fence) or await self._grow_internal_topics(fence):
+                if await self._grow_internal_topics(fence):
                     self._everything = True
                     continue
                 return todo.to_ask
@@ -236,25 +268,35 @@ class ClusterKeeper:
                 logger.warning("broker %d is gone (epoch %d)", *departure)
         try:
             refused = await self._registry.change_partitions(
-                todo.partitions, fence=fence, demands=lambda: self._unchanged(todo.relied_on)
+                todo.partitions,
+                fence=fence,
+                demands=lambda: self._members.unchanged(todo.relied_on),
             )
         except KafkaError as error:
             logger.info("planning again: %s", error.message)
             return
-        _report(todo, refused, self._registry.image.topic_names)
+        _report(todo.partitions, refused)
+        self._note_unclean(
+            "unclean election",
+            [change for change in todo.partitions if change in todo.unclean - {*refused}],
+        )
         if refused:
             return  # those who arrive may depend on it
         for arrival in todo.arrivals:
             if await self._members.admit(*arrival, fence=fence):
                 logger.info("broker %d has joined the cluster (epoch %d)", *arrival)
 
-    def _unchanged(self, relied_on: Mapping[int, BrokerState]) -> list[Check]:
-        """Demand that these brokers are what they were when the plan was made."""
-        now = self._registry.image.broker_states
-        for broker, state in relied_on.items():
-            if now.get(broker) != state:
-                raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker} has changed")
-        return self._members.unchanged(relied_on)
+    def _note_unclean(self, what: str, changes: Collection[PartitionChange]) -> None:
+        names = self._registry.image.topic_names
+        self.unclean.note(
+            what,
+            {
+                TopicPartition(names.get(change.topic_id, "?"), change.partition): (
+                    change.after.leader
+                )
+                for change in changes
+            },
+        )
 
     async def _recover(
         self,
@@ -269,53 +311,68 @@ class ClusterKeeper:
         """
         silent: set[int] = set()
         waiting, left = list(to_ask.items()), False
+        # Who registers anew after having been asked may not have any more what it has reported.
+        asked_of = self._registry.image.broker_states
         try:
             while waiting:
                 together, waiting = waiting[:ASKED_TOGETHER], waiting[ASKED_TOGETHER:]
                 asked = [each for each in together if not silent & {*each[1]}]
                 left = left or len(asked) < len(together)
                 answers = await asyncio.gather(*(self._ask(*each) for each in asked))
+                recovered: list[PartitionChange] = []
                 async with busy:
                     for (partition, replicas), reports in zip(asked, answers, strict=True):
                         silent.update(each for each in replicas if each not in reports)
-                        if not await self._recover_one(partition, reports, fence):
+                        change = await self._recover_one(partition, reports, asked_of, fence)
+                        if change is None:
                             left = True
+                        elif is_unclean(change.before, change.after):
+                            recovered.append(change)
+                self._note_unclean("unclean recovery, by what all replicas have", recovered)
             if left:
                 await asyncio.sleep(LONGEST_PAUSE)
         except StoreError as error:
             logger.warning("partitions cannot be recovered now: %s", error)
             await asyncio.sleep(FIRST_PAUSE)
+        except Exception:
+            # Whatever it was: they must be asked again, or their partitions are offline for ever.
+            logger.exception("partitions cannot be recovered now")
+            await asyncio.sleep(LONGEST_PAUSE)
         self._asking = None
         self._everything = True
         self._changed.set()
 
     async def _recover_one(
-        self, partition: TopicPartition, reports: dict[int, LogEnd], fence: Check
-    ) -> bool:
-        """False while there is somebody to wait for."""
+        self,
+        partition: TopicPartition,
+        reports: dict[int, LogEnd],
+        asked_of: Mapping[int, BrokerState],
+        fence: Check,
+    ) -> PartitionChange | None:
+        """The partition's new leader; None while there is somebody to wait for."""
         change = plan_recovery(self._registry.image, partition, reports)
         if change is None:
-            return False
-        if not await self._registry.change_partitions([change], fence=fence):
-            leader = change.after.leader
-            logger.error(
-                "%s: unclean recovery: no replica is certain to have all acknowledged records; "
-                "broker %d leads, with most of them (%s)",
-                partition,
-                leader,
-                ", ".join(f"broker {each}: {reports[each]}" for each in sorted(reports)),
+            return None
+        logger.debug("%s: %s", partition, {each: str(end) for each, end in reports.items()})
+        sure = {each: asked_of[each] for each in reports}
+        try:
+            refused = await self._registry.change_partitions(
+                [change], fence=fence, demands=lambda: self._members.unchanged(sure)
             )
-        return True
+        except KafkaError as error:
+            logger.info("%s: asking again: %s", partition, error.message)
+            return None
+        return None if refused else change
 
 
 async def _happened(term: Term) -> None:
     await term.lost
 
 
-def _report(todo: Plan, refused: list[PartitionChange], names: Mapping[TopicId, str]) -> None:
-    """Say in a line what became of many partitions."""
+def _report(changes: list[PartitionChange], refused: list[PartitionChange]) -> None:
+    """Say in one line what became of partitions, however many."""
     elected = offline = 0
-    for change in todo.partitions:
+    for change in changes:
         if change in refused:
             continue
         if change.after.leader == NO_LEADER:
@@ -324,14 +381,3 @@ def _report(todo: Plan, refused: list[PartitionChange], names: Mapping[TopicId, 
             elected += change.after.leader != change.before.leader
     if elected or offline:
         logger.info("%d partitions have new leaders, %d have none now", elected, offline)
-    unclean = [change for change in todo.unclean if change not in refused]
-    for change in unclean[:MOST_NAMED]:
-        logger.error(
-            "%s-%d: unclean recovery: broker %d leads, which may lack acknowledged records; no "
-            "replica that is there is certain to have them",
-            names.get(change.topic_id, topic_id_text(change.topic_id)),
-            change.partition,
-            change.after.leader,
-        )
-    if len(unclean) > MOST_NAMED:
-        logger.error("%d more partitions were recovered uncleanly", len(unclean) - MOST_NAMED)

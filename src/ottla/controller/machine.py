@@ -15,16 +15,16 @@ image says of it only from its admission on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ottla.controller.election import LogEnd, prefer, recover, settle
+from ottla.controller.election import LogEnd, is_unclean, prefer, recover, settle
 from ottla.model.broker import BrokerState, LostPartition
 from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
-from ottla.replication.isr import Rules
+from ottla.replication.isr import NOBODY, Rules
 
 
 class BrokerChange(NamedTuple):
@@ -41,11 +41,11 @@ class Plan:
     departures: list[BrokerChange] = field(default_factory=list)
     partitions: list[PartitionChange] = field(default_factory=list)
     arrivals: list[BrokerChange] = field(default_factory=list)
-    # Those of the partitions whose new leader may lack records, to be reported.
-    unclean: list[PartitionChange] = field(default_factory=list)
     # Brokers that lead or are in sync in what `partitions` says: it holds only while they are what
     # they were. Who has registered anew meanwhile may have lost records.
     relied_on: dict[int, BrokerState] = field(default_factory=dict)
+    # Those of `partitions` that get a leader which may lack records.
+    unclean: set[PartitionChange] = field(default_factory=set)
     # Partitions without a leader that wait to learn what these replicas have.
     to_ask: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
 
@@ -70,31 +70,17 @@ def plan(
     change that concerns no broker.
     """
     result = Plan()
-    live = set(image.brokers)
-    lost: set[int] = set()
-    lost_here: dict[LostPartition, set[int]] = {}
-    for broker, state in image.broker_states.items():
-        registration = image.registrations.get(broker)
-        if registration is None or registration.epoch != state.epoch:
-            if not state.fenced:
-                if patient:
-                    live.add(broker)
-                else:
-                    result.departures.append(BrokerChange(broker, state.epoch))
-        elif state.fenced:
-            result.arrivals.append(BrokerChange(broker, state.epoch))
-            live.add(broker)
-            if state.lost:
-                lost.add(broker)
-            for partition in state.lost_partitions:
-                lost_here.setdefault(partition, set()).add(broker)
-        elif state.stopping:
-            live.discard(broker)
+    brokers = _judge_brokers(image, result, patient)
     for topic in _topics(image, None if result else topics):
-        _plan_topic(result, topic, live, Losses(lost, lost_here), rules_of(topic))
-    relied_on = {broker for change in result.partitions for broker in change.after.isr}
-    result.relied_on = {each: image.broker_states[each] for each in sorted(relied_on)}
+        _plan_topic(result, topic, brokers, rules_of(topic))
+    result.relied_on = relied_on(image, result.partitions)
     return result
+
+
+def relied_on(image: ClusterImage, changes: Iterable[PartitionChange]) -> dict[int, BrokerState]:
+    """The brokers that lead or are in sync after these changes, as they are now."""
+    brokers = {broker for change in changes for broker in change.after.isr}
+    return {each: image.broker_states[each] for each in sorted(brokers)}
 
 
 class Losses(NamedTuple):
@@ -110,52 +96,78 @@ class Losses(NamedTuple):
         return {*self.everywhere, *more} if more else self.everywhere
 
 
-def _plan_topic(
-    result: Plan, topic: Topic, live: Collection[int], losses: Losses, rules: Rules
-) -> None:
+class _Brokers(NamedTuple):
+    """Brokers by what can be expected of them."""
+
+    live: Collection[int]
+    losses: Losses
+    absent: Collection[int]
+
+
+def _judge_brokers(image: ClusterImage, result: Plan, patient: bool) -> _Brokers:
+    """What can be expected of whom; who has come and who has gone is noted in the plan."""
+    live = set(image.brokers)
+    lost: set[int] = set()
+    lost_here: dict[LostPartition, set[int]] = {}
+    absent: set[int] = set()  # not there, and not taken for dead
+    for broker, state in image.broker_states.items():
+        registration = image.registrations.get(broker)
+        if registration is None or registration.epoch != state.epoch:
+            if not state.fenced:
+                if patient:
+                    live.add(broker)
+                    absent.add(broker)
+                else:
+                    result.departures.append(BrokerChange(broker, state.epoch))
+        elif state.fenced:
+            result.arrivals.append(BrokerChange(broker, state.epoch))
+            if not state.seen_dead:  # else others cannot reach it, and lead in its place
+                live.add(broker)
+            if state.lost:
+                lost.add(broker)
+            for partition in state.lost_partitions:
+                lost_here.setdefault(partition, set()).add(broker)
+        elif state.stopping:
+            live.discard(broker)
+    return _Brokers(live, Losses(lost, lost_here), absent)
+
+
+def _plan_topic(result: Plan, topic: Topic, brokers: _Brokers, rules: Rules) -> None:
+    live, losses, absent = brokers
     for index, before in enumerate(topic.partitions):
         lost = losses.of(topic, index)
         # Nearly every partition of nearly every plan: led, and by live replicas.
         if before.leader in live and not lost and all(each in live for each in before.isr):
             continue
-        after = settle(before, live, rules, lost=lost)
+        # Nobody has more than the only replica, whatever that one has lost. It has begun a new
+        # leader epoch by itself, so that clients notice (`broker/loaded_logs.py`).
+        untrusted = lost if len(before.replicas) > 1 else NOBODY
+        after = settle(before, live, rules, lost=untrusted, absent=absent)
         if after.leader == NO_LEADER and not after.elr:
             candidates = after.last_known_elr or after.replicas
-            if len(candidates) == 1 and candidates[0] in live:
+            if len(candidates) == 1 and candidates[0] in live and candidates[0] not in absent:
                 # Nobody else can have more.
                 after = recover(after, {candidates[0]: LogEnd(0, 0)})
-            elif all(each in live for each in candidates):
+            elif all(each in live and each not in absent for each in candidates):
                 result.to_ask[TopicPartition(topic.name, index)] = candidates
         if after is not before:
             change = PartitionChange(topic.id, index, before, after)
             result.partitions.append(change)
-            if _is_unclean(change, lost):
-                result.unclean.append(change)
-
-
-def _is_unclean(change: PartitionChange, lost: Collection[int]) -> bool:
-    """Whether another replica may have had records that the new leader lacks."""
-    before, after = change.before, change.after
-    if after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch:
-        return False
-    if len(after.replicas) == 1:
-        return False  # there is no other one
-    return after.leader in lost or after.leader not in (*before.isr, *before.elr)
+            if is_unclean(before, after, untrusted):
+                result.unclean.add(change)
 
 
 def plan_recovery(
     image: ClusterImage,
     partition: TopicPartition,
-    reports: dict[int, LogEnd],
-    *,
-    force: bool = False,
+    reports: Mapping[int, LogEnd],
 ) -> PartitionChange | None:
     """The partition led by who has most of it, if that can be said already."""
     found = _find(image, partition)
     if found is None:
         return None
     topic, before = found
-    after = recover(before, reports, force=force)
+    after = recover(before, reports)
     if after is before:
         return None
     return PartitionChange(topic.id, partition.partition, before, after)
@@ -181,16 +193,19 @@ def plan_preferred(
     return changes
 
 
-def plan_unclean(
-    image: ClusterImage, partition: TopicPartition, rules: Rules
+def plan_forced(
+    image: ClusterImage, partition: TopicPartition, reports: Mapping[int, LogEnd], rules: Rules
 ) -> PartitionChange | None:
-    """The partition led by a live replica, whatever that one may lack; None if it has a leader or
-    nobody is there."""
+    """The partition led by who has most of it, of the live replicas that have reported; None if it
+    has a leader or nobody has reported. Whoever is eligible comes first: it has everything."""
     found = _find(image, partition)
     if found is None or found[1].leader != NO_LEADER:
         return None
     topic, before = found
-    after = settle(before, set(image.brokers), rules._replace(unclean=True))
+    there = {each: end for each, end in reports.items() if each in image.brokers}
+    after = settle(before, there, rules._replace(unclean=False))
+    if after.leader == NO_LEADER:
+        after = recover(before, there, force=True)
     if after.leader == NO_LEADER:
         return None
     return PartitionChange(topic.id, partition.partition, before, after)

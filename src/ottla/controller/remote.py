@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ottla.client.peer import Peer
 from ottla.cluster.registry import Registry
+from ottla.cluster.store import StoreError
 from ottla.controller.election import LogEnd
 from ottla.controller.service import Controller
 from ottla.controller.topics import NewTopic, TopicCreation
@@ -36,10 +38,11 @@ from ottla.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from ottla.replication.remote import BROKER_CLIENT_ID, Peers
+from ottla.replication.remote import BROKER_CLIENT_ID, Peers, offset_in
 
 PAUSE = 0.05
-TIMEOUT_MS = 30_000
+# Where the request names no time: less than clients wait for an answer.
+TIMEOUT_MS = 15_000
 ASK_SECONDS = 5.0
 ANY_REPLICA = -2
 LATEST = -1
@@ -81,14 +84,19 @@ class ControllerLink:
                     reason = str(error)
                 else:
                     if ErrorCode.NOT_CONTROLLER not in _codes(response):
-                        await self._registry.load()  # what was changed is in the image from here on
+                        # What was changed is in the image from here on. Where the store has gone
+                        # meanwhile the answer counts all the same, and the image follows.
+                        with suppress(StoreError):
+                            await self._registry.load()
                         return response
                     reason = f"broker {self._controller_id} is not the controller any more"
             if loop.time() + PAUSE >= deadline:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, reason)
             await asyncio.sleep(PAUSE)
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicCreation]:
+    async def create_topics(
+        self, topics: Sequence[NewTopic], timeout_ms: int | None = None
+    ) -> list[TopicCreation]:
         """Topics that a broker needs by itself; they are in the image when this returns."""
         if self._controller.active:
             return await self._controller.create_topics(topics)
@@ -109,7 +117,7 @@ class ControllerLink:
                 )
                 for topic in topics
             ],
-            timeout_ms=TIMEOUT_MS,
+            timeout_ms=TIMEOUT_MS if timeout_ms is None else timeout_ms,
         )
         response = await self.hand_on(request, None, lambda: self._controller.create_topics(topics))
         if not isinstance(response, CreateTopicsResponse):
@@ -167,13 +175,16 @@ class LogEnds:
             topics=[ListOffsetsTopic(name=partition.topic, partitions=[part])],
         )
         try:
-            response: ListOffsetsResponse = await peer.ask(request, timeout=ASK_SECONDS)
-        except (ChannelClosed, KafkaError):
+            async with asyncio.timeout(ASK_SECONDS):  # to connect, too
+                response: ListOffsetsResponse = await peer.ask(request)
+        except (ChannelClosed, KafkaError, TimeoutError):
             return None
         finally:
             peer.close()
-        answer = response.topics[0].partitions[0]
-        return None if answer.error_code else LogEnd(answer.leader_epoch, answer.offset)
+        answer = offset_in(response, partition)
+        if answer is None or answer.error_code:
+            return None
+        return LogEnd(answer.leader_epoch, answer.offset)
 
 
 def _codes(response: Any) -> Iterator[int]:

@@ -14,16 +14,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
+from ottla.cluster.membership import Membership
 from ottla.cluster.registry import Fenced, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term
 from ottla.config.setting import ConfigError
-from ottla.controller.elections import plan_elections
-from ottla.controller.keeper import MIN_INSYNC, SESSION_SECONDS, AskLogEnds, ClusterKeeper, Upkeep
+from ottla.controller.election import LogEnd, is_unclean
+from ottla.controller.elections import (
+    Elections,
+    plan_forced_elections,
+    plan_preferred_elections,
+    to_elect,
+)
+from ottla.controller.keeper import (
+    ASKED_TOGETHER,
+    MIN_INSYNC,
+    AskLogEnds,
+    ClusterKeeper,
+    Upkeep,
+)
+from ottla.controller.machine import relied_on
 from ottla.controller.placement import Random
 from ottla.controller.topics import (
     ConfigCheck,
@@ -41,8 +56,9 @@ from ottla.controller.topics import (
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
-from ottla.model.topic import Topic
+from ottla.model.topic import PartitionChange, Topic
 from ottla.replication.isr import Rules
+from ottla.runtime.logs import first_few
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +96,7 @@ class ConfigOutcome:
 class Controller:
     """One broker's candidacy for the role, and the role when it holds it."""
 
-    def __init__(  # noqa: PLR0913 - what of a broker the controller needs, each by its name
+    def __init__(
         self,
         registry: Registry,
         broker_id: int,
@@ -91,11 +107,13 @@ class Controller:
         rules_of: Callable[[Topic], Rules],
         ask_log_ends: AskLogEnds,
         upkeep: Callable[[], Upkeep] = Upkeep,
-        session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._registry = registry
         self._rules_of = rules_of
-        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, upkeep, session_seconds)
+        self._ask = ask_log_ends
+        self._members = Membership(registry)
+        self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, upkeep)
+        self.unclean = self._cluster.unclean
         self._broker_id = broker_id
         self._defaults = defaults
         self._check_topic_config = check_topic_config
@@ -120,6 +138,10 @@ class Controller:
     def session_began(self) -> None:
         """This broker has registered: see `keeper.py` for why that makes a controller patient."""
         self._cluster.session_began()
+
+    def session_ended(self) -> None:
+        """Its registration is gone."""
+        self._cluster.session_ended()
 
     async def wait_elected(self) -> None:
         """Returns when this broker holds the role."""
@@ -191,13 +213,15 @@ class Controller:
                 )
                 verdicts = {outcome.name: outcome for outcome in late}
                 outcomes = [verdicts.get(outcome.name, outcome) for outcome in outcomes]
-        for outcome in outcomes:
-            if outcome.topic is not None:
-                logger.info(
-                    "created topic %s with %d partition(s)",
-                    outcome.name,
-                    len(outcome.topic.partitions),
-                )
+        created = [outcome.topic for outcome in outcomes if outcome.topic is not None]
+        if len(created) == 1:
+            [topic] = created
+            logger.info("created topic %s with %d partition(s)", topic.name, len(topic.partitions))
+        elif created:
+            names = first_few(topic.name for topic in created)
+            partitions = sum(len(topic.partitions) for topic in created)
+            text = "created %d topics with %d partitions: %s"
+            logger.info(text, len(created), partitions, names)
         return outcomes
 
     def _plan_creation(self, requests: Sequence[NewTopic]) -> list[TopicCreation]:
@@ -213,6 +237,7 @@ class Controller:
     async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[TopicDeletion]:
         """Delete what can be deleted; the topics are gone from the image when this returns."""
         outcomes = []
+        deleted: list[object] = []
         async with self._as_controller() as fence:
             for outcome in plan_deletion(requests, self._registry.image):
                 if outcome.error is None:
@@ -221,8 +246,10 @@ class Controller:
                     except KafkaError as error:
                         outcomes.append(TopicDeletion(outcome.name, outcome.id, error))
                         continue
-                    logger.info("deleted topic %s", outcome.name)
+                    deleted.append(outcome.name)
                 outcomes.append(outcome)
+        if deleted:
+            logger.info("deleted %d topic(s): %s", len(deleted), first_few(deleted))
         return outcomes
 
     async def create_partitions(
@@ -252,21 +279,105 @@ class Controller:
 
         The leaders are in the image when this returns.
         """
+        if unclean:
+            return await self._elect_who_is_there(wanted)
         async with self._as_controller() as fence:
-            outcomes: dict[TopicPartition, KafkaError | None] = {}
-            left = wanted
-            while left is None or left:
-                plan = plan_elections(self._registry.image, left, self._rules_of, unclean=unclean)
-                outcomes |= plan.refused
-                outcomes |= dict.fromkeys(plan.changes)
-                changes = list(plan.changes.values())
-                refused = set(await self._registry.change_partitions(changes, fence=fence))
-                # Leaders change in-sync sets at any time: who lost a race is planned once more.
-                left = [tp for tp, change in plan.changes.items() if change in refused]
-        elected = [partition for partition, error in outcomes.items() if error is None]
+            return await self._elect(wanted, False, plan_preferred_elections, fence)
+
+    async def _elect_who_is_there(
+        self, wanted: Sequence[TopicPartition] | None
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Ask all replicas that are there what they have of the partitions without a leader; those
+        with most lead. Somebody has given up the others."""
+        async with self._as_controller():
+            image = self._registry.image
+            left, _ = to_elect(image, wanted, unclean=True)
+        # Meanwhile the cluster is looked after: some may take long to answer.
+        reports = await self._ask_who_is_there(image, left)
+        asked_of = image.broker_states
+
+        def plan(now: ClusterImage, partitions: Collection[TopicPartition]) -> Elections:
+            same = {each for each in now.brokers if now.broker_states[each] == asked_of.get(each)}
+            sure = {
+                tp: {each: end for each, end in ends.items() if each in same}
+                for tp, ends in reports.items()
+            }
+            return plan_forced_elections(now, partitions, sure, self._rules_of)
+
+        async with self._as_controller() as fence:
+            return await self._elect(wanted, True, plan, fence)
+
+    async def _ask_who_is_there(
+        self, image: ClusterImage, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, dict[int, LogEnd]]:
+        """What live replicas have; whoever does not answer once is not waited for again."""
+        reports: dict[TopicPartition, dict[int, LogEnd]] = {}
+        silent: set[int] = set()
+        for first in range(0, len(partitions), ASKED_TOGETHER):
+            questions = {
+                tp: [
+                    each
+                    for each in image.topics[tp.topic].partitions[tp.partition].replicas
+                    if each in image.brokers and each not in silent
+                ]
+                for tp in partitions[first : first + ASKED_TOGETHER]
+            }
+            answers = await asyncio.gather(*(self._ask(*each) for each in questions.items()))
+            for (tp, asked), ends in zip(questions.items(), answers, strict=True):
+                reports[tp] = ends
+                silent.update(each for each in asked if each not in ends)
+        return reports
+
+    async def _elect(
+        self,
+        wanted: Sequence[TopicPartition] | None,
+        unclean: bool,
+        plan: Callable[[ClusterImage, Collection[TopicPartition]], Elections],
+        fence: Check,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Elect as planned, and plan once more where somebody was faster."""
+        outcomes: dict[TopicPartition, KafkaError | None] = {}
+        elected: dict[TopicPartition, PartitionChange] = {}
+        left = wanted
+        while left is None or left:
+            candidates, needless = to_elect(self._registry.image, left, unclean=unclean)
+            planned = plan(self._registry.image, candidates)
+            outcomes |= needless | planned.refused
+            changes = planned.changes
+            sure = relied_on(self._registry.image, changes.values())
+            try:
+                refused = set(
+                    await self._registry.change_partitions(
+                        changes.values(),
+                        fence=fence,
+                        demands=partial(self._members.unchanged, sure),
+                    )
+                )
+            except KafkaError:
+                # Somebody who is relied on has come or gone. What was done before that stands.
+                now = self._registry.image.topics
+                refused = {
+                    change
+                    for tp, change in changes.items()
+                    if (topic := now.get(tp.topic)) is None
+                    or tp.partition >= len(topic.partitions)
+                    or topic.partitions[tp.partition] != change.after
+                }
+            # Leaders change in-sync sets at any time: who lost a race is planned once more.
+            left = [tp for tp, change in changes.items() if change in refused]
+            elected |= {tp: change for tp, change in changes.items() if change not in refused}
+        outcomes |= dict.fromkeys(elected)
         if elected:
             kind = "unclean" if unclean else "preferred"
             logger.info("%s election: %d partitions have new leaders", kind, len(elected))
+        self.unclean.note(
+            "unclean election on request",
+            {
+                tp: change.after.leader
+                for tp, change in elected.items()
+                if is_unclean(change.before, change.after)
+            },
+        )
         return outcomes
 
     # --- settings ---------------------------------------------------------------------------------

@@ -12,6 +12,10 @@ That makes one reply, and answers to earlier commands. Whether they may be known
 There is a picture in docs/internals/groups.md.
 
 Time-outs are the shard's deadlines; a slot has at most one timer of the loop, set to the earliest.
+
+A coordinator that was cut off may not know that there is another one. What it would tell from
+memory, committed offsets, it tells only while it is certain (`replication/lease.py`); in doubt for
+longer than a moment it sends its clients to look for the coordinator.
 """
 
 from __future__ import annotations
@@ -19,12 +23,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from ottla.cluster.registry import ImageChange
 from ottla.coordinator.errors import as_coordinator
 from ottla.coordinator.loading import replay_log
-from ottla.coordinator.replies import settle
+from ottla.coordinator.replies import begin, settle
 from ottla.coordinator.shard import Answer, Now, Parked, Result, Shard, Work
 from ottla.coordinator.writing import Turn, Writer, WriterSettings
 from ottla.errors import ErrorCode, KafkaError
@@ -42,6 +47,9 @@ logger = logging.getLogger(__name__)
 SHORTAGE_SECONDS = 0.5  # to wait for a free descriptor
 LONG_LOAD_SECONDS = 1.0
 TRUNCATION_PAUSE = 0.01
+WATCH_PAUSE = 0.02
+DOUBT_SECONDS = 1.0
+"""How long a question waits for certainty: a follower that was late vouches again meanwhile."""
 
 
 class Partitions(Protocol):
@@ -90,6 +98,8 @@ class Host:
         self.turn = Turn()
         self._slots: dict[int, Slot] = {}
         self._looking_again: asyncio.TimerHandle | None = None
+        self._watched: set[Slot] = set()  # those that wait for what nobody tells them of
+        self._watcher: asyncio.TimerHandle | None = None
         self._closed = False
 
     def now(self) -> Now:
@@ -104,6 +114,13 @@ class Host:
         if slot is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return slot.run(command)
+
+    def run_certainly(self, index: int, command: Any) -> Any:
+        """As `run`, for a reply that must not be older than what another coordinator has told."""
+        slot = self._slots.get(index)
+        if slot is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return slot.run_certainly(command)
 
     def run_everywhere(self, make: Callable[[], Any]) -> list[Any]:
         """The replies (or Deferreds) of all shards to a command each. Raises KafkaError when one
@@ -179,6 +196,20 @@ class Host:
         self._looking_again = None
         self.apply(ImageChange(self.image, self.image, frozenset({self.topic})))
 
+    def watch(self, slot: Slot) -> None:
+        """Have the slot look again and again, until there is nothing more that it waits for."""
+        self._watched.add(slot)
+        if self._watcher is None:
+            loop = asyncio.get_running_loop()
+            self._watcher = loop.call_later(WATCH_PAUSE, self._look_at_watched)
+
+    def _look_at_watched(self) -> None:
+        self._watcher = None
+        watched, self._watched = self._watched, set()
+        for slot in watched:
+            if slot.look():
+                self.watch(slot)
+
     def unload(self, index: int) -> None:
         """The shard is no longer ours."""
         slot = self._slots.pop(index, None)
@@ -205,6 +236,8 @@ class Host:
         self._closed = True
         if self._looking_again is not None:
             self._looking_again.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
         tasks = [slot.loading for slot in self if slot.loading is not None]
         for slot in self:
             slot.writer.write()
@@ -238,6 +271,9 @@ class Slot:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
         self._working: dict[Any, asyncio.Task[None]] = {}
+        self._doubted: list[
+            tuple[float, Any, Deferred[Any]]
+        ] = []  # until when, a command, its reply
         self.missed: list[Any] = list(missed)  # what has happened since the loading began
         self.loading: asyncio.Task[None] | None = host.tasks.start(
             f"loading {partition.id}", self._load()
@@ -284,6 +320,8 @@ class Slot:
             seconds * 1000,
         )
         self.writer.loaded()
+        if not self.writer.look_for_succession():
+            self._host.watch(self)
         now = self._host.now()
         first = self.shard.loaded(now)
         self.active = True
@@ -303,6 +341,9 @@ class Slot:
         for task in self._working.values():
             task.cancel()
         error = KafkaError(ErrorCode.NOT_COORDINATOR)
+        doubted, self._doubted = self._doubted, []
+        for _, _, waiting in doubted:
+            waiting.fail(error)
         for parked, value in self.shard.unload(error):
             if parked.waiting is not None:
                 settle(parked.waiting, value)
@@ -345,6 +386,32 @@ class Slot:
         if type(reply) is Parked:
             return self._park(reply)
         return self.writer.reply(reply, command)
+
+    def run_certainly(self, command: Any) -> Any:
+        """As `run`, once no other coordinator can have told anything newer; NOT_COORDINATOR when
+        that stays in doubt."""
+        if not self.active or self.partition.certainly_leads:
+            return self.run(command)
+        waiting: Deferred[Any] = Deferred()
+        self._doubted.append((self._loop.time() + DOUBT_SECONDS, command, waiting))
+        self._host.watch(self)
+        return waiting
+
+    def look(self) -> bool:
+        """See whether what is waited for has come; True while there is something left."""
+        if self._closed:
+            return False
+        if self._doubted:
+            doubted, self._doubted = self._doubted, []
+            certain, now = self.partition.certainly_leads, self._loop.time()
+            for until, command, waiting in doubted:
+                if certain:
+                    begin(partial(self.run, command), waiting)
+                elif now >= until:
+                    waiting.fail(KafkaError(ErrorCode.NOT_COORDINATOR))
+                else:
+                    self._doubted.append((until, command, waiting))
+        return not self.writer.look_for_succession() or bool(self._doubted)
 
     def notify(self, command: Any) -> None:
         """Run a command now or, while the shard is being loaded, when it has been."""

@@ -57,6 +57,26 @@ def _settled(replies: list[T | KafkaError | Deferred[T]]) -> list[T | KafkaError
     return [reply for reply in replies if not isinstance(reply, Deferred)]
 
 
+def begin(call: Callable[[], T | Deferred[T]], waiting: Deferred[T]) -> None:
+    """Make the call that somebody waits for already, and give him its reply when it is there."""
+    try:
+        reply = call()
+    except Exception as error:
+        waiting.fail(error)
+        return
+    if not isinstance(reply, Deferred):
+        waiting.resolve(reply)
+        return
+
+    def done(reply: Deferred[T]) -> None:
+        try:
+            waiting.resolve(reply.result())
+        except Exception as error:
+            waiting.fail(error)
+
+    reply.on_done(done)
+
+
 def settle(deferred: Deferred[Any], value: Any) -> None:
     """Resolve a Deferred, or fail it if the value is a KafkaError."""
     if isinstance(value, KafkaError):

@@ -2,8 +2,10 @@
 
 An answer depends on an offset: the end of the records it tells of. It leaves when the partition's
 high watermark has reached that offset, so nobody is told of anything that another leader might not
-know. It does not wait for ever: replicas that do not follow leave a commit uncertain, and after
-`offsets.commit.timeout.ms` the client is told to ask again.
+know; and, where the records are of a new leader's epoch, when that one has succeeded those before
+it (`replication/lease.py`), who might tell what was before. It does not wait for ever: replicas
+that do not follow leave a commit uncertain, and after `offsets.commit.timeout.ms` the client is
+told to ask again.
 
 However many answers wait, there is one timer, and one wait for each offset.
 """
@@ -39,21 +41,25 @@ class _Held(NamedTuple):
 class UncommittedAnswers:
     """The answers of one partition that wait for its high watermark."""
 
-    def __init__(self, partition: Partition, settings: AnswerSettings) -> None:
+    def __init__(
+        self, partition: Partition, settings: AnswerSettings, mark: Callable[[], int]
+    ) -> None:
+        """`mark` says below which offset records may be told of."""
         self._partition = partition
         self._settings = settings
+        self._mark = mark
         self._held: list[_Held] = []  # in the order of their deadlines
         self._timer: asyncio.TimerHandle | None = None
         self._awaited: set[int] = set()  # the offsets that the partition was asked to wait for
 
     def hold(self, offset: int, deferred: Deferred[Any], value: Any) -> None:
-        """Settle the Deferred when the high watermark has reached `offset`, which is above it."""
+        """Settle the Deferred when the mark, which is below `offset`, has reached it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.commit_timeout_ms / 1000
         self._held.append(_Held(offset, deadline, deferred, value))
         if self._timer is None:
             self._timer = loop.call_at(deadline, self._give_up)
-        if offset not in self._awaited:
+        if offset > self._partition.high_watermark and offset not in self._awaited:
             self._awaited.add(offset)
             last = offset - 1
             self._partition.wait_committed(AppendInfo(last, last, -1, 0, False, 0)).on_done(
@@ -74,7 +80,12 @@ class UncommittedAnswers:
             for answer in self._take(lambda answer: answer.offset <= offset):
                 answer.deferred.fail(error)
             return
-        for answer in self._take(lambda answer: answer.offset <= offset):
+        self.look()
+
+    def look(self) -> None:
+        """The mark may have moved."""
+        mark = self._mark()
+        for answer in self._take(lambda answer: answer.offset <= mark):
             settle(answer.deferred, answer.value)
 
     def _give_up(self) -> None:

@@ -10,11 +10,15 @@ shard must be thrown away, and everybody who waits for that write is told. So th
 nothing does not do that again and again, nothing is gathered before a write has gone well, nor
 after a failure until one has.
 
+With fewer replicas in sync than `min.insync.replicas` nothing is written: it would not be
+committed, and whatever is told about the same subject would wait for it.
+
 Records are written under the leader epoch for which the shard was loaded, or refused: what a shard
 of an earlier epoch decides may rest on what another leader has changed since.
 
 An answer depends on the records of its subject (the group, see `Shard.subject`), and waits for
-nobody else's: for the write if they are gathered, for the high watermark once they are written. The
+nobody else's: for the write if they are gathered, for the high watermark once they are written, and
+for the end of the succession where a new leader has written them (`replication/lease.py`). The
 reply to a command whose subject has nothing under way is given at once, without a future. Answers
 to earlier commands are given at the end of the turn in any case: giving one may bring the next
 command, and whoever sent the present one should not be the last to know.
@@ -112,18 +116,37 @@ class Writer:
         self._ends: dict[Hashable | None, int] = {}
         self._last_end = 0
         self._many = MANY
-        self._uncommitted = UncommittedAnswers(partition, settings)
+        self._uncommitted = UncommittedAnswers(partition, settings, self._mark)
+        # While whoever led before may not know yet that this broker does: where its epoch began.
+        self._succeeded = partition.has_succeeded
+        self._epoch_start = 0
 
     def loaded(self) -> None:
         """The log has been replayed; what is not committed of it has to be, before it is told."""
+        _, start = self._partition.log.epoch_end_offset(self._leader_epoch - 1)
+        self._epoch_start = max(start, 0)
+        self.look_for_succession()
         end = self._partition.log.log_end_offset
-        if end > self._partition.high_watermark:
+        if end > self._mark():
             self._ends[None] = self._last_end = end
+
+    def look_for_succession(self) -> bool:
+        """Whether what was written in this epoch may be told, once it is committed."""
+        if not self._succeeded and self._partition.has_succeeded:
+            self._succeeded = True
+            self._uncommitted.look()
+        return self._succeeded
+
+    def _mark(self) -> int:
+        """Below which offset records may be told of."""
+        mark = self._partition.high_watermark
+        return mark if self._succeeded else min(mark, self._epoch_start)
 
     # ------------------------------------------------------------------ records in
 
     def record(self, result: Result, command: Any, now: Now) -> None:
         """Have the records replayed, and written now or at the turn's end. Raises KafkaError."""
+        self._partition.check_enough_in_sync()
         if not self._entered:
             self._enter()
         self._writes += 1
@@ -192,7 +215,7 @@ class Writer:
 
     def _written(self, command: Any, end: int) -> None:
         """What is told about the command's subject depends on the records below `end` now."""
-        mark = self._partition.high_watermark
+        mark = self._mark()
         if end > mark:
             if len(self._ends) > self._many:
                 self._ends = {subject: at for subject, at in self._ends.items() if at > mark}
@@ -225,13 +248,12 @@ class Writer:
             self._ends = {
                 subject: end for subject, end in self._ends.items() if end <= self._last_end
             }
-        partition = self._partition
-        if self._ends and partition.high_watermark >= self._last_end:
+        if self._ends and self._mark() >= self._last_end:
             self._ends.clear()
         for end, deferred, value in answers:
             if error is not None and end > self._gathered_at:
                 deferred.fail(error)
-            elif end <= partition.high_watermark:
+            elif end <= self._mark():
                 settle(deferred, value)
             else:
                 self._uncommitted.hold(end, deferred, value)
@@ -255,7 +277,7 @@ class Writer:
         logger.error("%s: somebody else has written into it", self._partition.id)
         error = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         self._break(error)
-        committed = self._partition.high_watermark >= offset + len(gathered)
+        committed = self._mark() >= offset + len(gathered)
         return None if committed else error
 
     def _append_batch(self, records: Sequence[RecordItem]) -> int:
@@ -299,7 +321,7 @@ class Writer:
     def reply(self, value: Any, command: Any) -> Any:
         """The value, or a Deferred of it; a KafkaError is raised, or fails the Deferred."""
         if self._ends:
-            mark = self._partition.high_watermark
+            mark = self._mark()
             if not self._gathered and mark >= self._last_end:
                 self._ends.clear()
             else:

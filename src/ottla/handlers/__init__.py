@@ -11,6 +11,7 @@ from typing import Any
 
 from ottla.handlers import (
     api_versions,
+    brokers,
     configs,
     consumer_groups,
     elections,
@@ -63,4 +64,5 @@ HANDLERS: tuple[Callable[..., Any], ...] = (
     configs.list_config_resources,
     metadata.describe_topic_partitions,
     retention.explain_retention,
+    brokers.describe_brokers,
 )

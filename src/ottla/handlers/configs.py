@@ -48,6 +48,7 @@ from ottla.model.topic import Topic
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
     ConfigResource,
@@ -57,6 +58,7 @@ from ottla.protocol.messages.configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
@@ -143,9 +145,34 @@ def _shown(
 # ---------------------------------------------------------------------- changing
 
 
+def _alter_failed(request: Request[AlterConfigsRequest], error: KafkaError) -> AlterConfigsResponse:
+    return AlterConfigsResponse(responses=_refused(request.body.resources, error))
+
+
+def _incremental_failed(
+    request: Request[IncrementalAlterConfigsRequest], error: KafkaError
+) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(responses=_refused(request.body.resources, error))
+
+
+def _refused(
+    resources: Iterable[AlterConfigsResource | IncrementalAlterConfigsResource], error: KafkaError
+) -> list[AlterConfigsResourceResponse]:
+    return [
+        AlterConfigsResourceResponse(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            error_code=error.code,
+            error_message=error.message,
+        )
+        for resource in resources
+    ]
+
+
 @handles(
     ApiKey.ALTER_CONFIGS,
     versions=range(3),
+    failure=_alter_failed,
     pieces=ListOf("resources", "responses", piece=16, changes=True),
     for_controller=True,
 )
@@ -168,6 +195,7 @@ async def alter_configs(
 @handles(
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     versions=range(2),
+    failure=_incremental_failed,
     pieces=ListOf("resources", "responses", piece=16, changes=True),
     for_controller=True,
 )

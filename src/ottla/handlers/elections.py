@@ -2,12 +2,14 @@
 
 Versions   0-2. Version 0 knows preferred elections only.
 Behaviour  A preferred election makes the first replica leader where it is live and in sync, else
-           PREFERRED_LEADER_NOT_AVAILABLE. An unclean one makes any live replica leader of a
-           partition that has none, whatever it may lack, else ELIGIBLE_LEADERS_NOT_AVAILABLE.
+           PREFERRED_LEADER_NOT_AVAILABLE. An unclean one is for partitions without a leader: all
+           live replicas are asked what they have, and the one with most of it leads, whatever it
+           may lack; an eligible one comes first. ELIGIBLE_LEADERS_NOT_AVAILABLE if none answers.
            ELECTION_NOT_NEEDED where there is such a leader already. Null asks for all partitions.
            Whoever is asked hands it on to the controller; what it has changed is in the metadata
            when it is answered.
-Odd        Of all partitions, those that need no election are left out, as in Kafka, while their
+Odd        Kafka's unclean election takes the first live replica without asking.
+           Of all partitions, those that need no election are left out, as in Kafka, while their
            topics are listed. An unknown kind of election fails with INVALID_REQUEST.
 See        KIP-183, KIP-460, KIP-966
 """

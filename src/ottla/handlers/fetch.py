@@ -12,8 +12,10 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
            `max_bytes` bounds the whole, `partition_max_bytes` each part; the first batch of the
            first partition with data is sent whole even when it is larger than both.
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
-           A follower (a replica id) reads up to the log's end, and tells by the offset what it has;
-           a consumer of version 11 or later may also read from a follower, up to the high
+           A follower (a replica id) reads up to the log's end, and tells by the offset what it has.
+           It waits for half a second at most, and not at all with its first fetch: by asking again
+           it vouches for its leader (`replication/lease.py`).
+           A consumer of version 11 or later may also read from a follower, up to the high
            watermark that one knows (KIP-392). With the RackAwareReplicaSelector the leader sends
            consumers that name their rack to an in-sync replica there.
            The leader epoch that a client knows is judged before anything else, by followers too.
@@ -41,6 +43,7 @@ from ottla.dispatch.table import handles
 from ottla.dispatch.turns import TURN, InTurns
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, ZERO_TOPIC_ID
+from ottla.net.connection import Connection
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.decoder import MAX_ELEMENTS
 from ottla.protocol.messages.fetch import (
@@ -61,6 +64,7 @@ from ottla.replication.fetch_sessions import (
     Session,
     Wanted,
 )
+from ottla.replication.lease import FOLLOWER_WAIT_MS, LONG_AGO, OLD_MS
 from ottla.replication.partition import Partition
 from ottla.replication.read_replica import RACK_AWARE, nearest_replica
 from ottla.runtime.files import ColdRead
@@ -95,6 +99,10 @@ class Reader(NamedTuple):
     # Of a consumer that would rather read from a replica near to it, where that is wanted.
     rack: str = ""
     listener: str = ""
+    # Of a follower: it has sent this fetch after that moment, for it had got an answer then; and
+    # whether that is too long ago for it to be kept waiting.
+    asked_after_ms: float = LONG_AGO
+    hurried: bool = False
 
     @property
     def follows(self) -> bool:
@@ -148,6 +156,7 @@ class Plan:
     reader: Reader
     min_bytes: int
     max_bytes: int
+    follower: Connection | None = None  # whose answers are noted on its connection
     listener: str | None = None  # of a client that wants to be told who leads elsewhere
     hints: LeaderHints | None = None  # what it is told
     session: Session | None = None
@@ -180,17 +189,20 @@ def fetch(
     except KafkaError as error:
         return _failed(request, error)
     if len(plan.items) > MANY:
-        return _answer_many(plan, services, request.connection, _deadline(body))
+        return _answer_many(plan, services, request.connection, _deadline(body, plan))
     reading = _read(plan, services, cached_only=True, first=True)
     if not reading.cold and (
         body.max_wait_ms <= 0 or not plan.items or _suffices(plan, reading, services)
     ):
-        return _respond(plan, reading)
+        return _respond(plan, reading, services)
     return Waiting(request, plan, services).begin(reading)
 
 
-def _deadline(body: FetchRequest) -> float:
-    return asyncio.get_running_loop().time() + body.max_wait_ms / 1000
+def _deadline(body: FetchRequest, plan: Plan) -> float:
+    wait_ms: float = body.max_wait_ms
+    if plan.reader.follows:
+        wait_ms = min(wait_ms, FOLLOWER_WAIT_MS)
+    return asyncio.get_running_loop().time() + wait_ms / 1000
 
 
 def _suffices(plan: Plan, reading: Reading, services: Services) -> bool:
@@ -216,7 +228,7 @@ class Waiting:
         self._plan = plan
         self._services = services
         self._loop = asyncio.get_running_loop()
-        self._deadline = _deadline(request.body)
+        self._deadline = _deadline(request.body, plan)
         self._warmed = 0
         self._result: Deferred[FetchResponse] = Deferred()
 
@@ -238,7 +250,7 @@ class Waiting:
             self._result.on_abandon = warming.cancel
             warming.add_done_callback(self._on_warm)
         elif loop.time() >= self._deadline or _suffices(plan, reading, self._services):
-            self._result.resolve(_respond(plan, reading))
+            self._result.resolve(_respond(plan, reading, self._services))
         else:
             # So much is missing; but of what is appended to a partition, no more counts than it
             # may give: one looks again.
@@ -280,6 +292,8 @@ def _plan(
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,
     )
+    if plan.reader.follows:
+        plan.follower = request.connection
     if request.api_version >= KNOWS_LEADERS:
         plan.listener = request.listener
     now = services.clock.monotonic()
@@ -337,11 +351,17 @@ def _reader(request: Request[FetchRequest], services: Services) -> Reader:
     broker, epoch = body.replica_id, -1
     if body.replica_state is not None:
         broker, epoch = body.replica_state.replica_id, body.replica_state.replica_epoch
+    if broker >= 0:
+        connection = request.connection
+        asked_after_ms = LONG_AGO if connection.noted is None else connection.noted
+        connection.noted = None  # until it has its answer
+        hurried = services.replication.now_ms() - asked_after_ms > OLD_MS
+        return Reader(broker, epoch, False, False, "", "", asked_after_ms, hurried)
     return Reader(
         broker,
         epoch,
-        committed=body.isolation_level == READ_COMMITTED and broker < 0,
-        any_replica=broker < 0 and request.api_version >= KNOWS_RACKS,
+        committed=body.isolation_level == READ_COMMITTED,
+        any_replica=request.api_version >= KNOWS_RACKS,
         rack=body.rack_id if services.config.replica_selector_class == RACK_AWARE else "",
         listener=request.listener,
     )
@@ -375,6 +395,8 @@ def _read_some(
 ) -> None:
     """Go on reading with these partitions; `first` is the first look of a request at them."""
     reader = plan.reader
+    if first and reader.hurried:
+        reading.at_once = True
     left = max(0, plan.max_bytes - reading.size)
     min_one = not reading.size
     for key, wanted in items:
@@ -476,7 +498,9 @@ def _read_partition(
             part.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
             return part
     if first and reader.follows:
-        partition.fetched_by(reader.broker, reader.epoch, offset, wanted.log_start)
+        partition.fetched_by(
+            reader.broker, reader.epoch, offset, wanted.log_start, reader.asked_after_ms
+        )
         part.high_watermark = partition.high_watermark
     upper = reader.upper(partition)
     result = partition.read(
@@ -497,10 +521,10 @@ def _read_partition(
 # ---------------------------------------------------------------------- what is answered
 
 
-def _respond(plan: Plan, reading: Reading) -> FetchResponse:
+def _respond(plan: Plan, reading: Reading, services: Services) -> FetchResponse:
     by_topic: dict[str | bytes, FetchableTopicResponse] = {}
     _respond_some(plan, reading.parts, by_topic)
-    return _response(plan, by_topic)
+    return _response(plan, by_topic, services)
 
 
 def _respond_some(
@@ -532,7 +556,11 @@ def _respond_some(
         topic.partitions.append(part)
 
 
-def _response(plan: Plan, by_topic: dict[str | bytes, FetchableTopicResponse]) -> FetchResponse:
+def _response(
+    plan: Plan, by_topic: dict[str | bytes, FetchableTopicResponse], services: Services
+) -> FetchResponse:
+    if plan.follower is not None:
+        plan.follower.noted = services.replication.now_ms()
     session_id = plan.session.id if plan.session is not None else NO_SESSION
     response = FetchResponse(session_id=session_id, responses=list(by_topic.values()))
     if plan.hints is not None:
@@ -557,7 +585,7 @@ def _fetch_many(
         plan = _plan(request, services, requested)
     except KafkaError as error:
         return _failed(request, error)
-    deadline = _deadline(body)
+    deadline = _deadline(body, plan)
     return (yield from _answer_many(plan, services, request.connection, deadline))
 
 
@@ -591,7 +619,7 @@ def _answer_many(
     for parts in _chunks(reading.parts):
         _respond_some(plan, parts, by_topic)
         yield 0
-    return _response(plan, by_topic)
+    return _response(plan, by_topic, services)
 
 
 def _wait_for_many(  # noqa: C901 - each way out gives back what was taken, in sight of the others

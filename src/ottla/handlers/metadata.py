@@ -25,6 +25,7 @@ See        KIP-4, KIP-430, KIP-516, KIP-700, KIP-919, KIP-966
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from typing import Any
 
 from ottla.controller.topics import NewTopic
@@ -59,6 +60,8 @@ IDS_USABLE = 12
 KNOWS_LISTENERS = 6
 ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
+AUTO_CREATE_MS = 5_000
+"""How long the answer about other topics may wait for a controller that makes the missing ones."""
 
 # What an anonymous client may do while there is no authorizer: bit n stands for ACL operation n.
 NOT_ASKED = -(2**31)
@@ -127,9 +130,12 @@ async def _create_and_answer(
             failures[name] = error.code
     new_topics = [NewTopic(name) for name in sorted(missing - INTERNAL_TOPICS)]
     creating = services.controller_link.create_topics
-    for outcome in await creating(new_topics) if new_topics else ():
-        if outcome.error is not None:
-            failures[outcome.name] = outcome.error.code
+    # Where nobody makes topics now these stay unknown, and clients ask again; what the request asks
+    # about besides is answered in any case.
+    with suppress(KafkaError):
+        for outcome in await creating(new_topics, AUTO_CREATE_MS) if new_topics else ():
+            if outcome.error is not None:
+                failures[outcome.name] = outcome.error.code
     return _response(request, services, _answers(wanted, Sight(request, services), failures))
 
 

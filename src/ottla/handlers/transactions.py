@@ -4,6 +4,8 @@ Versions   InitProducerId 0-5, DescribeProducers 0.
 Behaviour  An idempotent producer (no transactional id) gets a new id and epoch 0 every time,
            whatever id it claims to have had. Ids come from blocks that are committed to the
            metadata store before the first of them is handed out, so none is ever given twice.
+           While the store is away and the block used up: COORDINATOR_LOAD_IN_PROGRESS, as in
+           Kafka when the controller does not answer; clients try again.
 Odd        An empty transactional id, or a producer id without an epoch (or the reverse), fails
            with INVALID_REQUEST.
 Not done   Transactions: a transactional id fails with TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from ottla.cluster.store import StoreError
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
@@ -56,7 +59,13 @@ def init_producer_id(
 
 
 async def _new_producer(services: Services) -> InitProducerIdResponse:
-    producer_id = await services.producer_ids.next()
+    try:
+        producer_id = await services.producer_ids.next()
+    except StoreError as error:
+        raise KafkaError(
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            f"no producer id is left, and the metadata store gives no others now: {error}",
+        ) from None
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 

@@ -64,3 +64,6 @@ class BrokerState:
     failed: bool = False  # a disk has failed since it registered
     fenced: bool = True
     stopping: bool = False  # it has asked to be relieved of its leaderships
+    host: str = ""  # the machine it runs on, or ran on
+    since_ms: int = 0  # when it became what it is: fenced, live or stopping; 0 if nobody noted it
+    seen_dead: bool = False  # it was fenced as dead; if it has registered since, it was not

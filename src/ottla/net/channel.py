@@ -1,8 +1,10 @@
 """Channel: one outbound connection on the event loop. Frames out, frames in, paired by number.
 
 Requests are written in the order of `send`, and answers come back in any order: each begins with
-the number that its request was sent under. A channel that has failed stays failed; whoever wants
-to go on opens another one. Every waiting answer is failed with the same reason, at once.
+the number that its request was sent under. An answer to a request that was given up is dropped; one
+to a request that was never made ends the connection, as whoever waits would wait in vain. A channel
+that has failed stays failed; whoever wants to go on opens another one. Every waiting answer is
+failed with the same reason, at once.
 
 A frame larger than the scratch buffer is received straight into a buffer of its own.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable
+from functools import partial
 from struct import Struct
 
 _LENGTH = Struct(">i")
@@ -32,6 +35,7 @@ class Channel(asyncio.BufferedProtocol):
         self.name = name
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[memoryview]] = {}
+        self._given_up: set[int] = set()  # asked, and nobody waits any more
         self._failure: ChannelClosed | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # what has arrived: in the scratch buffer, or of one large frame
@@ -43,7 +47,8 @@ class Channel(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(cls, host: str, port: int, *, timeout: float) -> Channel:
-        """Connect. ChannelClosed with the reason when that fails; OSError is never raised."""
+        """Connect. ChannelClosed with the reason when that fails, and nothing else: the address was
+        told by another broker, and may be one that no resolver takes."""
         name = f"{host}:{port}"
         loop = asyncio.get_running_loop()
         try:
@@ -55,6 +60,8 @@ class Channel(asyncio.BufferedProtocol):
             failure = ChannelClosed(f"{name}: {error.strerror or error}")
             failure.errno = error.errno
             raise failure from None
+        except (ValueError, OverflowError) as error:
+            raise ChannelClosed(f"{name} is no address: {error}") from None
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -78,11 +85,15 @@ class Channel(asyncio.BufferedProtocol):
         self._check_open()
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = answer
-        answer.add_done_callback(lambda _: self._waiting.pop(correlation_id, None))
+        answer.add_done_callback(partial(self._settled, correlation_id))
         assert self._transport is not None
         frame = b"".join(parts)
         self._transport.write(_LENGTH.pack(len(frame)) + frame)
         return answer
+
+    def _settled(self, correlation_id: int, answer: asyncio.Future[memoryview]) -> None:
+        if self._waiting.pop(correlation_id, None) is not None and answer.cancelled():
+            self._given_up.add(correlation_id)
 
     def close(self, reason: str = "closed by this side") -> None:
         self._fail(reason)
@@ -143,7 +154,12 @@ class Channel(asyncio.BufferedProtocol):
     def _arrived(self, frame: memoryview) -> None:
         (correlation_id,) = _LENGTH.unpack_from(frame)
         answer = self._waiting.pop(correlation_id, None)
-        if answer is not None and not answer.done():  # else nobody waits for it any more
+        if answer is None:
+            if correlation_id in self._given_up:
+                self._given_up.discard(correlation_id)
+            else:
+                self._fail(f"an answer came to a request that was not made ({correlation_id})")
+        elif not answer.done():
             answer.set_result(frame)
 
     # ------------------------------------------------------------------ the end

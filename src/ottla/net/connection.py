@@ -108,6 +108,7 @@ class Connection:
         "client",
         "last_active",
         "listener",
+        "noted",
         "peer",
         "received_bytes",
         "remembered",
@@ -124,6 +125,7 @@ class Connection:
         self.listener = listener
         self.client = ""  # the client id of its last request, for the log
         self.remembered: Any = None  # what `answer` wants to know again at the next request
+        self.noted: Any = None  # the same for the handlers of requests
         self.received_bytes = 0
         self.sent_bytes = 0
         self.last_active = host.loop.time()

@@ -106,6 +106,7 @@ class ApiKey(enum.IntEnum):
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
     EXPLAIN_RETENTION = 10_000
+    DESCRIBE_BROKERS = 10_001
 
     @property
     def api_name(self) -> str:
@@ -240,6 +241,7 @@ _ROWS: Final = (
     _Row(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0),
     _Row(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0),
     _Row(ApiKey.EXPLAIN_RETENTION, 0, 0, 0, "retention"),
+    _Row(ApiKey.DESCRIBE_BROKERS, 0, 0, 0, "brokers"),
 )
 
 APIS: Final[dict[ApiKey, ApiSpec]] = {row.key: ApiSpec(row) for row in _ROWS if row.module}

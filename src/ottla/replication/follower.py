@@ -30,6 +30,8 @@ from ottla.config.broker import BrokerConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.replication.partition import Partition
+from ottla.runtime.clock import SystemClock
+from ottla.runtime.logs import RateLimit
 from ottla.runtime.tasks import Tasks
 from ottla.storage.following import UnexpectedOffset
 from ottla.storage.truncation import Cut
@@ -40,6 +42,18 @@ FIRST_PAUSE = 0.02
 EARLIEST = -2
 LATEST = -1
 UNKNOWN_OFFSET = -1
+COMPLAIN_SECONDS = 60.0
+PASSING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""Errors of the leader's that the next image or a moment puts right."""
 
 
 class Wanted(NamedTuple):
@@ -109,6 +123,7 @@ class Fetcher:
         self._endpoint = endpoint
         self._config = config
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._complaints = RateLimit(logger, SystemClock(), burst=1, interval=COMPLAIN_SECONDS)
         self._asked: dict[TopicPartition, Wanted] = {}  # as the leader knows it
         self._unsynced: dict[TopicPartition, Partition] = {}  # it is not to know of yet
         self._forgotten: dict[tuple[TopicId, int], Partition] = {}
@@ -212,9 +227,7 @@ class Fetcher:
             try:
                 cut = await self._take(answer)
             except KafkaError as error:
-                self._rest(
-                    answer.partition, f"{error.code.name}: {error.message or error.code.text}"
-                )
+                self._fail(answer.partition, error)
             else:
                 if cut is not None:
                     cuts[answer.partition] = cut
@@ -260,7 +273,7 @@ class Fetcher:
             await asyncio.shield(cutting)
         except KafkaError as error:
             for partition in current:
-                self._rest(partition, f"it cannot be truncated: {error.message or error}")
+                self._fail(partition, error)
 
     async def _take(self, answer: Fetched) -> Cut | None:
         """Append what came; or say where the log has to be cut first."""
@@ -300,7 +313,7 @@ class Fetcher:
             try:
                 await flush
             except KafkaError as error:
-                self._rest(partition, f"it cannot be synced: {error.message or error}")
+                self._fail(partition, error)
                 if self._partitions.get(partition.id) is partition:
                     self._unsynced[partition.id] = partition
 
@@ -313,7 +326,7 @@ class Fetcher:
         try:
             partition.append_replicated(answer.records, answer.high_watermark, answer.log_start)
         except KafkaError as error:
-            self._rest(partition, f"{error.code.name}: {error.message or error.code.text}")
+            self._fail(partition, error)
             return
         if partition.log.flush_due:
             self._unsynced[partition.id] = partition
@@ -335,6 +348,20 @@ class Fetcher:
             return Cut(partition.id, earliest, fully=True)
         self._rest(partition, ErrorCode.OFFSET_OUT_OF_RANGE.name)
         return None
+
+    def _fail(self, partition: Partition, error: KafkaError) -> None:
+        """What came cannot be taken. Unless the image is about to change that does not pass by
+        itself, and nothing else tells why this replica falls behind."""
+        reason = f"{error.code.name}: {error.message or error.code.text}"
+        if error.code not in PASSING:
+            self._complaints.warning(
+                str(partition.id),
+                "%s: cannot follow broker %d, and tries again: %s",
+                partition.id,
+                self._leader,
+                reason,
+            )
+        self._rest(partition, reason)
 
     def _rest(self, partition: Partition, reason: str) -> None:
         """Leave a partition alone for a while: usually the image is about to change."""

@@ -28,6 +28,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ottla.model.topic import PartitionState
+from ottla.replication.lease import LEASE_MS, LONG_AGO, Succession, certain
 
 NO_BROKER_EPOCH = -1
 UNKNOWN = -1
@@ -77,15 +78,18 @@ def with_isr(
 class Follower:
     """One of the other replicas, as the leader knows it."""
 
-    __slots__ = ("broker_epoch", "caught_up_ms", "end", "fetched_ms", "leader_end", "start")
+    __slots__ = (
+        "broker_epoch", "caught_up_ms", "end", "fetched_ms", "leader_end", "start", "vouched_ms",
+    )  # fmt: skip
 
     def __init__(self, now_ms: float, caught_up: bool) -> None:
         self.end = UNKNOWN  # what it asked for last: it has everything below
         self.start = UNKNOWN  # where its log starts
         self.broker_epoch = NO_BROKER_EPOCH
         # Whoever was in sync when this leader began has the usual time to show itself.
-        self.caught_up_ms = now_ms if caught_up else float("-inf")
-        self.fetched_ms = float("-inf")
+        self.caught_up_ms = now_ms if caught_up else LONG_AGO
+        self.fetched_ms = LONG_AGO
+        self.vouched_ms = LONG_AGO  # it certainly followed this leader then: see `lease.py`
         self.leader_end = UNKNOWN  # the end of the leader's log at its last fetch
 
     def fetched(self, offset: int, leader_end: int, now_ms: float) -> None:
@@ -104,7 +108,9 @@ class Follower:
 class InSyncReplicas:
     """The followers of one partition, for the time of one leader epoch."""
 
-    __slots__ = ("_node_id", "_proposed", "epoch_start", "followers", "rules", "state")
+    __slots__ = (
+        "_node_id", "_proposed", "_succession", "epoch_start", "followers", "rules", "state",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -119,6 +125,7 @@ class InSyncReplicas:
         self.epoch_start = epoch_start  # the end of the log when this leader began
         self.rules = rules
         self._proposed: tuple[int, ...] | None = None  # on its way, or of unknown outcome
+        self._succession = Succession(state)
         self.followers = {
             each: Follower(now_ms, each in state.isr) for each in state.replicas if each != node_id
         }
@@ -168,9 +175,16 @@ class InSyncReplicas:
     # ------------------------------------------------------------------ what followers say
 
     def fetched(
-        self, broker: int, broker_epoch: int, offset: int, leader_end: int, now_ms: float
+        self,
+        broker: int,
+        broker_epoch: int,
+        offset: int,
+        leader_end: int,
+        now_ms: float,
+        asked_after_ms: float = LONG_AGO,
     ) -> bool:
-        """Note a fetch; whether the follower has come further by it."""
+        """Note a fetch that was sent after a moment; whether the follower has come further by
+        it."""
         follower = self.followers[broker]
         if broker_epoch != follower.broker_epoch:
             # Another life of the broker: what the earlier one had says nothing about this one.
@@ -181,6 +195,8 @@ class InSyncReplicas:
             follower.leader_end = UNKNOWN
         before = follower.end
         follower.fetched(offset, leader_end, now_ms)
+        follower.vouched_ms = max(follower.vouched_ms, asked_after_ms)
+        self._succession.came_over(broker)
         return offset != before
 
     def high_watermark(
@@ -207,6 +223,28 @@ class InSyncReplicas:
             ):
                 mark = follower.end
         return max(current, mark)
+
+    # ------------------------------------------------------------------ is anybody else leader?
+
+    def certain(self, now_ms: float, *, session_alive: bool) -> bool:
+        """Whether nobody else can have acknowledged anything yet that this leader lacks."""
+        fresh = {
+            broker
+            for broker, follower in self.followers.items()
+            if now_ms - follower.vouched_ms < LEASE_MS
+        }
+        return certain(
+            self._node_id,
+            self.state,
+            self.rules.min_insync,
+            fresh,
+            joining=self._proposed or (),
+            session_alive=session_alive,
+        )
+
+    def has_succeeded(self, now_ms: float) -> bool:
+        """Whether nobody who led before can still be certain to."""
+        return self._succession.is_over(self._node_id, self.state, self.rules.min_insync, now_ms)
 
     # ------------------------------------------------------------------ who leaves, who joins
 

@@ -24,6 +24,7 @@ from ottla.model.ids import TopicPartition
 from ottla.model.topic import PartitionChange
 from ottla.replication.isr import NOBODY, InSyncReplicas, with_isr
 from ottla.replication.partition import Partition
+from ottla.runtime.logs import first_few
 from ottla.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -107,18 +108,22 @@ class IsrUpdates:
         except KafkaError as error:
             if len(proposals) > 1:
                 # One of them spoils the others: each for itself.
+                names = first_few(made.partition.id for made in proposals)
+                logger.info("in-sync replicas are changed one by one (%s): %s", error, names)
                 for made in proposals:
                     await self._commit([made])
                 return
             unchanged = proposals[0].partition.id
-            logger.info("%s: in-sync replicas stay as they are: %s", unchanged, error)
+            logger.debug("%s: in-sync replicas stay as they are: %s", unchanged, error)
             refused = changes
         not_taken = set(refused)
+        taken: list[Proposal] = []
         for made in proposals:
             if made.change in not_taken:
                 forget(made)
             else:
-                _report(made.partition, made.change)
+                taken.append(made)
+        report(taken)
 
     def _demands(self, proposals: list[Proposal]) -> list[Check]:
         image = self._registry.image
@@ -182,8 +187,21 @@ def forget(made: Proposal) -> None:
         made.partition.recount()
 
 
-def _report(partition: Partition, change: PartitionChange) -> None:
-    before, after = change.before.isr, change.after.isr
-    verb = "joined" if len(after) > len(before) else "left"
-    moved = sorted(set(after) ^ set(before))
-    logger.info("%s: %s %s the in-sync replicas, now %s", partition.id, moved, verb, sorted(after))
+def report(taken: Collection[Proposal]) -> None:
+    """A line for each broker that has joined or left, however many partitions that concerns."""
+    moved: dict[tuple[int, str], list[Proposal]] = {}
+    for made in taken:
+        before, after = made.change.before.isr, made.change.after.isr
+        for verb, brokers in (("joined", {*after} - {*before}), ("left", {*before} - {*after})):
+            for broker in brokers:
+                moved.setdefault((broker, verb), []).append(made)
+    for (broker, verb), proposals in sorted(moved.items()):
+        if len(proposals) == 1:
+            [made] = proposals
+            now = sorted(made.change.after.isr)
+            tp = made.partition.id
+            logger.info("%s: broker %d %s the in-sync replicas, now %s", tp, broker, verb, now)
+        else:
+            names = first_few(made.partition.id for made in proposals)
+            text = "broker %d %s the in-sync replicas of %d partitions: %s"
+            logger.info(text, broker, verb, len(proposals), names)

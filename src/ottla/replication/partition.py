@@ -25,6 +25,7 @@ from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionState
 from ottla.records.batch import BatchHeader
 from ottla.replication.isr import InSyncReplicas, Rules
+from ottla.replication.lease import LONG_AGO
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import AppendInfo, Log, ReadResult
@@ -46,6 +47,11 @@ class ClusterView(Protocol):
     def node_id(self) -> int: ...
     @property
     def max_lag_ms(self) -> float: ...
+    @property
+    def session_alive(self) -> bool:
+        """Whether the store certainly still counts on this broker's session."""
+        ...
+
     def now_ms(self) -> float:
         """A clock that never goes back."""
         ...
@@ -172,6 +178,26 @@ class Partition:
         """Who leads, as far as is known here."""
         return None if self.state.leader == NO_LEADER else self.state.leader
 
+    @property
+    def certainly_leads(self) -> bool:
+        """Whether no other leader can have acknowledged anything yet (`lease.py`): what is told
+        from memory, without an append, is the newest."""
+        cluster, in_sync = self._cluster, self.in_sync
+        if cluster is None or not self.leading:
+            return self.leading
+        if in_sync is None:
+            return cluster.session_alive
+        return in_sync.certain(cluster.now_ms(), session_alive=cluster.session_alive)
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether nobody who led before can still be certain to: what is appended in this epoch
+        may be told once it is committed."""
+        cluster, in_sync = self._cluster, self.in_sync
+        if cluster is None or in_sync is None:
+            return self.leading
+        return in_sync.has_succeeded(cluster.now_ms())
+
     # ------------------------------------------------------------------ writing
 
     def append(
@@ -245,15 +271,27 @@ class Partition:
 
     # ------------------------------------------------------------------ followers
 
-    def fetched_by(self, broker: int, broker_epoch: int, offset: int, log_start: int) -> None:
-        """A follower has everything below `offset`."""
+    def fetched_by(
+        self,
+        broker: int,
+        broker_epoch: int,
+        offset: int,
+        log_start: int,
+        asked_after_ms: float = LONG_AGO,
+    ) -> None:
+        """A follower has everything below `offset`; it has asked for more after a moment."""
         in_sync, cluster = self.in_sync, self._cluster
         if in_sync is None or cluster is None or broker not in in_sync.followers:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker} holds no replica of {self.id}"
             )
         moved = in_sync.fetched(
-            broker, broker_epoch, offset, self.log.log_end_offset, cluster.now_ms()
+            broker,
+            broker_epoch,
+            offset,
+            self.log.log_end_offset,
+            cluster.now_ms(),
+            asked_after_ms,
         )
         in_sync.followers[broker].start = log_start
         if broker not in in_sync.state.isr:

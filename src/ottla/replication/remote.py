@@ -28,6 +28,7 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.protocol.messages.offsets import (
     ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
@@ -183,7 +184,9 @@ class RemoteLeader:
             topics=[ListOffsetsTopic(name=partition.id.topic, partitions=[part])],
         )
         response: ListOffsetsResponse = await self._ask(request, self._config())
-        answer = response.topics[0].partitions[0]
+        answer = offset_in(response, partition.id)
+        if answer is None:
+            raise Unreachable(f"its answer says nothing of {partition.id}")
         if answer.error_code:
             raise KafkaError(ErrorCode.of(answer.error_code))
         return answer.offset
@@ -216,6 +219,17 @@ class RemoteLeader:
         except KafkaError as error:
             self._peer.close()
             raise Unreachable(error.message or error.code.name) from None
+
+
+def offset_in(
+    response: ListOffsetsResponse, partition: TopicPartition
+) -> ListOffsetsPartitionResponse | None:
+    """What a response says of a partition; None when it does not, whoever has sent it."""
+    for topic in response.topics:
+        for part in topic.partitions:
+            if (topic.name, part.partition_index) == partition:
+                return part
+    return None
 
 
 def _topics(wanted: Iterable[Wanted], max_bytes: int) -> list[FetchTopic]:

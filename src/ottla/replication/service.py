@@ -14,6 +14,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.model.ids import TopicPartition
 from ottla.replication.follower import Fetcher
 from ottla.replication.isr_updates import IsrUpdates
+from ottla.replication.lease import LONG_AGO
 from ottla.replication.partition import Partition
 from ottla.replication.remote import Peers, RemoteLeader
 from ottla.replication.replicas import Replicas
@@ -40,6 +41,8 @@ class Replication:
     ) -> None:
         self.node_id = node_id
         self.broker_epoch = NO_REGISTRATION
+        self.session_until = LONG_AGO
+        """Up to when the store cannot end this broker's session; by the clock, in seconds."""
         self._registry = registry
         self._clock = clock
         self._config = config
@@ -58,6 +61,10 @@ class Replication:
     @property
     def max_lag_ms(self) -> float:
         return self._config().replica_lag_time_max_ms
+
+    @property
+    def session_alive(self) -> bool:
+        return self._clock.monotonic() < self.session_until
 
     def now_ms(self) -> float:
         return self._clock.monotonic() * 1000
@@ -113,6 +120,7 @@ class Replication:
     def registered(self, epoch: int) -> None:
         """This broker has a new registration, or none any more (NO_REGISTRATION)."""
         self.broker_epoch = epoch
+        self.session_until = LONG_AGO
         if self._replicas is not None:
             self._replicas.take_note_of_admission()
 

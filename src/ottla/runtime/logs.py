@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Iterable
 from typing import IO, Literal
 
 from ottla.runtime.clock import Clock
@@ -125,6 +126,13 @@ class RateLimit:
             self._logger.warning(message, *args)
         else:
             budget.held += 1
+
+
+def first_few(names: Iterable[object], most: int = 5) -> str:
+    """A list for one line, however long it is: `t-0, t-1, t-2, t-3, t-4 and 95 more`."""
+    texts = [str(name) for name in names]
+    shown = ", ".join(texts[:most])
+    return shown if len(texts) <= most else f"{shown} and {len(texts) - most} more"
 
 
 class _Budget:

@@ -113,8 +113,9 @@ class LogDirectories:
         """Every log that can be used."""
         self.offline_partitions: dict[TopicPartition, str] = {}
         """Partitions that are here but cannot be used, and why."""
-        self.damaged: set[TopicPartition] = set()
-        """Those of them whose log is on a usable disk and was found damaged."""
+        self.damaged: dict[TopicPartition, TopicId] = {}
+        """Partitions whose log is on a usable disk and was found damaged, which takes it offline,
+        or to lack a file, which does not; with the ids of the topics that they are of."""
         self.checkpointed: dict[str, dict[TopicPartition, int]] = {}
         """What the folders' checkpoints had at start for the partitions here, by checkpoint:
         those that are not used up in opening the logs."""
@@ -218,7 +219,7 @@ class LogDirectories:
             for partition, reason in result.offline.items():
                 self.offline_partitions[partition] = reason
                 folder.partitions.add(partition)
-            self.damaged |= result.damaged
+            self.damaged.update(result.damaged)
             for log in result.logs:
                 self._adopt(folder, log, (topic_ids or {}).get(log.partition.topic))
             for leftover in result.deleted_folders:
@@ -320,7 +321,7 @@ class LogDirectories:
         if other is None and log.partition not in self.offline_partitions:
             self.logs[log.partition] = log
             return
-        self.damaged.discard(log.partition)  # which of the two is right nobody here can know
+        self.damaged.pop(log.partition, None)  # which of the two is right nobody here can know
         reason = (
             f"{log.partition} is in more than one data folder, {folder.path} is one of them: "
             f"remove the copy you do not want, then restart the broker"
@@ -405,6 +406,8 @@ class LogDirectories:
         self._missing.clear()
         for log in [log for log in self.logs.values() if log.lost_records]:
             log.lost_records = False
+            if log.has_gap:
+                continue
             try:
                 self._fs.remove(f"{log.folder}/{paths.LOST_RECORDS}")
             except FileNotFoundError:
@@ -479,6 +482,7 @@ class LogDirectories:
     def delete(self, partition: TopicPartition) -> None:
         """Delete a partition's log: renamed at once, removed after `file.delete.delay.ms`."""
         log = self.logs.pop(partition, None)
+        self.damaged.pop(partition, None)
         if log is None:
             self.find(partition)
             return
@@ -510,7 +514,7 @@ class LogDirectories:
         folder.forget(partition)
         self._schedule.checkpoint_soon()
         self.offline_partitions.pop(partition, None)
-        self.damaged.discard(partition)
+        self.damaged.pop(partition, None)
         log = self.logs.pop(partition, None)
         if log is not None:
             log.deleted(target)
@@ -520,7 +524,7 @@ class LogDirectories:
         """The partition is not one of ours any more, and its disk cannot be used now: if that is
         there again at a later start, the log belongs to no topic."""
         self.offline_partitions.pop(partition, None)
-        self.damaged.discard(partition)
+        self.damaged.pop(partition, None)
         for folder in self._folders.values():
             folder.forget(partition)
 
@@ -667,7 +671,8 @@ class LogDirectories:
             log.take_offline(reason)
             log.close_files()
             self.offline_partitions[partition] = reason
-        self.damaged -= folder.partitions
+        for partition in folder.partitions & self.damaged.keys():
+            del self.damaged[partition]
         if self._on_offline is not None:
             self._on_offline(folder.path, lost)
 

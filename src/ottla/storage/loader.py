@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ottla.errors import KafkaError
-from ottla.model.ids import TopicPartition
+from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
 from ottla.records.batch import InvalidBatch
 from ottla.runtime.files import OsFileSystem
 from ottla.runtime.workers import ChildDied
@@ -23,7 +23,15 @@ from ottla.storage import paths
 from ottla.storage.faults import concerns_one_file, describe
 from ottla.storage.folder import DataFolder
 from ottla.storage.log import Log
-from ottla.storage.open_log import LogContext, Prepared, Remembered, assemble, prepare, run
+from ottla.storage.open_log import (
+    LogContext,
+    Prepared,
+    Remembered,
+    assemble,
+    prepare,
+    read_topic_id,
+    run,
+)
 from ottla.storage.recovery import LogCorrupted, Recovered
 from ottla.storage.topic_checkpoints import Entry
 
@@ -57,8 +65,9 @@ class Loaded:
     clean: bool
     logs: list[Log] = field(default_factory=list)
     offline: dict[TopicPartition, str] = field(default_factory=dict)
-    damaged: set[TopicPartition] = field(default_factory=set)
-    """Those of them whose files can be read, and are not what they should be."""
+    damaged: dict[TopicPartition, TopicId] = field(default_factory=dict)
+    """Those whose files can be read, and are not what they should be, with the ids of their topics.
+    They are offline; not so if a file is missing, and all others are whole."""
     deleted_folders: list[str] = field(default_factory=list)
     entries: dict[str, dict[TopicPartition, Entry]] = field(default_factory=dict)
     """What the folder's checkpoints say, by checkpoint."""
@@ -220,6 +229,8 @@ class Loader:
     ) -> None:
         log = assemble(self._context, prepared, recovered, config, clean=result.clean)
         result.logs.append(log)
+        if log.has_gap:
+            result.damaged[log.partition] = log.topic_id
 
     @contextlib.contextmanager
     def _refusing(self, path: str, partition: TopicPartition, result: Loaded) -> Iterator[None]:
@@ -231,11 +242,11 @@ class Loader:
         except LogCorrupted as error:
             reason = str(error)
             logger.error("%s", reason)
-            result.damaged.add(partition)
+            result.damaged[partition] = self._topic_id(path)
         except (InvalidBatch, KafkaError) as error:
             reason = f"{path} cannot be read: {error}"
             logger.error("%s", reason)
-            result.damaged.add(partition)
+            result.damaged[partition] = self._topic_id(path)
         except ChildDied as error:
             reason = f"{path} cannot be read: {error}"
             logger.error("%s", reason)
@@ -250,6 +261,12 @@ class Loader:
         else:
             return
         result.offline[partition] = reason
+
+    def _topic_id(self, path: str) -> TopicId:
+        try:
+            return read_topic_id(self._fs, path, [])
+        except OSError:
+            return ZERO_TOPIC_ID
 
     def _count(self, folder: str, prepared: Prepared) -> None:
         self._done += 1

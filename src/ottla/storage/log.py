@@ -136,6 +136,8 @@ class Log:
         self.lost_records = False
         """It lacks records which it may have had before this start, and the controller does not
         know of that yet."""
+        self.has_gap = False
+        """They are missing in its middle, where following a leader does not bring them back."""
 
         self._host = host
         self._clock = clock

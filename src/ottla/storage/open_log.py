@@ -33,6 +33,7 @@ from ottla.storage.index import (
 from ottla.storage.log import Log
 from ottla.storage.producers import ProducerStates
 from ottla.storage.recovery import (
+    GAP,
     LogCorrupted,
     Recovered,
     RecoveryTask,
@@ -89,6 +90,8 @@ class Survey:
     """Where snapshots of the producers were taken, ascending."""
     lost: bool = False
     """The folder is marked as one that has lost records, or a segment file is gone."""
+    gap: bool = False
+    """They are missing in the middle of the log."""
 
 
 def survey(fs: FileSystem, folder: str) -> Survey:
@@ -114,8 +117,11 @@ def survey(fs: FileSystem, folder: str) -> Survey:
     for base_offset in logs:
         present = indexes.pop(base_offset, [])
         segments.append(_look(fs, folder, base_offset, present, faults))
+    mark = f"{folder}/{paths.LOST_RECORDS}"
+    gap = paths.LOST_RECORDS in names and fs.read_bytes(mark) == GAP
     if indexes:
-        mark_lost(fs, folder)
+        gap = gap or min(indexes) < max(logs, default=0)
+        mark_lost(fs, folder, gap=gap)
     for base_offset, suffixes in sorted(indexes.items()):
         notes.append(
             f"{folder}/{paths.log_name(base_offset)} is missing, only its index is there: the "
@@ -131,6 +137,7 @@ def survey(fs: FileSystem, folder: str) -> Survey:
         tuple(names),
         tuple(snapshots),
         lost=bool(indexes) or paths.LOST_RECORDS in names,
+        gap=gap,
     )
 
 
@@ -349,6 +356,7 @@ class Prepared:
     notes: tuple[str, ...]
     recovery_point: int
     lost: bool
+    gap: bool
 
 
 def prepare(  # noqa: PLR0913 - what is known of a folder, from five sources
@@ -403,7 +411,16 @@ def prepare(  # noqa: PLR0913 - what is known of a folder, from five sources
         # After an unclean stop the indexes of unflushed segments are expected to be unfinished.
         if clean or task.covers_flushed(base_offset):
             notes.extend(f"{fault}; it is rebuilt from the log" for fault in faults)
-    return Prepared(task, topic_id, epochs, small_files, tuple(notes), recovery_point, found.lost)
+    return Prepared(
+        task,
+        topic_id,
+        epochs,
+        small_files,
+        tuple(notes),
+        recovery_point,
+        lost=found.lost,
+        gap=found.gap,
+    )
 
 
 def run(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -444,10 +461,7 @@ def assemble(
     for line in (*prepared.notes, *recovered.notes):
         logger.warning("%s", line)
     facts = recovered.segments
-    lost = prepared.lost or recovered.lost
-    if end < prepared.recovery_point or (facts and end < start):
-        lost = True
-        mark_lost(fs, task.folder)
+    lost, gap = _losses(fs, prepared, recovered)
     if facts and end < start:
         kept = set_segments_aside(fs, task.folder, [fact.base_offset for fact in facts])
         logger.warning(
@@ -528,7 +542,7 @@ def assemble(
         host=context.host,
         clock=context.clock,
     )
-    log.lost_records = lost
+    log.lost_records, log.has_gap = lost, gap
     if created or not clean:
         # Whoever made these files may have died before he could sync their names.
         log.mark_new()
@@ -537,6 +551,19 @@ def assemble(
             for name in (paths.PARTITION_METADATA, paths.LEADER_EPOCH_CHECKPOINT)
         )
     return log
+
+
+def _losses(fs: FileSystem, prepared: Prepared, recovered: Recovered) -> tuple[bool, bool]:
+    """Whether records are gone, and whether in the middle. What was not marked before is now: the
+    checkpoints, which tell of it too, are about to be written anew."""
+    end, task = recovered.end_offset, prepared.task
+    gap = prepared.gap or recovered.gap
+    shorter = end < prepared.recovery_point
+    if recovered.segments:
+        shorter = shorter or end < task.log_start_offset
+    if shorter or gap:
+        mark_lost(fs, task.folder, gap=gap)
+    return prepared.lost or recovered.lost or shorter or gap, gap
 
 
 def _last_epoch(segments: Sequence[Segment]) -> int:

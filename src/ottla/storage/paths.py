@@ -41,8 +41,9 @@ TOPIC_IDS_SUFFIX = ".topic-ids"
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 LOST_RECORDS = "records-lost"
-"""An empty file, in the folder of a log that has lost records: from before they are cut off until
-the controller knows. Without it a broker that dies in between would not know any more."""
+"""A file in the folder of a log that has lost records: from before they are cut off until the
+controller knows. Without it a broker that dies in between would not know any more. It is empty, or
+says "gap": then records are missing in the middle, and it stays as long as the log does."""
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from ottla.runtime.files import FileSystem
 
 
+GAP = b"gap\n"
+
+
 class LogCorrupted(Exception):
     """A log that cannot be opened without losing records that may have been acknowledged."""
 
@@ -113,6 +116,8 @@ class Recovered:
     """As in the task."""
     lost: bool = False
     """More was cut off than one incomplete batch."""
+    gap: bool = False
+    """A whole segment is missing between others."""
 
 
 def recover(fs: FileSystem, task: RecoveryTask) -> Recovered:
@@ -174,6 +179,7 @@ class _Recovery:
         self._end_offset = task.segments[first].base_offset
         self._notes: list[str] = []
         self._lost = False
+        self._gap = False
 
     def run(self) -> Recovered:
         task = self._task
@@ -199,6 +205,7 @@ class _Recovery:
             tuple(self._notes),
             self._snapshots.offsets,
             self._lost,
+            self._gap,
         )
 
     def _note_gap(self, slot: int) -> None:
@@ -208,6 +215,7 @@ class _Recovery:
         end = self._end_offset if slot > self._first else _end_of(before)
         base = self._opened[slot].base_offset
         if end is not None and end < base:
+            self._gap = True
             self._notes.append(
                 f"{self._task.folder}: offsets {end} to {base - 1} are missing between "
                 f"{paths.log_name(before.base_offset)} and {paths.log_name(base)}: a segment file "
@@ -365,10 +373,15 @@ def replace_content(fs: FileSystem, path: str, data: bytes) -> None:
         file.close()
 
 
-def mark_lost(fs: FileSystem, folder: str) -> None:
-    """Note in a partition's folder that its log lacks records which it may have had. Not synced: a
-    power cut, which may take the mark, tells as much."""
-    fs.open(f"{folder}/{paths.LOST_RECORDS}", create=True).close()
+def mark_lost(fs: FileSystem, folder: str, *, gap: bool = False) -> None:
+    """Note in a partition's folder that its log lacks records which it may have had, with a `gap`
+    in its middle. Not synced: a power cut, which may take the mark, tells as much."""
+    file = fs.open(f"{folder}/{paths.LOST_RECORDS}", create=True)
+    try:
+        if gap and not file.size():
+            file.append(GAP)
+    finally:
+        file.close()
 
 
 def remove_segment(fs: FileSystem, folder: str, base_offset: int) -> None:

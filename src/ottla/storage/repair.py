@@ -106,7 +106,7 @@ def _repair_segment(
             losses.append(_loss(path, at, resume - at, damage, expected))
             start = resume
         if losses and not dry_run:
-            mark_lost(fs, folder)
+            mark_lost(fs, folder, gap=losses[0].end_offset is not None)
             _rewrite(fs, file, path, good)
     finally:
         file.close()

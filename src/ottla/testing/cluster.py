@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,7 +35,8 @@ from ottla.testing.thread import LoopThread
 
 logger = logging.getLogger(__name__)
 
-SESSION_SECONDS = 2.0
+# As by default; a busy machine lets a thread wait for seconds, which is no death.
+SESSION_SECONDS = 6.0
 WAIT_SECONDS = 30.0
 
 
@@ -115,13 +117,20 @@ class Cluster:
                 config,
                 data_dir=self._home / f"broker-{node_id}",
                 folders=self._folders,
-                store=self._connect,
+                store=partial(self._connect, node_id),
             )
         except BaseException as error:
             self._failures.append(error)
 
-    async def _connect(self) -> MetadataStore:
-        return await LentStore.connect(self._socket, session_seconds=self._session_seconds)
+    async def _connect(self, node_id: int) -> MetadataStore:
+        # Each has a way of its own to the store, which can be taken away.
+        way = self._way(node_id)
+        if not way.is_symlink():
+            way.symlink_to(self._socket)
+        return await LentStore.connect(str(way), session_seconds=self._session_seconds)
+
+    def _way(self, node_id: int) -> Path:
+        return self._home / f"metadata-{node_id}.socket"
 
     @property
     def _socket(self) -> str:
@@ -182,6 +191,19 @@ class Cluster:
             yield
         finally:
             resume.set()
+
+    @contextmanager
+    def cut_off(self, node_id: int) -> Iterator[None]:
+        """The broker does not reach the metadata store; clients and other brokers reach it."""
+        broker, way = self.brokers[node_id], self._way(node_id)
+        store = broker._services().registry.store
+        assert isinstance(store, LentStore)
+        way.unlink()
+        broker._on_loop(store.disconnect)
+        try:
+            yield
+        finally:
+            way.symlink_to(self._socket)
 
     @property
     def controller(self) -> Broker | None:

@@ -24,7 +24,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from ottla.testing.server_process import ServerProcess, ServerProcessError, settings_line
+from ottla.testing.server_process import (
+    START_TIMEOUT,
+    ServerProcess,
+    ServerProcessError,
+    settings_line,
+)
 
 LOOPBACK = "127.0.0.1"
 
@@ -115,6 +120,6 @@ class BrokerProcess(ServerProcess):
         except OSError:
             return False
 
-    def wait_listening(self, *, timeout: float | None = None) -> None:
+    def wait_listening(self, *, timeout: float = START_TIMEOUT) -> None:
         """Wait until it accepts connections, after `launch`."""
         self.wait_ready(timeout=timeout)

@@ -21,7 +21,12 @@ from contextlib import closing
 from pathlib import Path
 
 from ottla.testing.process import LOOPBACK, free_port
-from ottla.testing.server_process import ServerProcess, ServerProcessError, settings_line
+from ottla.testing.server_process import (
+    START_TIMEOUT,
+    ServerProcess,
+    ServerProcessError,
+    settings_line,
+)
 
 _SETTINGS: Mapping[str, object] = {
     "tickTime": 100,
@@ -41,7 +46,6 @@ class ZooKeeperProcess(ServerProcess):
     """One `ottla zookeeper start` with its folder, port and log file."""
 
     failure = ZooKeeperProcessError
-    start_timeout = 60.0
     poll = 0.02
 
     def __init__(
@@ -81,7 +85,7 @@ class ZooKeeperProcess(ServerProcess):
         self._mode = self.mode()
         return self._mode is not None
 
-    def wait_serving(self, *, timeout: float | None = None) -> str:
+    def wait_serving(self, *, timeout: float = START_TIMEOUT) -> str:
         """Wait until it serves clients; returns its mode: standalone, leader or follower."""
         self.wait_ready(timeout=timeout)
         assert self._mode is not None

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 PARTITIONS = 4
-TIMEOUT = 30
+TIMEOUT = 120
 
 
 @pytest.fixture(scope="module")

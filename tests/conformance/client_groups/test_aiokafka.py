@@ -18,7 +18,7 @@ from aiokafka.errors import CommitFailedError
 from aiokafka.structs import OffsetAndMetadata
 
 PARTITIONS = 4
-TIMEOUT = 30
+TIMEOUT = 120
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 PARTITIONS = 4
-TIMEOUT = 30
+TIMEOUT = 120
 
 
 # -- members, whichever library they are of ----------------------------------------------------

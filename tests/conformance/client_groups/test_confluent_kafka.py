@@ -33,7 +33,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 PARTITIONS = 4
-TIMEOUT = 30
+TIMEOUT = 120
 PROTOCOLS = ("classic", "consumer")
 CLASSIC_ONLY = {"heartbeat.interval.ms": 200, "session.timeout.ms": 6_000}
 KINDS: dict[str, dict[str, Any]] = {

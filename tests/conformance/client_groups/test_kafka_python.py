@@ -24,7 +24,7 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata
 
 PARTITIONS = 4
-TIMEOUT = 30
+TIMEOUT = 120
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 PARTITIONS = 4
-TIMEOUT = 30
+TIMEOUT = 120
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ print(os.waitpid(child, 0)[1], len(producer), flush=True)
 os._exit(0)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=250, check=True
     )
     assert done.stdout.splitlines() == [LEFT_BEHIND, LEFT_BEHIND, "0 1"]
 

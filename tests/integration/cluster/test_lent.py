@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -81,7 +82,7 @@ async def test_a_client_that_falls_silent_is_gone_after_its_time(
 ) -> None:
     reader, writer = await asyncio.open_unix_connection(life.path)
     join = {"t": "join", "id": 1, "key": "brokers/7", "value": "", "ops": []}
-    writer.write(wire.encode(join))
+    writer.write(wire.encode({"t": "hello", "name": "7", "earlier": None}) + wire.encode(join))
     assert life.store is not None
     async with asyncio.timeout(10):
         async for _ in client.watch("brokers"):
@@ -92,6 +93,118 @@ async def test_a_client_that_falls_silent_is_gone_after_its_time(
                 break
         await reader.read()
     writer.close()
+
+
+class Relay:
+    """Between clients and the lender: what the first connection sends can be kept back, as a lender
+    that was stopped and goes on may find it later than what the next one sends."""
+
+    def __init__(self, path: str, lender: str) -> None:
+        self.path = path
+        self._lender = lender
+        self._server: asyncio.AbstractServer | None = None
+        self._passing: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.StreamWriter] = []
+        self.first: asyncio.StreamWriter | None = None  # to the client of the first connection
+        self.flows = asyncio.Event()
+        self.flows.set()
+        self.kept = bytearray()
+        self.delivered = asyncio.Event()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, self.path)
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._passing:
+            task.cancel()
+        await asyncio.gather(*self._passing, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to_lender = await asyncio.open_unix_connection(self._lender)
+        self._writers += [writer, to_lender]
+        is_first, self.first = self.first is None, self.first or writer
+        forth = self._keep(reader, to_lender) if is_first else self._pass(reader, to_lender)
+        loop = asyncio.get_running_loop()
+        self._passing += [loop.create_task(forth), loop.create_task(self._pass(there, writer))]
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def _keep(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if not self.flows.is_set():
+                self.kept += data
+            else:
+                writer.write(data)
+        await self.flows.wait()
+        writer.write(self.kept)
+        with contextlib.suppress(OSError):
+            await writer.drain()
+        writer.close()
+        self.delivered.set()
+
+
+async def test_what_was_read_after_a_lost_connection_stays_so(life: Life, tmp_path: Path) -> None:
+    relay = Relay(str(tmp_path / "relay"), life.path)
+    await relay.start()
+    client = await LentStore.connect(relay.path, session_seconds=SESSION)
+    relay.flows.clear()
+    commit = asyncio.ensure_future(client.commit(Create("late", b"")))
+    await until(lambda: b"late" in relay.kept)
+    assert relay.first is not None
+    relay.first.close()
+    with pytest.raises(Unavailable):
+        await commit
+    await back(client)
+    assert "late" not in (await client.read("")).entries, "the lender has not read it"
+    relay.flows.set()
+    async with asyncio.timeout(10):
+        await relay.delivered.wait()
+        for number in range(20):
+            await client.commit(Create(f"after-{number}", b""))
+    assert "late" not in (await client.read("")).entries
+    await client.close()
+    await relay.stop()
+
+
+async def test_what_was_begun_is_done_before_the_next_connection_is_answered(
+    life: Life, client: LentStore
+) -> None:
+    for number in range(20):
+        commit = asyncio.ensure_future(client.commit(Create(f"key-{number}", b"")))
+        await asyncio.sleep(0)
+        client.disconnect()
+        with contextlib.suppress(Unavailable):
+            await commit
+        await back(client)
+        first = (await client.read("")).entries
+        for _ in range(5):
+            assert (await client.read("")).entries == first
+
+
+async def test_nobody_asks_in_vain_on_a_connection_that_is_over(client: LentStore) -> None:
+    session = await client.join("brokers/1", b"")
+    link = client._link
+    assert link is not None
+    client.disconnect()
+    await until(lambda: link.over)
+    async with asyncio.timeout(10):
+        await session.release()
+        with pytest.raises(Unavailable):
+            await link.ask({"t": "sync"})
+
+
+async def test_a_client_knows_for_how_long_the_lender_waits_for_it(life: Life) -> None:
+    client = await LentStore.connect(life.path, session_seconds=100 * SESSION)
+    assert client.session_seconds == SESSION
+    await client.close()
 
 
 async def test_whoever_speaks_something_else_is_hung_up_on(life: Life) -> None:

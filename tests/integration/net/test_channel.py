@@ -148,3 +148,21 @@ async def test_a_refused_connection_says_so() -> None:
     with pytest.raises(ChannelClosed) as caught:
         await connect(port)
     assert caught.value.errno == errno.ECONNREFUSED
+
+
+async def test_an_answer_to_no_request_ends_the_connection(listen: Listen) -> None:
+    async def mistake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await requests(reader, 1)
+        writer.write(frame(2, b"x"))
+        await reader.read()
+
+    channel = await connect(await listen(mistake))
+    async with asyncio.timeout(10):
+        with pytest.raises(ChannelClosed, match="a request that was not made"):
+            await ask(channel, 1)
+
+
+@pytest.mark.parametrize(("host", "port"), [("a..b", 9092), ("127.0.0.1", 65536)])
+async def test_what_is_no_address_is_not_connected_to(host: str, port: int) -> None:
+    with pytest.raises(ChannelClosed):
+        await Channel.open(host, port, timeout=10)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import date
+from typing import TYPE_CHECKING
 
 import pytest
-from bench.figures import Better, Outcome, Part, Row
+from bench import record
+from bench.figures import Better, Outcome, Part, Row, Sheet
 from bench.machine import Machine
-from bench.record import Report, Spent
+from bench.record import Check, Report, Spent
 from bench.rows import FULL, QUICK
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MACHINE = Machine("cpu", 2, 8, "6", "ext4", "3.11", "2", "2", "17", "4.2")
 
@@ -72,3 +77,46 @@ def test_chart_leaves_the_commands_to_their_table(report: Report) -> None:
 def test_json_tells_the_part_of_each_row(report: Report) -> None:
     rows = json.loads(report.json())["rows"]
     assert [row["part"] for row in rows] == [part.name.lower() for part in Part]
+
+
+def test_sheet_has_its_own_parts_rounds_and_minutes(report: Report) -> None:
+    spent = [
+        Spent(Part.BROKER, 3, 12.0),
+        Spent(Part.CLUSTER, 2, 9.0),
+        Spent(Part.PROCESSES, 1, 3.0),
+    ]
+    checks = [Check("a check", passed=True, detail="")]
+    sheets = replace(report, spent=spent, checks=checks).sheets()
+    one, cluster = sheets[Sheet.ONE_BROKER], sheets[Sheet.CLUSTER]
+    assert {each.row.part for each in cluster.outcomes} == {Part.CLUSTER, Part.PROCESSES}
+    assert len(one.outcomes) + len(cluster.outcomes) == len(report.outcomes)
+    assert (one.rounds, one.minutes, one.checks) == (3, 12.0, checks)
+    assert (cluster.rounds, cluster.minutes, cluster.checks) == (2, 12.0, ())
+
+
+def test_checks_alone_are_recorded_too(report: Report) -> None:
+    alone = replace(report, outcomes=[], checks=[Check("a check", passed=True, detail="")])
+    assert list(alone.sheets()) == [Sheet.ONE_BROKER]
+
+
+def test_rows_of_a_cluster_leave_the_other_results_alone(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text(
+        "<!-- bench: begin -->\nas it was\n<!-- bench: end -->\n"
+        "<!-- cluster: begin -->\nold\n<!-- cluster: end -->\n"
+    )
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setattr(record, "PERFORMANCE", page)
+    cluster = [each for each in report.outcomes if each.row.part.sheet is Sheet.CLUSTER]
+    written = record.write(replace(report, outcomes=cluster), official=True)
+    assert written == [tmp_path / "cluster"]
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "performance.md", "cluster.json", "cluster.md", "cluster.svg",
+    }  # fmt: skip
+    text = page.read_text()
+    assert "as it was" in text
+    assert "old" not in text
+    assert "a row of CLUSTER" in text
+    assert "../bench/results/cluster.svg" in text

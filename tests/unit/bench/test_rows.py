@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from bench.__main__ import SESSIONS
-from bench.figures import Part
+from bench.figures import Part, Sheet
 from bench.rows import FULL, ROWS
 from bench.selection import Selection
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Taken by the session while it starts, without a step of their own.
-AT_THE_START = {"start", "memory-fresh"}
+AT_THE_START = {"start", "memory-fresh", "cluster-start", "cluster-start-lent"}
 
 
 def test_keys_are_unique() -> None:
@@ -23,7 +23,7 @@ def test_keys_are_unique() -> None:
 
 
 def test_only_rows_added_for_information_have_nothing_to_reach() -> None:
-    untargeted = {row.key for row in ROWS if not row.to_reach}
+    untargeted = {row.key for row in ROWS if not row.to_reach and row.part is not Part.PROCESSES}
     assert untargeted == {
         "java-produce-100b",
         "requests-64-raw",
@@ -36,7 +36,23 @@ def test_only_rows_added_for_information_have_nothing_to_reach() -> None:
         "cpu-commits-16",
         "offsets-load",
         "offsets-load-compacted",
+        "cluster-cpu-produce",
+        "cluster-cpu-requests-64",
+        "cluster-start-lent",
     }
+
+
+def test_several_processes_are_held_to_the_cost_of_one() -> None:
+    targeted = {row.key: row.limit for row in ROWS if row.part is Part.PROCESSES and row.to_reach}
+    assert targeted == {
+        "cluster-processes-requests-kept": 1.1,
+        "cluster-processes-commits-kept": 1.1,
+    }
+
+
+def test_all_of_a_cluster_has_one_pattern() -> None:
+    chosen = Selection.of(ROWS, "cluster-*").reported
+    assert chosen == {row.key for row in ROWS if row.part.sheet is Sheet.CLUSTER}
 
 
 @pytest.mark.parametrize("part", list(Part))

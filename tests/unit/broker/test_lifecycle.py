@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from random import Random
 from typing import Any
@@ -28,6 +29,7 @@ from ottla.runtime.tasks import Tasks
 from ottla.testing.files import MemoryFileSystem
 
 LIMIT = 10
+SESSION = 0.04
 
 
 async def nobody_answers(partition: TopicPartition, replicas: object) -> dict[int, LogEnd]:
@@ -42,6 +44,7 @@ class Unreliable(StoreHandle):
         self.error: Exception | None = None
         self.failing: tuple[str, ...] = ()
         self.failures = 0
+        self.session = math.inf
 
     def fail(self, error: Exception, *methods: str) -> None:
         self.error, self.failing = error, methods
@@ -53,6 +56,14 @@ class Unreliable(StoreHandle):
         if self.error is not None and method in self.failing:
             self.failures += 1
             raise self.error
+
+    @property
+    def session_seconds(self) -> float:
+        return self.session
+
+    async def join(self, key: str, value: bytes, *ops: Any) -> Any:
+        self._check("join")
+        return await super().join(key, value, *ops)
 
     async def commit(self, *ops: Any) -> Any:
         self._check("commit")
@@ -84,6 +95,7 @@ class Member:
         )
         self.deaths: list[tuple[str, BaseException | None]] = []
         self.epochs: list[int] = []
+        self.certain_until: list[float] = []
         self.lifecycle = Lifecycle(
             self.registry,
             self.controller,
@@ -92,6 +104,7 @@ class Member:
             node_id=node_id,
             about=Host(directories=(f"{folder}-{node_id}",)),
             on_registered=self.epochs.append,
+            on_certain=self.certain_until.append,
         )
 
     async def start(self) -> None:
@@ -184,6 +197,26 @@ async def delete_registration(store: EmbeddedStore) -> None:
     await store.commit(Delete(layout.broker_key(1), entry.version))
 
 
+async def test_a_session_is_certain_for_as_long_as_the_store_keeps_it_after_each_look(
+    store: EmbeddedStore,
+) -> None:
+    member = Member(store, 1)
+    member.store.session = SESSION
+    begun = SystemClock().monotonic()
+    await member.start()
+    await until(lambda: len(member.certain_until) > 2)
+    assert begun + SESSION <= member.certain_until[0] < member.certain_until[-1]
+    assert member.certain_until[-1] <= SystemClock().monotonic() + SESSION
+    # A look at the store after which it was not there, or not ours, makes nothing certain.
+    member.store.fail(Unavailable("away"), "read")
+    failures, count = member.store.failures, len(member.certain_until)
+    await until(lambda: member.store.failures > failures + 3)
+    assert len(member.certain_until) <= count + 1
+    member.store.heal()
+    await until(lambda: len(member.certain_until) > count + 1)
+    await member.stop()
+
+
 async def test_a_lost_registration_is_made_anew_with_a_new_epoch(
     store: EmbeddedStore, member: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -242,6 +275,35 @@ async def test_a_role_lost_in_an_outage_is_stood_for_again(
     await until(lambda: member.controller.active)
     assert member.controller.epoch > epoch
     assert not member.deaths
+
+
+async def test_a_controller_that_is_not_registered_again_yet_takes_nobody_for_dead(
+    store: EmbeddedStore,
+) -> None:
+    """The store was away, and with it every session; the role is won before any registration."""
+    members = {number: Member(store, number) for number in (1, 2)}
+    for member in members.values():
+        await member.start()
+        member.store.session = 3_600.0
+    first, second = members.values()
+    states = dict(first.registry.image.broker_states)
+    for member in members.values():
+        member.store.fail(Unavailable("no connection"), "join", "campaign")
+    keys = [layout.broker_key(1), layout.broker_key(2), f"{layout.CONTROLLER}/holder"]
+    entries = (await store.read("")).entries
+    await store.commit(*(Delete(key, entries[key].version) for key in keys))
+    await until(lambda: min(member.store.failures for member in members.values()) > 3)
+    second.store.failing = ("join",)
+    await until(lambda: second.controller.active)
+    # Who comes is admitted, after all that is to be done about those who are gone.
+    third = Member(store, 3)
+    await third.start()
+    assert {number: third.registry.image.broker_states[number] for number in (1, 2)} == states
+    for member in members.values():
+        member.store.heal()
+    await until(lambda: set(third.registry.image.brokers) == {1, 2, 3})
+    for member in (third, *members.values()):
+        await member.stop()
 
 
 async def test_a_store_that_does_not_come_back_is_the_end(

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from click.testing import Result
 
 from ottla.cli.cluster_status import as_lines, document, frame
-from ottla.client.cluster_health import BrokerHealth, ClusterHealth, PartitionHealth
+from ottla.client.cluster_health import BrokerHealth, ClusterHealth, Known, PartitionHealth
 
 Run = Callable[..., Result]
 
-UP = BrokerHealth(1, "127.0.0.1:9092", "r1", False, 2, 3, 3)
+NOON = 1_794_830_400_000
+UP = BrokerHealth(1, "127.0.0.1:9092", "r1", False, 2, 3, 3, "one", NOON)
 FENCED = BrokerHealth(2, "127.0.0.1:9093", None, True, 0, 3, 0)
 MISSING = BrokerHealth(3, None, None, False, 0, 3, 0)
 OFFLINE = PartitionHealth("t", 0, None, (3, 2), (), (2, 3), (), 2)
@@ -26,8 +27,10 @@ def lines(*troubled: PartitionHealth, brokers: tuple[BrokerHealth, ...]) -> list
 def test_a_cluster_in_order_is_two_lines_and_its_brokers() -> None:
     assert lines(brokers=(UP,)) == [
         "cluster abc: 1 broker up, broker 1 is the controller; 12 partitions, all in sync",
-        "BROKER  ADDRESS         RACK  STATE       LEADS  REPLICAS  IN SYNC",
-        "     1  127.0.0.1:9092  r1    controller      2         3        3",
+        "BROKER  ADDRESS         HOST  RACK  STATE       SINCE                LEADS  REPLICAS  "
+        "IN SYNC",
+        "     1  127.0.0.1:9092  one   r1    controller  2026-11-16 12:00:00      2         3  "
+        "      3",
     ]
 
 
@@ -35,21 +38,44 @@ def test_partitions_that_lack_something_are_listed_with_whom_they_wait_for() -> 
     shown = lines(OFFLINE, STRANDED, BARE, brokers=(UP, FENCED, MISSING))
     assert shown[0].endswith("12 partitions, 2 offline, 3 under min.insync, 3 under-replicated")
     assert shown[3:5] == [
-        "     2  127.0.0.1:9093  -     fenced          0         3        0",
-        "     3  -               -     missing         0         3        0",
+        "     2  127.0.0.1:9093  -     -     fenced      -                        0         3  "
+        "      0",
+        "     3  -               -     -     missing     -                        0         3  "
+        "      0",
     ]
     assert shown[5:] == [
         "",
         "PARTITION  STATE             LEADER  REPLICAS  IN SYNC  ELIGIBLE  WAITS FOR",
         "t-0        offline                -  3,2       -        2,3       any of 2,3",
         "t-1        offline                -  3,2       -        -         all of 2,3",
-        "t-2        under min.insync       1  1,3       1        3         -",
+        "t-2        under min.insync       1  1,3       1        3         broker 3",
     ]
 
 
 def test_one_that_could_be_led_already_waits_for_the_controller() -> None:
     live = PartitionHealth("t", 0, None, (1,), (1,), (), ())
     assert lines(live, brokers=(UP,))[-1].endswith("the controller")
+
+
+def test_one_whose_log_cannot_be_served_waits_for_that() -> None:
+    broken = PartitionHealth("t", 0, None, (1, 3), (1,), (), (), 1, broken=(1,))
+    assert lines(broken, brokers=(UP,))[-1].endswith("the log of broker 1")
+
+
+def test_files_that_do_not_count_are_named() -> None:
+    known = Known(min_insync=2, overruled={3: 1, 1: 3})
+    health = ClusterHealth("abc", 1, (UP,), 12, (), known)
+    assert as_text(health)[1] == (
+        "min.insync.replicas is 2 in the whole cluster; what files of brokers say does not count: "
+        "3 in that of broker 1, 1 in that of broker 3"
+    )
+    told = document(health)
+    assert told["min_insync"] == 2
+    assert told["overruled"] == [{"broker": 1, "min_insync": 3}, {"broker": 3, "min_insync": 1}]
+
+
+def as_text(health: ClusterHealth) -> list[str]:
+    return "\n".join(as_lines(frame(health))).splitlines()
 
 
 def test_a_long_list_is_cut_and_tells_where_the_rest_is() -> None:
@@ -73,12 +99,16 @@ def test_programs_are_told_everything() -> None:
         "offline": 1,
         "under_min_insync": 1,
         "under_replicated": 1,
+        "min_insync": None,
+        "overruled": [],
         "brokers": [
             {
                 "id": 1,
                 "address": "127.0.0.1:9092",
+                "host": "one",
                 "rack": "r1",
                 "state": "up",
+                "since": NOON,
                 "leads": 2,
                 "replicas": 3,
                 "in_sync": 3,
@@ -86,8 +116,10 @@ def test_programs_are_told_everything() -> None:
             {
                 "id": 3,
                 "address": None,
+                "host": None,
                 "rack": None,
                 "state": "missing",
+                "since": None,
                 "leads": 0,
                 "replicas": 3,
                 "in_sync": 0,
@@ -106,6 +138,7 @@ def test_programs_are_told_everything() -> None:
                 "min_insync": 2,
                 "waits_for": [2, 3],
                 "waits_for_all": True,
+                "broken": [],
             }
         ],
     }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from ottla.client.cluster_health import ClusterHealth, assess
+from dataclasses import replace
+
+from ottla.client.cluster_health import ClusterHealth, Known, Remembered, assess
 from ottla.client.descriptions import (
     ClusterDescription,
     Node,
     PartitionDescription,
     TopicDescription,
 )
+from ottla.model.ids import TopicPartition
 
 NODES = {number: Node(number, "127.0.0.1", 9091 + number, f"r{number}") for number in (1, 2, 3)}
 
@@ -103,9 +106,37 @@ def test_with_nobody_eligible_it_waits_for_all_who_were_last_known_to_be() -> No
     assert waits(part, 3) == ((1, 2), True)
 
 
-def test_with_nothing_known_it_waits_for_any_replica() -> None:
-    assert waits(PartitionDescription(0, None, (2,), (), None, None), 1) == ((2,), False)
+def test_with_nothing_known_it_waits_for_all_replicas() -> None:
+    part = PartitionDescription(0, None, (2, 3), (), None, None)
+    assert waits(part, 1) == ((2, 3), True)
 
 
-def test_a_partition_with_a_leader_waits_for_nobody() -> None:
-    assert waits(PartitionDescription(0, 1, (1, 2), (1,), (), ()), 1) == ((), False)
+def test_a_partition_with_a_leader_waits_for_who_has_not_caught_up() -> None:
+    assert waits(PartitionDescription(0, 1, (1, 2), (1,), (), ()), 1, 2) == ((2,), True)
+
+
+def test_a_leader_whose_log_cannot_be_served_leads_in_name_only() -> None:
+    known = Known(offline_logs={TopicPartition("t", 0): frozenset({1})})
+    cluster = ClusterDescription("abc", 1, tuple(NODES.values()))
+    topics = [TopicDescription("t", "id", False, (WHOLE,))]
+    found = assess(cluster, (), topics, {}, known)
+    [part] = found.troubled
+    assert part.offline
+    assert part.broken == (1,)
+    alone = replace(part, isr=(1,), elr=())
+    assert alone.waits_for(found.live) == ((1,), False)
+    assert found.brokers[0].leads == 0
+
+
+def test_what_is_remembered_of_brokers_is_told() -> None:
+    known = Known(
+        brokers={2: Remembered("machine", "stopping", 17), 3: Remembered("other", "missing", 18)}
+    )
+    cluster = ClusterDescription("abc", 1, (NODES[1], NODES[2]))
+    topics = [TopicDescription("t", "id", False, (WHOLE,))]
+    found = assess(cluster, (), topics, {}, known)
+    assert [(each.state, each.host, each.since_ms) for each in found.brokers] == [
+        ("up", None, None),
+        ("stopping", "machine", 17),
+        ("missing", "other", 18),
+    ]

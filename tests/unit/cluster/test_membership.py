@@ -93,6 +93,48 @@ async def test_a_fenced_broker_has_lost_its_session(
     assert registry.image.broker_states[1].fenced
 
 
+async def test_who_died_after_its_session_had_ended_is_fenced(
+    members: Membership, registry: Registry
+) -> None:
+    """As while a controller waits for brokers to come back after an outage of the store."""
+    one = await members.register(1, ABOUT)
+    await members.admit(1, one.broker.epoch)
+    await one.session.release()
+    await registry.load()
+    assert await members.fence(1, one.broker.epoch)
+    assert registry.image.broker_states[1].fenced
+    assert registry.image.registrations == {}
+
+
+@pytest.mark.parametrize(("again", "remembered"), [("a", True), ("b", False)])
+async def test_a_process_that_was_taken_for_dead_is_known_to_live(
+    members: Membership, registry: Registry, again: str, remembered: bool
+) -> None:
+    one = await members.register(1, replace(ABOUT, incarnation="a"))
+    await members.admit(1, one.broker.epoch)
+    await members.fence(1, one.broker.epoch)
+    new = await members.register(1, replace(ABOUT, incarnation=again))
+    assert registry.image.broker_states[1].seen_dead is remembered
+    await members.admit(1, new.broker.epoch)
+    assert registry.image.broker_states[1].seen_dead is remembered
+    # When all sessions have ended with the store, it is like any other.
+    await new.session.release()
+    await members.register(1, replace(ABOUT, incarnation=again))
+    assert not registry.image.broker_states[1].seen_dead
+
+
+async def test_who_left_by_itself_was_not_taken_for_dead(
+    members: Membership, registry: Registry
+) -> None:
+    one = await members.register(1, ABOUT)
+    await members.admit(1, one.broker.epoch)
+    await one.session.release()
+    await registry.load()
+    await members.note_departure(1, one.broker.epoch)
+    await members.register(1, ABOUT)
+    assert not registry.image.broker_states[1].seen_dead
+
+
 async def test_an_id_in_use_is_refused(members: Membership) -> None:
     await members.register(1, ABOUT)
     with pytest.raises(KafkaError) as caught:
@@ -108,9 +150,23 @@ async def test_who_has_the_same_folders_takes_over_a_stale_registration(
         await members.register(1, ABOUT)
     with pytest.raises(KafkaError):
         await members.register(1, replace(ABOUT, host="another"), take_over=True)
+    term = await registry.campaign(1)
+    await registry.load()
+    assert registry.image.controller_id == 1
     fresh = await members.register(1, ABOUT, take_over=True)
     assert stale.session.lost.happened
+    assert term.lost.happened
     assert registry.image.registrations == {1: fresh.broker}
+    assert registry.image.controller_id == -1
+
+
+async def test_the_role_of_another_is_not_taken_over(
+    members: Membership, registry: Registry
+) -> None:
+    await members.register(1, ABOUT)
+    term = await registry.campaign(2)
+    await members.register(1, ABOUT, take_over=True)
+    assert not term.lost.happened
 
 
 KILLED = replace(ABOUT, clean=False)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.controller.election import LogEnd, awaited, prefer, recover, settle
+from ottla.controller.election import LogEnd, awaited, is_unclean, prefer, recover, settle
 from ottla.model.topic import NO_LEADER, PartitionState
-from ottla.replication.isr import Rules
+from ottla.replication.isr import Rules, with_isr
 
 TWO = Rules(min_insync=2)
 STATE = PartitionState(
@@ -52,7 +52,7 @@ def test_the_last_one_to_leave_is_eligible_and_leads_again() -> None:
 
 def test_an_isr_that_reaches_the_minimum_again_ends_eligibility() -> None:
     alone = settle(STATE, {3}, TWO)
-    assert led(settle(alone, {1, 3}, TWO, isr=(3, 1))) == (3, (3, 1), (), ())
+    assert led(with_isr(alone, (3, 1), TWO)) == (3, (3, 1), (), ())
 
 
 def test_who_may_have_lost_records_is_neither_in_sync_nor_eligible() -> None:
@@ -83,6 +83,8 @@ def test_unclean_election_takes_a_damaged_replica_last() -> None:
     only_one = replace(STATE, isr=(1,))
     assert settle(only_one, {1, 3}, Rules(1, unclean=True), lost={1}).leader == 3
     assert settle(only_one, {1}, Rules(1, unclean=True), lost={1}).leader == 1
+    away = settle(only_one, {1}, Rules(1, unclean=True), lost={1}, absent={1})
+    assert away.leader == NO_LEADER, "nobody is there"
 
 
 def test_who_leads_again_with_less_does_so_under_a_new_epoch() -> None:
@@ -140,14 +142,36 @@ def test_recovery_takes_who_has_most(reports: dict[int, LogEnd], leader: int) ->
 
 def test_an_operator_can_give_up_who_never_returns() -> None:
     assert recover(OFFLINE, {2: LogEnd(3, 10)}, force=True).leader == 2
-    assert recover(OFFLINE, {1: LogEnd(4, 1), 2: LogEnd(9, 9)}, force=True).leader == 1
+    assert recover(OFFLINE, {1: LogEnd(4, 1), 2: LogEnd(9, 9)}, force=True).leader == 2
     assert recover(OFFLINE, {}, force=True) is OFFLINE
+    # Also who is certain to have everything, and does not come back.
+    eligible = replace(OFFLINE, elr=(3,), last_known_elr=(1,))
+    after = recover(eligible, {1: LogEnd(4, 1), 2: LogEnd(4, 2)}, force=True)
+    assert led(after) == (2, (2,), (), ())
 
 
 def test_recovery_is_not_for_partitions_that_have_somebody() -> None:
     reports = {each: LogEnd(9, 9) for each in (1, 2, 3)}
     assert recover(STATE, reports, force=True) is STATE
     eligible = replace(OFFLINE, elr=(2,))
-    assert recover(eligible, reports, force=True) is eligible
+    assert recover(eligible, reports) is eligible
     assert awaited(eligible, {1, 3}) == (2,)
     assert awaited(STATE, set()) == ()
+
+
+def test_an_election_is_unclean_when_the_leader_may_lack_records() -> None:
+    assert not is_unclean(STATE, replace(STATE, leader=2, leader_epoch=STATE.leader_epoch + 1))
+    assert not is_unclean(STATE, replace(STATE, leader=NO_LEADER, leader_epoch=99, isr=()))
+    assert not is_unclean(STATE, replace(STATE, isr=(1,))), "nobody was elected"
+    elected = replace(OFFLINE, leader=3, leader_epoch=99)
+    assert is_unclean(OFFLINE, elected)
+    assert not is_unclean(replace(OFFLINE, elr=(3,)), elected)
+    assert is_unclean(replace(OFFLINE, elr=(3,)), elected, lost={3})
+
+
+def test_a_leader_that_lost_records_does_not_lead_on_while_the_others_are_absent() -> None:
+    before = PartitionState(1, 5, 9, (1, 2, 3), (1, 2, 3))
+    after = settle(before, {1, 2, 3}, Rules(2), lost={1}, absent={2, 3})
+    assert (after.leader, after.isr, set(after.elr)) == (NO_LEADER, (), {2, 3})
+    back = settle(after, {1, 2}, Rules(2))
+    assert (back.leader, back.isr) == (2, (2,))

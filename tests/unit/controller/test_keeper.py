@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 
@@ -32,7 +33,12 @@ class FlakyStore(StoreHandle):
     def __init__(self, store: EmbeddedStore) -> None:
         super().__init__(store)
         self.out_of_reach = False
+        self.session = math.inf
         self.before_commit: Callable[[], object] | None = None
+
+    @property
+    def session_seconds(self) -> float:
+        return self.session
 
     async def commit(self, *ops: Op) -> Revision:
         if self.out_of_reach:
@@ -164,7 +170,7 @@ async def test_who_leads_although_it_may_lack_records_is_reported(
     await bench.register(1, lost=True)
     await bench.admitted(1)
     assert bench.state().leader == 1
-    assert "t-0: unclean recovery: broker 1 leads, which may lack acknowledged" in caplog.text
+    assert "records may be lost in 1 partition(s): t-0 is led by broker 1" in caplog.text
 
 
 async def test_who_lost_records_between_plan_and_commit_does_not_lead(bench: Bench) -> None:
@@ -223,27 +229,33 @@ async def test_an_outage_of_the_store_is_waited_for(bench: Bench) -> None:
     await bench.admitted(2)
 
 
-async def test_a_controller_with_a_new_session_waits_for_others_first(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("session", ["new", "kept"])
+async def test_after_an_outage_of_the_store_others_are_waited_for_first(
+    bench: Bench, session: str
 ) -> None:
-    """The store was away, and every session ended with it."""
-    monkeypatch.setattr(keeper, "SESSION_SECONDS", 3_600.0)
+    """Every session may have ended with the store, or every other."""
+    bench.store.session = 3_600.0
     for broker in (1, 2, 3):
         await bench.register(broker)
         await bench.members.admit(broker, bench.brokers[broker].broker.epoch)
     await bench.create(LED)
     for broker in (1, 2, 3):
         await bench.brokers[broker].session.release()
-    bench.keeper.session_began()
+    if session == "new":
+        bench.keeper.session_began()
+    else:
+        bench.store.returned_at = asyncio.get_running_loop().time()
     await bench.control()
     await bench.register(2)
-    await bench.admitted(2)
-    assert bench.state() == LED
-    monkeypatch.setattr(keeper, "SESSION_SECONDS", 0.0)
-    bench.keeper.session_began()
     await bench.register(3)
+    await bench.admitted(2, 3)
+    assert bench.state() == LED
+    bench.store.session = 0.0
+    bench.keeper.session_began()
+    bench.store.returned_at = float("-inf")
+    await bench.register(4)  # something to look at
     await bench.until(lambda: bench.state().leader == 2)
-    assert bench.state().isr == (2, 3)
+    assert 1 not in bench.state().isr
 
 
 OFFLINE = PartitionState(NO_LEADER, 5, 9, (1, 2, 3), (), (), (1, 3))
@@ -284,3 +296,60 @@ async def test_a_keeper_whose_term_is_over_stops(bench: Bench) -> None:
     await bench.store.close()
     async with asyncio.timeout(10):
         await bench.tasks[0]
+
+
+async def test_who_comes_back_empty_after_its_report_does_not_lead(bench: Bench) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    bench.reports = {1: LogEnd(4, 10), 3: LogEnd(4, 11)}
+
+    async def come_back_empty() -> None:
+        await bench.brokers[3].session.release()
+        await bench.register(3, lost=True)
+        bench.reports[3] = LogEnd(-1, 0)
+
+    bench.answering.clear()
+    await bench.create(OFFLINE)
+    await bench.until(lambda: bool(bench.asked))
+    bench.store.before_commit = come_back_empty
+    bench.answering.set()
+    await bench.until(lambda: bench.state().leader != NO_LEADER)
+    assert bench.state().leader == 1
+    assert bench.keeper.unclean.total == 1
+
+
+async def test_a_question_that_fails_is_asked_again(bench: Bench) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    ask = bench.ask
+
+    async def fail(*_: object) -> dict[int, LogEnd]:
+        bench.keeper._ask = ask
+        raise ValueError("an answer that makes no sense")
+
+    bench.keeper._ask = fail
+    bench.reports = {1: LogEnd(4, 10), 3: LogEnd(4, 11)}
+    await bench.create(OFFLINE)
+    await bench.until(lambda: "t" in bench.registry.image.topics and bench.state().leader == 3)
+
+
+async def test_unclean_elections_are_counted_and_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    only = PartitionState(NO_LEADER, 5, 9, (1, 2), (), (), (2,))
+    await bench.create(only, LED)
+    await bench.until(lambda: "t" in bench.registry.image.topics and bench.state().leader == 2)
+    await bench.until(lambda: bench.keeper.unclean.total == 1)
+    assert "unclean election" in caplog.text
+    assert "t-0 is led by broker 2" in caplog.text
+    await bench.brokers[1].session.release()
+    await bench.until(lambda: bench.state(1).leader == 2)
+    assert bench.keeper.unclean.total == 1

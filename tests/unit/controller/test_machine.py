@@ -8,9 +8,9 @@ from ottla.controller.election import LogEnd
 from ottla.controller.machine import (
     BrokerChange,
     plan,
+    plan_forced,
     plan_preferred,
     plan_recovery,
-    plan_unclean,
 )
 from ottla.model.broker import Broker, BrokerState, LostPartition
 from ottla.model.ids import TopicId, TopicPartition
@@ -72,6 +72,20 @@ def test_while_patient_nobody_is_taken_for_dead() -> None:
     assert not plan(image(LED, there={2}), two, patient=True)
 
 
+def test_while_patient_only_those_who_are_there_are_elected() -> None:
+    dead = {**LIVE, 1: BrokerState(1, fenced=True)}
+    [change] = plan(image(LED, states=dead, there={3}), two, patient=True).partitions
+    assert (change.after.leader, change.after.isr) == (3, (2, 3)), "2 may come back empty"
+    # Nobody who is there: the one that died may be the only one with all records.
+    assert not plan(image(LED, states=dead, there=set()), two, patient=True)
+    orphan = replace(LED, leader=NO_LEADER, isr=(), elr=(2,))
+    assert not plan(image(orphan, states=dead, there={3}), two, patient=True)
+    lost = replace(LED, leader=NO_LEADER, isr=(), last_known_elr=(2,))
+    todo = plan(image(lost, states=dead, there={3}), two, patient=True)
+    assert not todo.partitions
+    assert not todo.to_ask
+
+
 def test_patience_does_not_keep_anybody_from_arriving() -> None:
     states = {**LIVE, 3: BrokerState(7)}
     todo = plan(image(LED, states=states, there={2, 3}), two, patient=True)
@@ -112,7 +126,7 @@ def test_a_leader_that_may_lack_records_is_to_be_reported() -> None:
     single = replace(alone, replicas=(1,))
     states = {**LIVE, 1: BrokerState(7, lost=True)}
     todo = plan(image(LED, alone, eligible, single, states=states), two)
-    assert [(each.partition, each.after.leader) for each in todo.unclean] == [(1, 1), (2, 1)]
+    assert {(each.partition, each.after.leader) for each in todo.unclean} == {(1, 1), (2, 1)}
     assert not plan(image(LED, eligible, there={1, 2}), two).unclean
     gone = plan(image(LED, there=set()), lambda _: Rules(2, unclean=True))
     assert not gone.unclean
@@ -178,6 +192,16 @@ def test_a_recovery_is_planned_when_all_have_reported() -> None:
     assert plan_recovery(image(LOST), TopicPartition("gone", 0), {}) is None
 
 
+def test_who_was_seen_dead_and_lives_is_admitted_after_others_lead() -> None:
+    """Its address refuses, whoever is right: it is back before anybody has taken its place."""
+    survivor = {**LIVE, 1: BrokerState(1, fenced=True, seen_dead=True)}
+    todo = plan(image(LED, states=survivor), two)
+    assert [each.after.leader for each in todo.partitions] == [2]
+    assert [each.broker for each in todo.arrivals] == [1]
+    restarted = {**LIVE, 1: BrokerState(1, fenced=True)}
+    assert not plan(image(LED, states=restarted), two).partitions
+
+
 def test_preferred_leaders_are_live_in_sync_and_stay() -> None:
     moved = replace(LED, leader=2)
     assert [each.after.leader for each in plan_preferred(image(LED, moved))] == [1]
@@ -188,9 +212,50 @@ def test_preferred_leaders_are_live_in_sync_and_stay() -> None:
 
 
 def test_an_unclean_election_on_request_is_for_partitions_without_a_leader() -> None:
-    assert plan_unclean(image(LED), TP, Rules(2)) is None
-    change = plan_unclean(image(LOST), TP, Rules(2))
+    ends = {1: LogEnd(5, 10), 2: LogEnd(5, 11), 3: LogEnd(4, 90)}
+    assert plan_forced(image(LED), TP, ends, Rules(2)) is None
+    assert plan_forced(image(LOST), TopicPartition("gone", 0), ends, Rules(2)) is None
+    change = plan_forced(image(LOST), TP, ends, Rules(2))
     assert change is not None
-    assert change.after.leader == 1
+    assert change.after.leader == 2, "the one with most, whoever was last known to be eligible"
+    assert plan_forced(image(LOST), TP, {}, Rules(2, unclean=True)) is None, "nobody answers"
     nobody = {each: BrokerState(each, fenced=True) for each in (1, 2, 3)}
-    assert plan_unclean(image(LOST, states=nobody, there=set()), TP, Rules(2)) is None
+    assert plan_forced(image(LOST, states=nobody, there=set()), TP, ends, Rules(2)) is None
+
+
+def test_an_election_by_force_takes_whoever_is_certain_to_have_everything() -> None:
+    waiting = replace(LED, leader=NO_LEADER, isr=(), elr=(1,), last_known_elr=(3,))
+    ends = {1: LogEnd(4, 10), 3: LogEnd(5, 90)}
+    change = plan_forced(image(waiting), TP, ends, Rules(2, unclean=True))
+    assert change is not None
+    assert (change.after.leader, change.after.last_known_elr) == (1, (3,))
+    del ends[1]
+    change = plan_forced(image(waiting), TP, ends, Rules(2))
+    assert change is not None
+    assert change.after.leader == 3, "an operator has given up the other"
+
+
+def test_plans_tell_which_elections_may_lose_records() -> None:
+    clean = plan(image(LED, there={2, 3}), two)
+    assert not clean.unclean
+    alone = plan(image(replace(LOST, last_known_elr=(3,))), two)
+    assert alone.unclean == {*alone.partitions}
+    emptied = {**LIVE, 1: BrokerState(7, lost=True)}
+    itself = plan(
+        image(replace(LED, replicas=(1, 2), isr=(1,)), states=emptied), lambda _: Rules(1)
+    )
+    assert itself.unclean == {*itself.partitions}
+    allowed = plan(image(LOST), lambda _: Rules(2, unclean=True))
+    assert allowed.unclean == {*allowed.partitions}
+
+
+def test_the_only_replica_stays_what_it_is_whatever_it_has_lost() -> None:
+    only = replace(LED, replicas=(1,), isr=(1,))
+    states = {**LIVE, 1: BrokerState(7, lost=True)}
+    todo = plan(image(only, states=states), two)
+    assert not todo.partitions
+    assert todo.arrivals == [BrokerChange(1, 7)]
+    nobody = replace(only, leader=NO_LEADER, isr=(), elr=(1,))
+    [change] = plan(image(nobody, states=states), two).partitions
+    assert change.after.leader == 1
+    assert change.after.leader_epoch == nobody.leader_epoch + 1, "clients have to notice"

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -368,4 +369,63 @@ async def test_what_can_be_done_is_done_before_replicas_are_asked(store: Embedde
     async with asyncio.timeout(10):
         await node.controller.create_topics([NewTopic("u")])
     assert len(asked) == first
+    await node.stop()
+
+
+async def test_many_topics_are_a_line_in_the_log(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "ottla.controller.service"):
+        await node.controller.create_topics([NewTopic(f"t{n}", 3) for n in range(7)])
+        await node.controller.create_topics([NewTopic("one")])
+        await node.controller.delete_topics([DeleteTopic(f"t{n}") for n in range(7)])
+    assert caplog.messages == [
+        "created 7 topics with 21 partitions: t0, t1, t2, t3, t4 and 2 more",
+        "created topic one with 2 partition(s)",
+        "deleted 7 topic(s): t0, t1, t2, t3, t4 and 2 more",
+    ]
+
+
+async def test_an_election_by_force_takes_who_has_most_and_is_still_the_same(
+    store: EmbeddedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three have reported; the one with most loses its disk before its report decides."""
+    node = Node(store, 1)
+    others = Membership(Registry(store))
+    sessions = {}
+    ends = {1: LogEnd(4, 8), 2: LogEnd(4, 20), 3: LogEnd(4, 9)}
+
+    async def ask(partition: TopicPartition, replicas: Collection[int]) -> dict[int, LogEnd]:
+        await sessions.pop(2).session.release()
+        await others.register(2, Host(lost=True))
+        return {each: ends[each] for each in replicas if each in ends}
+
+    node.controller = Controller(
+        node.registry,
+        1,
+        defaults=lambda: TopicDefaults(2, 1),
+        check_topic_config=nothing_wrong,
+        rng=Random(1),
+        rules_of=lambda topic: Rules(min_insync=1),
+        ask_log_ends=ask,
+    )
+    await node.start()
+    for broker in (2, 3):
+        sessions[broker] = await others.register(broker, Host())
+    async with asyncio.timeout(10):
+        for broker in (1, 2, 3):
+            await node.admitted(broker)
+    stuck = PartitionState(-1, 4, 4, (1, 2, 3, 9), (), (9,), ())
+    await node.registry.create_topics([Topic("t", node.registry.new_id(), (stuck,))])
+    wanted = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    outcomes = await node.controller.elect_leaders(wanted, unclean=True)
+    assert outcomes[wanted[0]] is None
+    error = outcomes[wanted[1]]
+    assert error is not None
+    assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert node.registry.image.topics["t"].partitions[0].leader == 3
+    assert node.controller.unclean.total == 1
+    assert "t-0 is led by broker 3" in caplog.text
+    again = await node.controller.elect_leaders(wanted[:1], unclean=True)
+    assert again[wanted[0]] is not None, "it has a leader"
     await node.stop()

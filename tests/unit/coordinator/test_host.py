@@ -809,3 +809,81 @@ async def test_a_command_for_all_reaches_each_loaded_shard(bench: Bench) -> None
     assert refused(lambda: bench.host.run_everywhere(lambda: write(b"c")) and None) is (
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     )
+
+
+class Lease:
+    """What partitions say about other leaders, as a test has it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.certain = True
+        self.succeeded = True
+        monkeypatch.setattr(Partition, "certainly_leads", property(lambda _: self.certain))
+        monkeypatch.setattr(Partition, "has_succeeded", property(lambda _: self.succeeded))
+        monkeypatch.setattr(host_module, "WATCH_PAUSE", 0.0)
+
+
+@pytest.fixture
+def lease(monkeypatch: pytest.MonkeyPatch) -> Lease:
+    return Lease(monkeypatch)
+
+
+async def test_a_question_waits_for_certainty(bench: Bench, lease: Lease) -> None:
+    await bench.ready()
+    bench.run(write(b"a"))
+    assert bench.host.run_certainly(0, look(b"a")) == b"v"
+    lease.certain = False
+    assert bench.run(look(b"a")) == b"v", "only who asks for it waits"
+    waiting = bench.host.run_certainly(0, look(b"a"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done
+    bench.run(write(b"a", b"newer"))
+    lease.certain = True
+    assert await settled(waiting) == b"newer"
+
+
+async def test_who_asks_is_sent_elsewhere_when_doubt_remains(
+    bench: Bench, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.ready()
+    lease.certain = False
+    monkeypatch.setattr(host_module, "DOUBT_SECONDS", 0.0)
+    waiting = bench.host.run_certainly(0, look(b"a"))
+    with pytest.raises(KafkaError) as caught:
+        await waiting
+    assert caught.value.code is ErrorCode.NOT_COORDINATOR
+
+
+async def test_who_waits_for_certainty_is_told_when_the_shard_goes_elsewhere(
+    bench: Bench, lease: Lease
+) -> None:
+    await bench.ready()
+    lease.certain = False
+    waiting = bench.host.run_certainly(0, look(b"a"))
+    bench.lead(2, 2)
+    with pytest.raises(KafkaError) as caught:
+        waiting.result()
+    assert caught.value.code is ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_new_leader_tells_what_it_found_at_once_and_what_it_wrote_when_it_has_succeeded(
+    bench: Bench, lease: Lease
+) -> None:
+    await bench.ready()
+    bench.run(write(b"old"))
+    lease.succeeded = False
+    bench.lead(1, 1, epoch=1)
+    await bench.host.wait_loaded()
+    assert bench.run(look(b"old", about="x")) == b"v"
+    commit = bench.run(write(b"new", about="x"))
+    question = bench.run(look(b"new", about="x"))
+    another = bench.run(look(b"old", about="y"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not commit.done
+    assert not question.done, "it depends on what must not be known yet"
+    assert another == b"v"
+    lease.succeeded = True
+    assert await settled(commit) == "done"
+    assert await settled(question) == b"v"
+    assert bench.run(write(b"newer")) == "done"

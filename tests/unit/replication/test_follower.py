@@ -303,6 +303,24 @@ async def test_a_log_that_ends_before_the_leaders_begins_anew_there(bench: Bench
     assert one.log.log_start_offset == 40
 
 
+async def test_who_cannot_take_what_comes_says_so_once_and_tries_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = bench.follow(follower(0)), bench.follow(follower(1))
+    spoilt = bytearray(batches(0, (9, 1)))
+    spoilt[-1] ^= 0xFF
+    for _ in range(3):
+        request = await bench.request()
+        while one not in request.wanted:
+            request.answer.set_result([sent(two)])
+            request = await bench.request()
+        request.answer.set_result([sent(one, memoryview(spoilt)), sent(two)])
+    await bench.request()
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("t-0: cannot follow broker 2, and tries again: CORRUPT_MESSAGE")
+    assert one.log.log_end_offset == 0
+
+
 async def test_a_partition_with_an_error_rests_is_forgotten_and_comes_back(bench: Bench) -> None:
     one, two = bench.follow(follower(0)), bench.follow(follower(1))
     request = await bench.exchange(failed(one, ErrorCode.NOT_LEADER_OR_FOLLOWER))

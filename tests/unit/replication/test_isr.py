@@ -209,3 +209,12 @@ def test_replicas_come_and_go_with_the_state():
 
 def test_nothing_changes_in_a_state_that_is_right():
     assert with_isr(STATE, STATE.isr, Rules(2)) is STATE
+
+
+def test_the_lowest_start_is_that_of_the_live_replicas_and_unknown_until_all_were_heard_of():
+    isr = replicas()
+    isr.followers[2].start, isr.followers[3].start = 40, 20
+    assert isr.lowest_start(30, live={1, 2, 3}) == 20
+    assert isr.lowest_start(30, live={1, 2}) == 30
+    fresh = replicas()
+    assert fresh.lowest_start(30, live={1, 2, 3}) == -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import replace
 
@@ -146,13 +147,20 @@ async def test_who_has_caught_up_joins(bench: Bench) -> None:
     assert bench.in_sync().state.isr == (1, 2, 3)
 
 
-async def test_many_partitions_are_one_commit(bench: Bench) -> None:
+async def test_many_partitions_are_one_commit_and_one_line(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     await bench.begin(20)
     before = (await bench.registry.load()).revision
-    for index in range(20):
-        bench.catch_up(3, index)
-    await bench.settled()
+    with caplog.at_level(logging.INFO):
+        for index in range(20):
+            bench.catch_up(3, index)
+        await bench.settled()
+        await bench.updates.stop()
     assert (await bench.registry.load()).revision == before + 1
+    assert caplog.messages == [
+        "broker 3 joined the in-sync replicas of 20 partitions: t-0, t-1, t-2, t-3, t-4 and 15 more"
+    ]
 
 
 @pytest.mark.parametrize("broker", [3, 1], ids=["the one who joins", "the leader"])

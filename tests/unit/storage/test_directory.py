@@ -770,12 +770,25 @@ class TestLosses:
         broker.append(log, b"b")
         broker.fs.open("/data/t-0/00000000000000000000.log").pwrite(b"\xff", 65)
         directories = await broker.after_kill()
-        assert directories.damaged == directories.lost_partitions == {T0}
+        assert set(directories.damaged) == directories.lost_partitions == {T0}
         directories.losses_are_known()
-        assert (await broker.after_kill()).damaged == {T0}, "as long as it lies there"
+        assert (await broker.after_kill()).damaged == {T0: ID}, "as long as it lies there"
         broker.directories.set_aside(T0)
         assert not broker.directories.damaged
         assert not broker.directories.lost_partitions
+
+    async def test_a_log_without_one_of_its_files_is_one(self, broker: Broker) -> None:
+        log = broker.directories.create(T0, ID, CONFIG)
+        for _ in range(3):
+            broker.append(log, b"a")
+            log.roll()
+        for suffix in (".log", ".index", ".timeindex"):
+            broker.fs.remove(f"/data/t-0/00000000000000000001{suffix}")
+        directories = await broker.after_kill()
+        assert directories.find(T0) is not None
+        assert set(directories.damaged) == directories.lost_partitions == {T0}
+        directories.delete(T0)
+        assert not directories.damaged
 
     async def test_a_log_below_its_high_watermark_is_one(self, broker: Broker) -> None:
         log = broker.directories.create(T0, ID, CONFIG)

@@ -125,7 +125,7 @@ async def test_who_waits_for_a_flush_that_dies_is_told(bench: Bench, urgent: boo
     def fail(job: FlushJob, now_ms: int) -> None:
         raise RuntimeError("a bug")
 
-    bench.log.finish_flush = fail  # type: ignore[method-assign]
+    bench.log.finish_flush = fail
     bench.log.end = 1
     waiting = [bench.commit.wait_flushed(bench.log, 1, urgent=urgent)]
     for log in others if not urgent else ():

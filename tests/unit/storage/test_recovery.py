@@ -167,8 +167,8 @@ class TestLostRecords:
         made = written(rolls=(3,))
         made.log.roll()
         made.bench.fs.remove(f"{FOLDER}/00000000000000000003.log")
-        assert made.bench.open().lost_records
-        assert made.bench.open().lost_records
+        assert made.bench.open().has_gap
+        assert made.bench.open().has_gap
 
     def test_a_repair_is_a_loss(self) -> None:
         made = written()
@@ -176,7 +176,16 @@ class TestLostRecords:
         assert repair(made.bench.fs, FOLDER, dry_run=True)
         assert not made.bench.fs.exists(f"{FOLDER}/{LOST_RECORDS}")
         assert repair(made.bench.fs, FOLDER)
-        assert made.bench.open().lost_records
+        log = made.bench.open()
+        assert (log.lost_records, log.has_gap) == (True, True)
+        assert made.bench.open().has_gap
+
+    def test_a_repair_that_ends_the_log_leaves_no_gap(self) -> None:
+        made = written()
+        spoil(made.bench, f"{FIRST}.log", 70, b"\xff")
+        assert repair(made.bench.fs, FOLDER, truncate=True)
+        log = made.bench.open()
+        assert (log.lost_records, log.has_gap) == (True, False)
 
 
 class TestEpochs:

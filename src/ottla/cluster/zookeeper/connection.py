@@ -147,6 +147,9 @@ class Connection:
             ),
         )
         self._client.add_listener(self._state_changed)
+        self.session_seconds = session_timeout
+        """What was asked for, then what ZooKeeper has allowed: it has limits of its own."""
+        self._client._connection._connect = self._noting_session(self._client._connection._connect)
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -173,6 +176,19 @@ class Connection:
         """The session's number; 0 without one."""
         known = self._client.client_id
         return int(known[0]) if known else 0
+
+    def _noting_session(
+        self, connect: Callable[..., tuple[float, float]]
+    ) -> Callable[..., tuple[float, float]]:
+        """kazoo keeps to itself what was negotiated, but for what it makes of it: two thirds of a
+        session's milliseconds are how long it waits for an answer."""
+
+        def noting(*arguments: Any) -> tuple[float, float]:
+            read_timeout, connect_timeout = connect(*arguments)
+            self.session_seconds = read_timeout * 1.5 / 1000
+            return read_timeout, connect_timeout
+
+        return noting
 
     def _state_changed(self, state: str) -> None:
         """Called in a thread of kazoo's."""

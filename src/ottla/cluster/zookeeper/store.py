@@ -97,13 +97,13 @@ class ZooKeeperStore:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._address = address
-        self._patience = session_timeout
         self._changes_kept = changes_kept
         # The connection.
         self.connection = Connection(address, access, tls, session_timeout, self._note_state)
         self._online = asyncio.Event()
         self._offline = asyncio.Event()
         self._offline_since: float | None = self._loop.time()
+        self.returned_at = float("-inf")  # see `cluster.store`
         # What is known.
         self.follower = Follower(self.connection, self._note_changes)
         self._waiting: list[tuple[asyncio.Future[None], bool]] = []
@@ -195,6 +195,11 @@ class ZooKeeperStore:
     # --- what it knows of itself ------------------------------------------------------------------
 
     @property
+    def session_seconds(self) -> float:
+        """As ZooKeeper has allowed it, which may be more or less than was asked for."""
+        return self.connection.session_seconds
+
+    @property
     def connected(self) -> bool:
         """Whether there is a connection now. Sessions outlive a connection for a while."""
         return self._online.is_set()
@@ -233,8 +238,8 @@ class ZooKeeperStore:
 
     def _time_left(self) -> float:
         if self._offline_since is None:
-            return self._patience
-        return self._offline_since + self._patience - self._loop.time()
+            return self.session_seconds
+        return self._offline_since + self.session_seconds - self._loop.time()
 
     async def wait_online(self) -> None:
         await self._online.wait()
@@ -322,7 +327,8 @@ class ZooKeeperStore:
             return
         if state is State.CONNECTED:
             if self._offline_since is not None and self.follower.full_loads:
-                seconds = self._loop.time() - self._offline_since
+                self.returned_at = self._loop.time()
+                seconds = self.returned_at - self._offline_since
                 logger.info("connected to ZooKeeper again after %.1f s", seconds)
             self._offline_since = None
             self._online.set()

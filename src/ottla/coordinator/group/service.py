@@ -210,7 +210,15 @@ class Groups:
     def fetch_offsets(
         self, commands: Sequence[FetchOffsets]
     ) -> Reply[list[list[FetchedTopic] | KafkaError]]:
-        return gather([attempt(functools.partial(self.run, command)) for command in commands])
+        """Only while no other coordinator can have acknowledged a newer commit. Consumers of Java
+        before 3.9 try again after NOT_COORDINATOR, not after COORDINATOR_NOT_AVAILABLE."""
+        replies = [attempt(functools.partial(self._fetch_offsets, each)) for each in commands]
+        return then(gather(replies), _as_fetch_errors)
+
+    def _fetch_offsets(self, command: FetchOffsets) -> Reply[list[FetchedTopic]]:
+        index = self.partition_for(command.group_id)
+        reply: Reply[list[FetchedTopic]] = self.host.run_certainly(index, command)
+        return reply
 
     def delete_offsets(self, command: DeleteOffsets) -> Reply[list[ErrorCode]]:
         check_group_id(command.group_id)
@@ -258,6 +266,15 @@ class Groups:
 
 def _id(image: ClusterImage, name: str) -> bytes:
     return image.topics[name].id
+
+
+def _as_fetch_errors(
+    replies: list[list[FetchedTopic] | KafkaError],
+) -> list[list[FetchedTopic] | KafkaError]:
+    for at, reply in enumerate(replies):
+        if isinstance(reply, KafkaError) and reply.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            replies[at] = KafkaError(ErrorCode.NOT_COORDINATOR, reply.message)
+    return replies
 
 
 def _joined(lists: Sequence[list[ListedGroup] | KafkaError]) -> list[ListedGroup]:

@@ -1,0 +1,102 @@
+"""Whether a leader can be sure that nobody else leads, and when its successor can be. No I/O.
+
+A leader that was cut off goes on in good faith: it may be told late, or never, that another replica
+leads. Nothing it appends is acknowledged any more, but what it tells from memory may be old. So
+whoever tells without appending (a coordinator that is asked for a committed offset) looks here.
+
+Followers vouch for a leader. A follower that fetches under the leader's epoch follows nobody else
+and leads nothing itself. It sends a fetch after it got the answer to the one before, so it vouches
+for the moment at which that answer was given: how long the fetch itself was on its way, or lay
+unread because the leader stood still, does not matter. A follower is *fresh* for `LEASE_MS` after
+that moment. It waits half as long for records (`FOLLOWER_WAIT_MS`), so idle followers stay fresh.
+
+Nobody else has acknowledged anything while one of these holds (`certain`):
+
+    nobody else is elected    all that could be elected next are fresh: the in-sync replicas, the
+                              eligible ones, those that are about to be added. Only a leader that
+                              acts adds others, and the first one that acts is one of these.
+    others are too few        of all replicas, those that are not fresh are fewer than
+                              `min.insync.replicas`. Whoever else leads needs so many to acknowledge
+                              anything, so one of the fresh, or this leader itself, would be among
+                              them, and would follow the other.
+
+Where no follower has to vouch (one replica; one in sync; all are needed for a commit) the leader's
+own session with the metadata store must be alive for certain: else the replicas, or the minimum,
+may be others by now. Two things are beyond the rule: an unclean election gives up more than it
+protects, and whoever lowers `min.insync.replicas` while replicas are cut off from the store lets
+the others acknowledge alone.
+
+All that counts up to the moment the fresh vouch for, which is up to `LEASE_MS` ago. The rest is the
+successor's part: it keeps what was written in its own epoch to itself until everybody who led
+before has stopped (`Succession`). That is so when all other replicas have fetched under its epoch;
+or `LEASE_MS` after so many replicas, itself included, have come over to it as acknowledging needs:
+each set of replicas that makes an earlier leader certain has one of these in it, and that one has
+not vouched for the earlier leader since. What was written before its epoch it may tell at once:
+whoever led then has it too, and tells it or nothing.
+
+The clocks are local and never go back; that they run equally fast is assumed, up to `DRIFT_MS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ottla.model.topic import PartitionState
+
+LEASE_MS = 1000.0
+FOLLOWER_WAIT_MS = LEASE_MS / 2
+"""The longest that a follower's fetch waits for records."""
+OLD_MS = LEASE_MS / 4
+"""A fetch that vouches for a moment longer ago is answered at once: the next one does better."""
+DRIFT_MS = 20.0
+"""What the clocks of two brokers may differ by in the course of a lease."""
+
+LONG_AGO = float("-inf")
+
+
+def certain(
+    leader: int,
+    state: PartitionState,
+    min_insync: int,
+    fresh: Collection[int],
+    *,
+    joining: Collection[int] = (),
+    session_alive: bool,
+) -> bool:
+    """Whether nobody but `leader` can have acknowledged anything before the moment that the `fresh`
+    followers vouch for; `joining` are replicas that the store was asked to call in sync."""
+    successors = {*state.isr, *state.elr, *joining} - {leader}
+    others = sum(each != leader and each not in fresh for each in state.replicas)
+    needed = min(min_insync, len(state.replicas))
+    if successors.issubset(fresh) and (successors or session_alive):
+        return True
+    return others < needed and (bool(fresh) or session_alive)
+
+
+class Succession:
+    """The beginning of a leader's epoch: have all who led before stopped telling what they know?"""
+
+    __slots__ = ("_enough_ms", "_over", "_seen")
+
+    def __init__(self, state: PartitionState) -> None:
+        self._seen: set[int] = set()
+        self._enough_ms: float | None = None
+        # Nobody has led a partition before its first epoch, nor one that is nowhere else.
+        self._over = state.leader_epoch == 0 or len(state.replicas) == 1
+
+    def came_over(self, follower: int) -> None:
+        """A follower has fetched under this epoch."""
+        if not self._over:
+            self._seen.add(follower)
+
+    def is_over(self, leader: int, state: PartitionState, min_insync: int, now_ms: float) -> bool:
+        """Whether what was written in this epoch may be told from now on."""
+        if self._over:
+            return True
+        here = {leader, *self._seen}
+        if self._enough_ms is None and len(here) >= min(min_insync, len(state.replicas)):
+            self._enough_ms = now_ms
+        self._over = here.issuperset(state.replicas) or (
+            self._enough_ms is not None and now_ms - self._enough_ms >= LEASE_MS + DRIFT_MS
+        )
+        return self._over

@@ -1,0 +1,201 @@
+"""Committed offsets in a cluster: they survive their coordinator, and none that is old is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ottla.errors import ErrorCode
+from ottla.testing import Broker, Cluster, NewTopic
+
+OFFSETS = "__consumer_offsets"
+GROUP = "readers"
+ONE_PARTITION = {"offsets.topic.num.partitions": 1}
+TOPICS = [NewTopic("t", 1, 1)]
+IN_DOUBT = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+)
+Wires = Callable[..., Any]
+
+
+class Offsets:
+    """One group's offset of one partition, asked for and committed at any broker."""
+
+    def __init__(self, wire: Wires) -> None:
+        self._wire = wire
+        self._open: dict[str, Any] = {}
+
+    def _at(self, broker: Broker) -> Any:
+        if broker.bootstrap not in self._open:
+            self._open[broker.bootstrap] = self._wire(broker.bootstrap)
+        return self._open[broker.bootstrap]
+
+    def commit(self, broker: Broker, offset: int) -> ErrorCode:
+        partitions = [{"partition_index": 0, "committed_offset": offset}]
+        answer = self._at(broker).ask(
+            "offset_commit",
+            8,
+            group_id=GROUP,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            topics=[{"name": "t", "partitions": partitions}],
+        )
+        return ErrorCode.of(answer.topics[0].partitions[0].error_code)
+
+    def ask(self, broker: Broker) -> None:
+        """Ask for the offset, without waiting for the answer: `answer` does."""
+        topics = [{"name": "t", "partition_indexes": [0]}]
+        self._at(broker).send("offset_fetch", 8, groups=[{"group_id": GROUP, "topics": topics}])
+
+    def answer(self, broker: Broker) -> int | ErrorCode:
+        (answer,) = self._at(broker).receive().groups
+        if answer.error_code:
+            return ErrorCode.of(answer.error_code)
+        offset: int = answer.topics[0].partitions[0].committed_offset
+        return offset
+
+    def fetch(self, broker: Broker) -> int | ErrorCode:
+        self.ask(broker)
+        return self.answer(broker)
+
+    def commit_somewhere(
+        self, cluster: Cluster, offset: int, *, beside: Broker | None = None
+    ) -> None:
+        """Commit at the coordinator, whoever that is; `beside` is left alone."""
+        deadline = time.monotonic() + 30
+        while True:
+            for broker in cluster.running:
+                if broker is not beside and self.commit(broker, offset) is ErrorCode.NONE:
+                    return
+            assert time.monotonic() < deadline, "nobody takes a commit"
+            time.sleep(0.01)
+
+    def fetch_certainly(self, broker: Broker) -> int:
+        """The offset, asked for again while the coordinator is in doubt."""
+        deadline = time.monotonic() + 30
+        while True:
+            answer = self.fetch(broker)
+            if not isinstance(answer, ErrorCode):
+                return answer
+            assert answer in IN_DOUBT
+            assert time.monotonic() < deadline, f"only {answer.name}"
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def offsets(wire: Wires) -> Offsets:
+    return Offsets(wire)
+
+
+def begin(cluster: Cluster, offsets: Offsets, wire: Wires) -> Broker:
+    """Offset 10 is committed; returns the coordinator."""
+    wire(cluster.bootstrap.split(",")[0]).ask(
+        "find_coordinator", 4, key_type=0, coordinator_keys=[GROUP]
+    )
+    cluster.wait_until(lambda: OFFSETS in cluster.running[0]._services().image.topics)
+    cluster.wait_in_sync(OFFSETS)
+    offsets.commit_somewhere(cluster, 10)
+    coordinator = cluster.leader(OFFSETS, 0)
+    assert offsets.fetch_certainly(coordinator) == 10
+    return coordinator
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3, config=ONE_PARTITION, topics=TOPICS) as cluster:
+        yield cluster
+
+
+def number_of(cluster: Cluster, broker: Broker) -> int:
+    return next(number for number, each in cluster.brokers.items() if each is broker)
+
+
+def led_elsewhere(cluster: Cluster, broker: Broker) -> Callable[[], bool]:
+    number = number_of(cluster, broker)
+    other = next(each for each in cluster if each is not broker)
+    return lambda: other._services().image.topics[OFFSETS].partitions[0].leader not in (number, -1)
+
+
+def test_a_coordinator_that_is_cut_off_from_the_store_tells_no_old_offset(
+    cluster: Cluster, offsets: Offsets, wire: Wires
+) -> None:
+    coordinator = begin(cluster, offsets, wire)
+    with cluster.cut_off(number_of(cluster, coordinator)):
+        cluster.wait_until(led_elsewhere(cluster, coordinator))
+        offsets.commit_somewhere(cluster, 20, beside=coordinator)
+        assert offsets.fetch(coordinator) in IN_DOUBT
+        assert offsets.fetch(coordinator) in IN_DOUBT
+    assert offsets.fetch_certainly(cluster.leader(OFFSETS, 0)) == 20
+
+
+def test_a_coordinator_that_stood_still_tells_no_old_offset(
+    cluster: Cluster, offsets: Offsets, wire: Wires
+) -> None:
+    coordinator = begin(cluster, offsets, wire)
+    with cluster.paused(number_of(cluster, coordinator)):
+        cluster.wait_until(led_elsewhere(cluster, coordinator))
+        offsets.commit_somewhere(cluster, 20, beside=coordinator)
+        # It finds the question when it goes on, before it has heard of anything else.
+        offsets.ask(coordinator)
+    answer = offsets.answer(coordinator)
+    assert answer == 20 or answer in IN_DOUBT
+
+
+def test_offsets_are_told_and_committed_after_the_coordinator_has_died(
+    cluster: Cluster, offsets: Offsets, wire: Wires
+) -> None:
+    begin(cluster, offsets, wire).crash()
+    assert offsets.fetch_certainly(cluster.leader(OFFSETS, 0)) == 10
+    offsets.commit_somewhere(cluster, 20)
+    assert offsets.fetch_certainly(cluster.leader(OFFSETS, 0)) == 20
+
+
+def test_a_commit_that_cannot_be_kept_is_refused_and_holds_up_nothing_else_of_its_group(
+    cluster: Cluster, offsets: Offsets, wire: Wires
+) -> None:
+    coordinator = begin(cluster, offsets, wire)
+    followers = [each for each in cluster if each is not coordinator]
+    for follower in followers:
+        follower.crash()
+    cluster.wait_until(lambda: cluster.state(OFFSETS, 0).isr == (number_of(cluster, coordinator),))
+    assert offsets.commit(coordinator, 20) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    (described,) = wire(coordinator.bootstrap).ask("describe_groups", 5, groups=[GROUP]).groups
+    assert ErrorCode.of(described.error_code) is ErrorCode.NONE
+    for follower in followers:
+        follower.start()
+    assert offsets.fetch_certainly(cluster.leader(OFFSETS, 0)) == 10
+
+
+def test_offsets_are_told_while_a_follower_stands_still_or_the_store_is_away(
+    cluster: Cluster, offsets: Offsets, wire: Wires
+) -> None:
+    coordinator = begin(cluster, offsets, wire)
+    follower = next(each for each in cluster if each is not coordinator)
+    until = time.monotonic() + 1.5
+    with cluster.paused(number_of(cluster, follower)):
+        while time.monotonic() < until:
+            assert offsets.fetch(coordinator) == 10
+    cluster.wait_in_sync(OFFSETS)
+    coordinator = cluster.leader(OFFSETS, 0)
+    cluster.stop_metadata()
+    until = time.monotonic() + 3.0
+    while time.monotonic() < until:
+        assert offsets.fetch(coordinator) == 10
+    cluster.start_metadata()
+
+
+def test_who_is_alone_tells_offsets_while_its_session_is_certainly_alive(
+    offsets: Offsets, wire: Wires
+) -> None:
+    with Cluster(1, config=ONE_PARTITION, topics=TOPICS, session_seconds=1.0) as cluster:
+        (broker,) = cluster
+        begin(cluster, offsets, wire)
+        cluster.stop_metadata()
+        cluster.wait_until(lambda: offsets.fetch(broker) in IN_DOUBT)
+        cluster.start_metadata()
+        assert offsets.fetch_certainly(broker) == 10

@@ -1,0 +1,77 @@
+"""While the metadata store is away every request is answered, with an error that passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ottla.controller import remote
+from ottla.errors import ErrorCode
+from ottla.handlers import metadata
+from ottla.testing import Cluster, NewTopic
+
+SOON_MS = 300
+TOPIC = {
+    "name": "new",
+    "num_partitions": 1,
+    "replication_factor": 1,
+    "assignments": [],
+    "configs": [],
+}
+CHANGE = {"name": "retention.ms", "config_operation": 0, "value": "5"}
+# There is no controller; it has not noticed yet that the store is away; it did not answer in time.
+PASSING = {
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.REQUEST_TIMED_OUT,
+}
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(wire: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
+    """Asks a broker that is not the controller, and never had a producer id to give."""
+    monkeypatch.setattr(remote, "TIMEOUT_MS", SOON_MS)
+    monkeypatch.setattr(metadata, "AUTO_CREATE_MS", SOON_MS)
+    with Cluster(2, topics=[NewTopic("t", 1, 2)]) as cluster:
+        broker = next(each for each in cluster if each is not cluster.controller)
+        connection = wire(broker.bootstrap)
+        cluster.stop_metadata()
+        yield connection.ask
+
+
+def test_a_producer_is_told_to_try_again(ask: Ask) -> None:
+    answer = ask("init_producer_id", 4, transaction_timeout_ms=1, producer_id=-1, producer_epoch=-1)
+    assert ErrorCode.of(answer.error_code) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_what_only_the_controller_does_is_refused_for_a_reason_that_passes(ask: Ask) -> None:
+    topic = {"name": "t", "count": 3, "assignments": None}
+    resource = {"resource_type": 2, "resource_name": "t", "configs": [CHANGE]}
+    old = {"resource_type": 2, "resource_name": "t", "configs": []}
+    outcomes = [
+        *ask("create_topics", 7, topics=[TOPIC], timeout=SOON_MS).topics,
+        *ask("delete_topics", 6, topics=[{"name": "t"}], timeout=SOON_MS).responses,
+        *ask("create_partitions", 3, topics=[topic], timeout=SOON_MS).results,
+        *ask("incremental_alter_configs", 1, resources=[resource]).responses,
+        *ask("alter_configs", 2, resources=[old]).responses,
+        ask("elect_leaders", 2, election_type=0, topic_partitions=None, timeout=SOON_MS),
+    ]
+    codes = {ErrorCode.of(each.error_code) for each in outcomes}
+    assert len(outcomes) == 6
+    assert codes <= PASSING
+
+
+def test_a_topic_that_cannot_be_created_hides_no_other(ask: Ask) -> None:
+    topics = [{"name": "t"}, {"name": "new"}]
+    answer = ask("metadata", 9, topics=topics, allow_auto_topic_creation=True)
+    codes = {topic.name: ErrorCode.of(topic.error_code) for topic in answer.topics}
+    assert codes == {"t": ErrorCode.NONE, "new": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert answer.brokers
+
+
+def test_a_coordinator_that_cannot_be_made_is_not_available(ask: Ask) -> None:
+    (answer,) = ask("find_coordinator", 4, key_type=0, coordinator_keys=["g"]).coordinators
+    assert ErrorCode.of(answer.error_code) is ErrorCode.COORDINATOR_NOT_AVAILABLE
