@@ -20,6 +20,7 @@ from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersions
 from ottla.protocol.primitives import DecodeError
 
 _FALLBACK = 0
+_keys: dict[type[Any], ApiKey] = {}
 
 
 class Peer:
@@ -49,13 +50,14 @@ class Peer:
         ChannelClosed when the connection fails, REQUEST_TIMED_OUT when no answer comes in time;
         what became of the request is not known then.
         """
-        channel = await self._open()
-        key = _key_of(request)
+        channel = self._channel
+        if channel is None or channel.closed:
+            channel = await self._open()
+        key = _key_of(type(request))
         if version is None:
             version = self._version_of(key)
         try:
-            async with asyncio.timeout(timeout):
-                return await self._exchange(channel, key, version, request)
+            return await self._exchange(channel, key, version, request, timeout)
         except TimeoutError:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
@@ -80,8 +82,7 @@ class Peer:
             if self._channel is None or self._channel.closed:
                 channel = await Channel.open(self.host, self.port, timeout=self._connect_timeout)
                 try:
-                    async with asyncio.timeout(self._connect_timeout):
-                        self._versions = await self._greet(channel)
+                    self._versions = await self._greet(channel)
                 except TimeoutError:
                     channel.abort()
                     raise ChannelClosed(f"{channel.name} does not answer") from None
@@ -98,11 +99,12 @@ class Peer:
         request = ApiVersionsRequest(
             client_software_name="ottla", client_software_version=__version__
         )
+        patience = self._connect_timeout
         answer: ApiVersionsResponse = await self._exchange(
-            channel, key, APIS[key].max_version, request
+            channel, key, APIS[key].max_version, request, patience
         )
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            answer = await self._exchange(channel, key, _FALLBACK, ApiVersionsRequest())
+            answer = await self._exchange(channel, key, _FALLBACK, ApiVersionsRequest(), patience)
         return {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
 
     def _version_of(self, key: ApiKey) -> int:
@@ -116,11 +118,17 @@ class Peer:
             )
         return version
 
-    async def _exchange(self, channel: Channel, key: ApiKey, version: int, request: Any) -> Any:
+    async def _exchange(
+        self, channel: Channel, key: ApiKey, version: int, request: Any, timeout: float | None
+    ) -> Any:
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         parts: list[Any] = [request_header(key, version, correlation_id, self._client_id)]
         codec(type(request), version).encode(request, parts)
-        frame = await channel.send(correlation_id, parts)
+        try:
+            frame = await channel.send(correlation_id, parts, timeout)
+        except asyncio.CancelledError:
+            channel.forget(correlation_id)
+            raise
         response = APIS[key].response
         try:
             _, position = parse_response_header(frame, key, version)
@@ -138,6 +146,10 @@ class Peer:
         return message
 
 
-def _key_of(request: Any) -> ApiKey:
-    name = type(request).__name__.removesuffix("Request")
-    return ApiKey["".join(f"_{c}" if c.isupper() else c.upper() for c in name).lstrip("_")]
+def _key_of(request: type[Any]) -> ApiKey:
+    key = _keys.get(request)
+    if key is None:
+        name = request.__name__.removesuffix("Request")
+        constant = "".join(f"_{c}" if c.isupper() else c.upper() for c in name).lstrip("_")
+        key = _keys[request] = ApiKey[constant]
+    return key
