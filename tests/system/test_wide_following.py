@@ -16,7 +16,7 @@ from ottla.testing import Cluster, NewTopic
 
 Eventually = Callable[..., object]
 
-MANY = 300
+MANY = 60
 QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 100}
 
 
@@ -63,7 +63,7 @@ def test_only_what_is_written_to_is_looked_at(looks: Looks, eventually: Eventual
                 produce(cluster.bootstrap, busy.partition)
             return set(looks.of_leaders) <= {busy} and set(looks.of_followers) <= {busy}
 
-        eventually(quiet)
+        eventually(quiet, timeout=60)
         assert looks.of_leaders
         assert looks.of_followers
 

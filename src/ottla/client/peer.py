@@ -21,6 +21,7 @@ from ottla.protocol.primitives import DecodeError
 
 _FALLBACK = 0
 _keys: dict[type[Any], ApiKey] = {}
+_responses: dict[ApiKey, type[Any]] = {}
 
 
 class Peer:
@@ -35,6 +36,7 @@ class Peer:
         self._connect_timeout = connect_timeout
         self._channel: Channel | None = None
         self._versions: dict[int, tuple[int, int]] = {}
+        self._chosen: dict[ApiKey, int] = {}  # of these, by what we speak ourselves
         self._opening = asyncio.Lock()
         self._correlation_id = 0
 
@@ -55,7 +57,9 @@ class Peer:
             channel = await self._open()
         key = _key_of(type(request))
         if version is None:
-            version = self._version_of(key)
+            version = self._chosen.get(key)
+            if version is None:
+                version = self._chosen[key] = self._version_of(key)
         try:
             return await self._exchange(channel, key, version, request, timeout)
         except TimeoutError:
@@ -89,6 +93,7 @@ class Peer:
                 except BaseException:
                     channel.abort()
                     raise
+                self._chosen.clear()
                 self._channel = channel
         return self._channel
 
@@ -129,7 +134,7 @@ class Peer:
         except asyncio.CancelledError:
             channel.forget(correlation_id)
             raise
-        response = APIS[key].response
+        response = _response_of(key)
         try:
             _, position = parse_response_header(frame, key, version)
             try:
@@ -153,3 +158,10 @@ def _key_of(request: type[Any]) -> ApiKey:
         constant = "".join(f"_{c}" if c.isupper() else c.upper() for c in name).lstrip("_")
         key = _keys[request] = ApiKey[constant]
     return key
+
+
+def _response_of(key: ApiKey) -> type[Any]:
+    found = _responses.get(key)
+    if found is None:
+        found = _responses[key] = APIS[key].response
+    return found

@@ -194,6 +194,16 @@ def fetch(
         plan = _plan(request, services, _requested(body, request.api_version >= BY_ID))
     except KafkaError as error:
         return _failed(request, error)
+    session, rounds = plan.session, plan.rounds
+    if rounds is not None and session is not None and plan.incremental:
+        if (
+            len(rounds) <= MANY
+            and body.max_wait_ms > 0
+            and plan.min_bytes > 0
+            and rounds.attend(session.partitions)
+        ):
+            return Waiting(request.connection, plan, services, _deadline(body)).begin_waiting()
+        plan.look_again()
     if len(plan.items) > MANY:
         return _answer_many(plan, services, request.connection, _deadline(body))
     reading = _read(plan, services, cached_only=True, first=True)
@@ -243,6 +253,10 @@ class Waiting:
         self._look()
         return self._result
 
+    def begin_waiting(self) -> Deferred[FetchResponse]:
+        self._wait(self._plan.min_bytes)
+        return self._result
+
     def _look(self) -> None:
         # What was read a moment ago is in memory; on a machine that is so short of it that it is
         # not, waiting here is the smaller evil.
@@ -251,20 +265,23 @@ class Waiting:
         self._consider(_read(self._plan, self._services, cached_only=cached_only))
 
     def _consider(self, reading: Reading) -> None:
-        plan, loop = self._plan, self._loop
+        plan = self._plan
         if reading.cold:
             self._warmed += 1
             warming = self._services.workers.look_ups.run(self._owner, partial(_warm, reading.cold))
             self._result.on_abandon = warming.cancel
             warming.add_done_callback(self._on_warm)
-        elif loop.time() >= self._deadline or _suffices(plan, reading, self._services):
+        elif self._loop.time() >= self._deadline or _suffices(plan, reading, self._services):
             self._result.resolve(_respond(plan, reading))
         else:
             # So much is missing; but of what is appended to a partition, no more counts than it
             # may give: one looks again.
-            missing, left = plan.min_bytes - reading.size, self._deadline - loop.time()
-            waiter = Waiter(loop, _signals(plan, self._services), missing, left, self._look)
-            self._result.on_abandon = waiter.cancel
+            self._wait(plan.min_bytes - reading.size)
+
+    def _wait(self, missing: int) -> None:
+        loop, left = self._loop, self._deadline - self._loop.time()
+        waiter = Waiter(loop, _signals(self._plan, self._services), missing, left, self._look)
+        self._result.on_abandon = waiter.cancel
 
     def _on_warm(self, warming: asyncio.Future[None]) -> None:
         if not warming.cancelled():
@@ -332,7 +349,6 @@ def _plan(
         if session.rounds is not None:
             plan.rounds = session.rounds
             plan.rounds.begin(plan.reader.epoch, now * 1000)
-            plan.look_again()
     return plan
 
 
@@ -610,6 +626,8 @@ def _answer_many(
     """The answer about many partitions; if it is too early for one, a Deferred of the next try."""
     for attempt in range(WARM_UPS + 1):
         reading = Reading([], 0, False, [])
+        if plan.incremental:
+            plan.look_again()
         for chunk in _chunks(list(plan.items.items())):
             _read_some(
                 plan,

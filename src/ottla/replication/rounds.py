@@ -15,13 +15,27 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from ottla.errors import KafkaError
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Signal
 
 # A partition as the follower named it: by topic id from version 13 on, by name before.
 Key = tuple[str | bytes, int]
+
+
+class Wanted(Protocol):
+    """What the follower has said of a partition, and what it was told."""
+
+    offset: int
+    leader_epoch: int
+    last_fetched_epoch: int
+    log_start: int
+    high_watermark: int
+    log_start_offset: int
+
+
 W = TypeVar("W")
 
 
@@ -52,6 +66,34 @@ class Rounds:
                 watch.changed()
         self.at_ms = now_ms
 
+    def attend(self, wanted: Mapping[Key, Wanted]) -> bool:
+        """Take note of what a fetch says of the partitions to be looked at, if that is all there is
+        to do: the follower has the same log, and all of it. False: they have to be looked at."""
+        for key in tuple(self._active):
+            watch, want = self._watches.get(key), wanted[key]
+            if watch is None or watch.unsure:
+                return False
+            partition = watch.partition
+            log = partition.log
+            if (
+                want.offset != log.log_end_offset
+                or want.leader_epoch != partition.leader_epoch
+                or log.failure is not None
+                or (want.last_fetched_epoch >= 0 and want.last_fetched_epoch != log.latest_epoch)
+            ):
+                return False
+            try:
+                partition.fetched_by(self.broker, self.epoch, want.offset, want.log_start)
+            except KafkaError:
+                return False
+            if (
+                want.high_watermark == partition.high_watermark
+                and want.log_start_offset == log.log_start_offset
+                and partition.rests(self.broker, self.epoch, self)
+            ):
+                self._active.pop(key, None)
+        return True
+
     def due(self, wanted: Mapping[Key, W]) -> OrderedDict[Key, W]:
         """What is to be looked at, of all that the session has."""
         return OrderedDict((key, wanted[key]) for key in self._active)
@@ -78,6 +120,7 @@ class Rounds:
             if watch is not None:
                 watch.end()
             watch = self._watches[key] = Watch(self, key, partition)
+        watch.unsure = False
         if settled and partition.rests(self.broker, self.epoch, self):
             self._active.pop(key, None)
 
@@ -104,12 +147,13 @@ class Rounds:
 class Watch:
     """One partition's way to tell of what happens to it. It is told of by `Partition`."""
 
-    __slots__ = ("_rounds", "key", "partition")
+    __slots__ = ("_rounds", "key", "partition", "unsure")
 
     def __init__(self, rounds: Rounds, key: Key, partition: Partition) -> None:
         self._rounds = rounds
         self.key = key
         self.partition = partition
+        self.unsure = False  # whether it is this one still that the follower means
         partition.watches.append(self)
 
     def appended(self, size: int) -> None:
@@ -123,6 +167,7 @@ class Watch:
 
     def hurry(self) -> None:
         """The partition is not led here any more: that is told at once."""
+        self.unsure = True
         self._rounds.stir(self)
         self._rounds.news.hurry()
 

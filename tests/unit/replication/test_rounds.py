@@ -196,6 +196,73 @@ def test_those_that_gave_records_come_last() -> None:
     assert [index for _, index in leader.rounds.due(leader.partitions)] == [1, 2, 0]
 
 
+# ---------------------------------------------------------------------- where nothing is to be sent
+
+
+def said(leader: Leader, **changes: int) -> dict[Key, Wanted]:
+    """What broker 2 says of every partition: that it has everything, in the leader's epoch."""
+    found = {}
+    for key, partition in leader.partitions.items():
+        want = Wanted(partition.log.log_end_offset, 1024, 5, partition.log.latest_epoch or -1, 0)
+        want.high_watermark, want.log_start_offset = partition.high_watermark, 0
+        for name, value in changes.items():
+            setattr(want, name, value)
+        found[key] = want
+    return found
+
+
+def attended() -> Leader:
+    """Every partition has a record, which broker 2 is about to tell that it has."""
+    leader = Leader()
+    leader.round()
+    for index in range(3):
+        leader.append(index)
+    for key, partition in leader.partitions.items():
+        leader.rounds.looked_at(key, partition, settled=False)
+    return leader
+
+
+def test_who_has_everything_is_noted_without_a_look() -> None:
+    leader = attended()
+    assert leader.rounds.attend(said(leader))
+    for partition in leader.partitions.values():
+        assert partition.in_sync is not None
+        assert partition.in_sync.followers[2].end == 1
+    assert len(leader.rounds) == 0
+
+
+def test_who_has_everything_and_was_not_told_how_much_is_safe_is_told_next_time() -> None:
+    leader = attended()
+    for partition in leader.partitions.values():
+        partition.fetched_by(3, 30, 1, 0)
+    before = said(leader)
+    assert leader.rounds.attend(before)
+    assert {partition.high_watermark for partition in leader.partitions.values()} == {1}
+    assert len(leader.rounds) == 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"offset": 0}, {"leader_epoch": 4}, {"last_fetched_epoch": 4}, {"offset": 2}],
+    ids=str,
+)
+def test_whoever_says_something_else_is_looked_at(changes: dict[str, int]) -> None:
+    leader = attended()
+    assert not leader.rounds.attend(said(leader, **changes))
+    assert len(leader.rounds) == 3
+    partition = leader.partitions["t", 0]
+    assert partition.in_sync is not None
+    assert partition.in_sync.followers[2].end == 0, "nothing was noted"
+
+
+def test_a_partition_that_may_be_another_by_now_is_looked_at() -> None:
+    leader = attended()
+    leader.partitions["t", 2].retire()
+    assert not leader.rounds.attend(said(leader))
+    leader.rounds.looked_at(("t", 2), leader.partitions["t", 2], settled=False)
+    assert leader.rounds.attend(said(leader))
+
+
 # ---------------------------------------------------------------------- caught up
 
 
