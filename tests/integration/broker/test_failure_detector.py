@@ -103,10 +103,10 @@ class Bench:
         original = self.detector._fence
 
         async def note(broker: object) -> None:
-            await original(broker)  # type: ignore[arg-type]
+            await original(broker)
             refused.set()
 
-        self.detector._fence = note  # type: ignore[method-assign,assignment]
+        self.detector._fence = note
         self.address.close()
         async with asyncio.timeout(10):
             await refused.wait()
