@@ -194,9 +194,18 @@ def test_a_coordinator_with_idle_followers_tells_no_old_offset_after_it_stood_st
     assert answer == 20 or answer in IN_DOUBT
 
 
+@pytest.fixture
+def patient_cluster() -> Iterator[Cluster]:
+    """Followers would wait for records for much longer than they are let."""
+    patient = {"replica.fetch.wait.max.ms": 20_000}
+    with Cluster(3, config={**ONE_PARTITION, **patient}, topics=TOPICS) as cluster:
+        yield cluster
+
+
 def test_an_idle_cluster_tells_offsets_without_waiting(
-    cluster: Cluster, offsets: Offsets, wire: Wires, monkeypatch: pytest.MonkeyPatch
+    patient_cluster: Cluster, offsets: Offsets, wire: Wires, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cluster = patient_cluster
     coordinator = begin(cluster, offsets, wire)
     partition = coordinator._services().replicas.by_name(OFFSETS, 0)
     followers = partition.in_sync.followers.values()
