@@ -132,6 +132,8 @@ class ScriptedCluster:
         self.listed: set[int] = {1, 2, 3}
         """The brokers that are known to be up."""
         self.refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self.hints = False
+        """Whether who refuses a Produce or a Fetch names the leader (KIP-951), as it knows it."""
         self.coordinator = self.controller = 1
         self.written: Counter[int] = Counter()
         """Records by partition."""
@@ -160,6 +162,18 @@ class ScriptedCluster:
         if topic != self.TOPIC or partition not in self.leaders:
             return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return 0 if self.leaders[partition][0] == number else int(self.refusal)
+
+    def _hint(self, messages: Any, number: int, partition: int) -> Any:
+        if not self.hints:
+            return None
+        node, epoch = self.lagging.get(number, self.leaders)[partition]
+        return messages.LeaderIdAndEpoch(leader_id=node, leader_epoch=epoch)
+
+    def _places(self, messages: Any) -> list[Any]:
+        return [
+            messages.NodeEndpoint(node_id=each, host="127.0.0.1", port=self.brokers[each].port)
+            for each in (sorted(self.listed) if self.hints else ())
+        ]
 
     def _api_versions(self, _number: int, _request: Any) -> Any:
         return api_versions.ApiVersionsResponse(
@@ -258,6 +272,7 @@ class ScriptedCluster:
                         error_code=code,
                         high_watermark=END,
                         last_stable_offset=END,
+                        current_leader=self._hint(fetch, number, each.partition) if code else None,
                         records=None if code or first >= END else records,
                     )
                 )
@@ -266,7 +281,7 @@ class ScriptedCluster:
                     topic=topic.topic, topic_id=topic.topic_id, partitions=parts
                 )
             )
-        return fetch.FetchResponse(responses=responses)
+        return fetch.FetchResponse(responses=responses, node_endpoints=self._places(fetch))
 
     def _produce(self, number: int, request: Any) -> Any:
         responses = []
@@ -278,13 +293,16 @@ class ScriptedCluster:
                     self.written[each.index] += 1
                 parts.append(
                     produce.PartitionProduceResponse(
-                        index=each.index, error_code=code, base_offset=0
+                        index=each.index,
+                        error_code=code,
+                        base_offset=0,
+                        current_leader=self._hint(produce, number, each.index) if code else None,
                     )
                 )
             responses.append(
                 produce.TopicProduceResponse(name=topic.name, partition_responses=parts)
             )
-        return produce.ProduceResponse(responses=responses)
+        return produce.ProduceResponse(responses=responses, node_endpoints=self._places(produce))
 
     def _init_producer_id(self, _number: int, _request: Any) -> Any:
         return transactions.InitProducerIdResponse(producer_id=7, producer_epoch=0)

@@ -141,6 +141,36 @@ def test_a_leader_that_moves_is_followed(scripted: Any, ask_of: Any, refusal: st
         assert ask()
 
 
+@pytest.mark.parametrize("who", [task, sink], ids=lambda each: each.__name__)
+def test_a_leader_that_is_named_by_who_refuses_is_asked_at_once(scripted: Any, who: Any) -> None:
+    scripted.hints = True
+    with who(scripted.bootstrap) as ask:
+        assert ask()
+        looks = metadata_requests(scripted)
+        scripted.move(0, 3)
+        assert ask()
+        scripted.move(0, 2)
+        assert ask()
+        assert metadata_requests(scripted) == looks
+
+
+@pytest.mark.parametrize("who", [task, sink], ids=lambda each: each.__name__)
+def test_who_is_behind_the_news_does_not_send_us_back(scripted: Any, who: Any) -> None:
+    scripted.hints = True
+    with who(scripted.bootstrap) as ask:
+        assert ask()
+        scripted.lagging[1] = dict(scripted.leaders)  # the leader that was, and names itself
+        looks = metadata_requests(scripted)
+        scripted.move(0, 3)
+        scripted.hooks["METADATA"] = lambda _: bool(scripted.lagging.clear())
+        assert ask()
+        assert metadata_requests(scripted) > looks
+
+
+def metadata_requests(scripted: Any) -> int:
+    return sum(n for (_, api), n in scripted.asked.items() if api == "METADATA")
+
+
 def test_one_broker_that_is_gone_is_left_for_the_others(scripted: Any, ask_of: Any) -> None:
     with ask_of(scripted.bootstrap) as ask:
         assert ask()
@@ -241,7 +271,7 @@ def test_who_leads_is_asked_once(scripted: Any, router: Router) -> None:
         assert topics.ends([ORDERS, TopicPartition("orders", 1)]).keys() == {
             ORDERS, TopicPartition("orders", 1),
         }  # fmt: skip
-    assert sum(n for (_, api), n in scripted.asked.items() if api == "METADATA") == 1
+    assert metadata_requests(scripted) == 1
     assert scripted.asked[1, "LIST_OFFSETS"] == scripted.asked[2, "LIST_OFFSETS"] == 5
 
 

@@ -4,7 +4,9 @@ A model of one partition whose leaders answer questions from memory, as coordina
 are the product's own: `InSyncReplicas` with its leases, the elections of the controller. The rest
 is as small as it can be. Each broker learns what the store says late or not at all, fetches and
 their answers are under way for as long as is drawn, or lost; brokers stand still and go on with
-what they find; sessions end while their brokers live. OTTLA_SIMULATION_SEEDS runs more.
+what they find; sessions end while their brokers live. A follower names the partition only when
+something has changed, and may be at rest otherwise, as in `rounds.py`. OTTLA_SIMULATION_SEEDS runs
+more.
 
 After every step:
 
@@ -30,6 +32,23 @@ MAX_LAG_MS = 3_000.0
 Record = tuple[int, int]  # epoch and value
 
 
+@dataclass
+class Round:
+    """A follower's fetch session, as its leader has it."""
+
+    at_ms: float = LONG_AGO
+    asked_after_ms: float = LONG_AGO
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a follower has told a leader in its session, and does not tell again."""
+
+    leader: int
+    epoch: int
+    log: tuple[Record, ...]
+
+
 @dataclass(frozen=True)
 class Fetch:
     """A follower's question, and the moment of the answer that it has got before."""
@@ -38,6 +57,8 @@ class Fetch:
     state: PartitionState
     log: tuple[Record, ...]
     asked_after_ms: float
+    opens: bool  # a new session
+    names: bool
 
 
 @dataclass(frozen=True)
@@ -57,6 +78,8 @@ class Node:
     epoch_start: int = 0
     answered_ms: float = LONG_AGO  # when its leader made the last answer that has come
     asks: int | None = None  # the leader that owes it an answer
+    named: Named | None = None  # in its session
+    rounds: dict[int, Round] = field(default_factory=dict)  # of its followers
 
     @property
     def leads(self) -> bool:
@@ -80,6 +103,7 @@ class Cluster:
         self.values = 0
         self.told = 0
         self.answers_given = 0
+        self.rested = 0  # fetches of followers at rest
         self.nodes[1].in_sync = InSyncReplicas(1, self.store, 0, self.rules, 0.0)
 
     # ------------------------------------------------------------------ what can happen
@@ -102,7 +126,12 @@ class Cluster:
         if leader in (node.id, -1) or node.asks is not None:
             return
         node.asks = leader
-        self.fetches[node.id] = Fetch(node.id, node.view, tuple(node.log), node.answered_ms)
+        before, log = node.named, tuple(node.log)
+        opens = before is None or before.leader != leader
+        node.named = Named(leader, node.view.leader_epoch, log)
+        self.fetches[node.id] = Fetch(
+            node.id, node.view, log, node.answered_ms, opens, opens or before != node.named
+        )
 
     def serve(self, node: Node) -> None:
         """Read everything that has come for this leader."""
@@ -110,12 +139,35 @@ class Cluster:
             del self.fetches[fetch.follower]
             same = node.leads and fetch.state.leader_epoch == node.view.leader_epoch
             if same and node.in_sync is not None and list(fetch.log) == node.log[: len(fetch.log)]:
-                node.in_sync.fetched(
-                    fetch.follower, 1, len(fetch.log), len(node.log), self.now, fetch.asked_after_ms
-                )
+                self.attend(node, node.in_sync, fetch)
                 self.advance(node)
             log = tuple(node.log) if same else ()
             self.answers[fetch.follower] = Answer(fetch.state if same else node.view, log, self.now)
+
+    def attend(self, node: Node, in_sync: InSyncReplicas, fetch: Fetch) -> None:
+        """Take note of a fetch. One that does not name the partition says nothing else of it."""
+        follower = in_sync.followers[fetch.follower]
+        if fetch.opens or fetch.follower not in node.rounds:
+            node.rounds[fetch.follower] = Round()
+        session = node.rounds[fetch.follower]
+        if fetch.names:
+            follower.stir()
+        session.at_ms = self.now
+        session.asked_after_ms = max(session.asked_after_ms, fetch.asked_after_ms)
+        if follower.rests_with(session):
+            self.rested += 1
+            return
+        in_sync.fetched(
+            fetch.follower, 1, len(fetch.log), len(node.log), self.now, fetch.asked_after_ms
+        )
+        if follower.end == len(node.log) and fetch.follower in in_sync.state.isr:
+            follower.rest(session)
+
+    def stir(self, node: Node) -> None:
+        """Something has happened to the partition: its followers have to tell of themselves."""
+        if node.in_sync is not None:
+            for follower in node.in_sync.followers.values():
+                follower.stir()
 
     def receive(self, node: Node) -> None:
         answer = self.answers.pop(node.id, None)
@@ -127,7 +179,10 @@ class Cluster:
             node.log = list(answer.log)
 
     def lose(self, node: Node) -> None:
-        """The connection breaks: the next fetch comes after no answer."""
+        """The connection breaks: the next fetch comes after no answer, and in a new session if the
+        follower does not know what has become of the last one."""
+        if node.asks is not None or self.random.random() < 0.5:
+            node.named = None
         self.fetches.pop(node.id, None)
         self.answers.pop(node.id, None)
         node.asks = None
@@ -156,6 +211,7 @@ class Cluster:
                 )
         elif node.in_sync is not None:
             node.in_sync.confirmed(self.store, self.now)
+            self.stir(node)
             self.advance(node)
 
     def append(self, node: Node) -> None:
@@ -163,6 +219,7 @@ class Cluster:
         if node.in_sync is not None and (node.id not in self.cut or self.random.random() < 0.1):
             self.values += 1
             node.log.append((node.view.leader_epoch, self.values))
+            self.stir(node)
             self.advance(node)
 
     def ask(self, node: Node) -> None:
@@ -246,10 +303,12 @@ def test_no_answer_is_older_than_one_before_it(seed: int) -> None:
 
 
 def test_questions_are_answered_most_of_the_time() -> None:
-    answered = 0
+    answered = rested = 0
     for seed in range(20):
         cluster = Cluster(seed)
         for _ in range(STEPS):
             cluster.step()
         answered += cluster.answers_given
+        rested += cluster.rested
     assert answered > 100
+    assert rested > 100

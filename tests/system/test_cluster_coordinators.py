@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from ottla.coordinator.host import Slot
 from ottla.errors import ErrorCode
+from ottla.replication.lease import LEASE_MS
+from ottla.runtime.waiters import Deferred
 from ottla.testing import Broker, Cluster, NewTopic
 
 OFFSETS = "__consumer_offsets"
@@ -144,6 +147,89 @@ def test_a_coordinator_that_stood_still_tells_no_old_offset(
         offsets.ask(coordinator)
     answer = offsets.answer(coordinator)
     assert answer == 20 or answer in IN_DOUBT
+
+
+def wait_idle(cluster: Cluster, coordinator: Broker, seconds: float = 2.0) -> None:
+    """Until the followers have been at rest for so long: no fetch of theirs names the partition."""
+    partition = coordinator._services().replicas.by_name(OFFSETS, 0)
+    since: dict[int, float] = {}
+
+    def idle() -> bool:
+        for number, follower in partition.in_sync.followers.items():
+            if follower._round is None:
+                since.clear()
+                return False
+            since.setdefault(number, follower.fetched_ms)
+        return all(
+            partition.in_sync.followers[number].fetched_ms - began >= seconds * 1000
+            for number, began in since.items()
+        )
+
+    cluster.wait_until(idle)
+
+
+def test_a_coordinator_with_idle_followers_tells_no_old_offset_when_it_is_cut_off(
+    cluster: Cluster, offsets: Offsets, wire: Wires
+) -> None:
+    coordinator = begin(cluster, offsets, wire)
+    wait_idle(cluster, coordinator)
+    with cluster.cut_off(number_of(cluster, coordinator)):
+        cluster.wait_until(led_elsewhere(cluster, coordinator))
+        offsets.commit_somewhere(cluster, 20, beside=coordinator)
+        assert offsets.fetch(coordinator) in IN_DOUBT
+        assert offsets.fetch(coordinator) in IN_DOUBT
+    assert offsets.fetch_certainly(cluster.leader(OFFSETS, 0)) == 20
+
+
+def test_a_coordinator_with_idle_followers_tells_no_old_offset_after_it_stood_still(
+    cluster: Cluster, offsets: Offsets, wire: Wires
+) -> None:
+    coordinator = begin(cluster, offsets, wire)
+    wait_idle(cluster, coordinator)
+    with cluster.paused(number_of(cluster, coordinator)):
+        cluster.wait_until(led_elsewhere(cluster, coordinator))
+        offsets.commit_somewhere(cluster, 20, beside=coordinator)
+        offsets.ask(coordinator)
+    answer = offsets.answer(coordinator)
+    assert answer == 20 or answer in IN_DOUBT
+
+
+@pytest.fixture
+def patient_cluster() -> Iterator[Cluster]:
+    """Followers would wait for records for much longer than they are let."""
+    patient = {"replica.fetch.wait.max.ms": 20_000}
+    with Cluster(3, config={**ONE_PARTITION, **patient}, topics=TOPICS) as cluster:
+        yield cluster
+
+
+def test_an_idle_cluster_tells_offsets_without_waiting(
+    patient_cluster: Cluster, offsets: Offsets, wire: Wires, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = patient_cluster
+    coordinator = begin(cluster, offsets, wire)
+    partition = coordinator._services().replicas.by_name(OFFSETS, 0)
+    followers = partition.in_sync.followers.values()
+    answers: list[object] = []
+    run = Slot.run_certainly
+
+    def noted(self: Any, command: Any) -> Any:
+        answers.append(run(self, command))
+        return answers[-1]
+
+    monkeypatch.setattr(Slot, "run_certainly", noted)
+
+    def told_at_once() -> bool:
+        """For longer than a follower vouches by one fetch; a busy machine may take a few tries."""
+        wait_idle(cluster, coordinator, seconds=0.0)
+        answers.clear()
+        until = time.monotonic() + 2 * LEASE_MS / 1000
+        while time.monotonic() < until:
+            assert offsets.fetch_certainly(coordinator) == 10
+        resting = all(each._round is not None for each in followers)
+        return resting and not any(isinstance(each, Deferred) for each in answers)
+
+    cluster.wait_until(told_at_once)
+    assert answers
 
 
 def test_offsets_are_told_and_committed_after_the_coordinator_has_died(

@@ -39,6 +39,7 @@ class Peer:
         self._connect_timeout = connect_timeout
         self._channel: Channel | None = None
         self._versions: dict[int, tuple[int, int]] = {}
+        self._chosen: dict[ApiKey, int] = {}  # of these, by what we speak ourselves
         self._opening = asyncio.Lock()
         self._correlation_id = 0
 
@@ -56,11 +57,14 @@ class Peer:
         """
         key = key_of(request)
         try:
-            async with asyncio.timeout(timeout):
-                channel = await self._open()
+            channel = self._channel
+            if channel is None or channel.closed:
+                channel, timeout = await self._open_within(timeout)
+            if version is None:
+                version = self._chosen.get(key)
                 if version is None:
-                    version = self._version_of(key)
-                return await self._exchange(channel, key, version, request)
+                    version = self._chosen[key] = self._version_of(key)
+            return await self._exchange(channel, key, version, request, timeout)
         except TimeoutError:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
@@ -78,6 +82,16 @@ class Peer:
 
     # ------------------------------------------------------------------ inside
 
+    async def _open_within(self, timeout: float | None) -> tuple[Channel, float | None]:
+        """The connection, and what is left of the time."""
+        if timeout is None:
+            return await self._open(), None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        async with asyncio.timeout_at(deadline):
+            channel = await self._open()
+        return channel, max(0.0, deadline - loop.time())
+
     async def _open(self) -> Channel:
         if self._channel is not None and not self._channel.closed:
             return self._channel
@@ -93,6 +107,7 @@ class Peer:
                 except BaseException:
                     channel.abort()
                     raise
+                self._chosen.clear()
                 self._channel = channel
         return self._channel
 
@@ -114,11 +129,22 @@ class Peer:
             )
         return version
 
-    async def _exchange(self, channel: Channel, key: ApiKey, version: int, request: Any) -> Any:
+    async def _exchange(
+        self,
+        channel: Channel,
+        key: ApiKey,
+        version: int,
+        request: Any,
+        timeout: float | None = None,
+    ) -> Any:
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         parts: list[Any] = [request_header(key, version, correlation_id, self._client_id)]
         codec(type(request), version).encode(request, parts)
-        frame = await channel.send(correlation_id, parts)
+        try:
+            frame = await channel.send(correlation_id, parts, timeout)
+        except asyncio.CancelledError:
+            channel.give_up(correlation_id)
+            raise
         try:
             _, message = decode_response(frame, key, version)
         except DecodeError as error:

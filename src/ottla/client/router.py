@@ -15,6 +15,7 @@ Three things are kept apart, since people and programs treat them differently:
 - One broker cannot be reached while there are others: its partitions and groups will move, so
   `retried` and `ask_leaders` look again until the deadline. Nobody waits for the only broker.
 - A broker is not the one to ask, or not yet: looked up anew and asked again until the deadline.
+  Answers to Produce and Fetch name the leader themselves: `learn_leaders`.
 
 A request that is not `repeatable` is sent again only if it did not leave us.
 """
@@ -27,7 +28,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from ottla.client.descriptions import Node
 from ottla.client.retry import ABSENT, UNREACHABLE, WRONG_BROKER, Backoff, passes, retry
@@ -57,6 +58,22 @@ _NAMED: Final = {
     ApiKey.OFFSET_COMMIT: 9,
     ApiKey.OFFSET_FETCH: 9,
 }
+
+
+class LeaderHint(Protocol):
+    """The leader of a partition, in an answer to Produce or Fetch."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class Place(Protocol):
+    """Where a leader is, in such an answer."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
 
 
 class NoBrokerAnswers(KafkaError):
@@ -280,6 +297,20 @@ class Router:
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Look who leads these before they are asked about again."""
         self.topology.forget(partitions)
+
+    def learn_leaders(
+        self, hints: Iterable[tuple[TopicPartition, LeaderHint | None]], places: Iterable[Place]
+    ) -> set[TopicPartition]:
+        """Take in who leads partitions, and where, from the answer of a broker that does not
+        (KIP-951); returns those of which a new leader is known, so that nobody need be asked."""
+        for place in places:
+            self.topology.learn_node(Node(place.node_id, place.host, place.port, place.rack))
+        return {
+            tp
+            for tp, hint in hints
+            if hint is not None
+            and self.topology.learn_leader(tp, Leader(hint.leader_id, hint.leader_epoch))
+        }
 
     # -- questions
 

@@ -113,6 +113,19 @@ class Topology:
         with self._lock:
             self._nodes[node.id] = self._ever[node.id] = node
 
+    def learn_leader(self, tp: TopicPartition, leader: Leader) -> bool:
+        """Whoever was asked about a partition names its leader. Taken only if it is of a newer
+        epoch than the known one: a broker that is behind must not send us back and forth."""
+        with self._lock:
+            topic = self._topics.get(tp.topic)
+            before = None if topic is None else topic.leaders.get(tp.partition)
+            if topic is None or before is None or leader.epoch <= before.epoch:
+                return False
+            if leader.node < 0 or leader.node not in self._nodes:
+                return False
+            topic.leaders[tp.partition] = leader
+            return True
+
     def _learn_topic(self, found: MetadataResponseTopic) -> None:
         name, found_id = found.name or "", bytes(found.topic_id)
         if found.error_code:

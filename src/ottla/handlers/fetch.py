@@ -9,12 +9,14 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
            answer holds file regions. Where finding it would wait for the disk, a thread reads
            what is needed first. More than 1,000 partitions are looked at in turns with other
            requests; more than 20,000 wake nobody, but are looked at every half second.
+           Of a follower's session only the partitions with news are looked at.
            `max_bytes` bounds the whole, `partition_max_bytes` each part; the first batch of the
            first partition with data is sent whole even when it is larger than both.
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
            A follower (a replica id) reads up to the log's end, and tells by the offset what it has.
-           It waits for half a second at most, and not at all with its first fetch: by asking again
-           it vouches for its leader (`replication/lease.py`).
+           It waits for half a second at most, and not at all with the first fetch of a session or
+           long after its last answer: by asking again it vouches for its leader
+           (`replication/lease.py`).
            A consumer of version 11 or later may also read from a follower, up to the high
            watermark that one knows (KIP-392). With the RackAwareReplicaSelector the leader sends
            consumers that name their rack to an in-sync replica there.
@@ -60,13 +62,13 @@ from ottla.replication.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
-    Key,
     Session,
     Wanted,
 )
 from ottla.replication.lease import FOLLOWER_WAIT_MS, LONG_AGO, OLD_MS
 from ottla.replication.partition import Partition
 from ottla.replication.read_replica import RACK_AWARE, nearest_replica
+from ottla.replication.rounds import Key, Rounds
 from ottla.runtime.files import ColdRead
 from ottla.runtime.waiters import Deferred, Signal, Waiter
 
@@ -107,6 +109,12 @@ class Reader(NamedTuple):
     @property
     def follows(self) -> bool:
         return self.broker >= 0
+
+    def rounds(self, keys: Iterable[Key], now_ms: float) -> Rounds | None:
+        """What a new session of a follower needs."""
+        if not self.follows:
+            return None
+        return Rounds(self.broker, self.epoch, keys, now_ms, self.asked_after_ms)
 
     def find(self, key: Key, services: Services) -> Partition:
         """The partition, led here; or, for who can do with that, followed here."""
@@ -161,6 +169,20 @@ class Plan:
     hints: LeaderHints | None = None  # what it is told
     session: Session | None = None
     incremental: bool = False
+    rounds: Rounds | None = None  # of a follower's session
+
+    @property
+    def at_once(self) -> bool:
+        """Whether there is nothing to wait for: a follower's session begins, or its last answer is
+        old, or nothing is wanted. In the rounds of a follower nothing may be wanted now."""
+        if self.reader.hurried:
+            return True
+        return not self.incremental if self.rounds is not None else not self.items
+
+    def look_again(self) -> None:
+        """Before another look: at what has happened since."""
+        if self.rounds is not None and self.session is not None:
+            self.items = self.rounds.due(self.session.partitions)
 
 
 @dataclass(slots=True)
@@ -188,14 +210,26 @@ def fetch(
         plan = _plan(request, services, _requested(body, request.api_version >= BY_ID))
     except KafkaError as error:
         return _failed(request, error)
+    session, rounds = plan.session, plan.rounds
+    if rounds is not None and session is not None and plan.incremental:
+        if (
+            len(rounds) <= MANY
+            and body.max_wait_ms > 0
+            and plan.min_bytes > 0
+            and not plan.at_once
+            and rounds.attend(session.partitions)
+        ):
+            deadline = _deadline(body, plan)
+            return Waiting(request.connection, plan, services, deadline).begin_waiting()
+        plan.look_again()
     if len(plan.items) > MANY:
         return _answer_many(plan, services, request.connection, _deadline(body, plan))
     reading = _read(plan, services, cached_only=True, first=True)
     if not reading.cold and (
-        body.max_wait_ms <= 0 or not plan.items or _suffices(plan, reading, services)
+        body.max_wait_ms <= 0 or plan.at_once or _suffices(plan, reading, services)
     ):
         return _respond(plan, reading, services)
-    return Waiting(request, plan, services).begin(reading)
+    return Waiting(request.connection, plan, services, _deadline(body, plan)).begin(reading)
 
 
 def _deadline(body: FetchRequest, plan: Plan) -> float:
@@ -223,12 +257,12 @@ class Waiting:
         "_deadline", "_loop", "_owner", "_plan", "_result", "_services", "_warmed",
     )  # fmt: skip
 
-    def __init__(self, request: Request[FetchRequest], plan: Plan, services: Services) -> None:
-        self._owner = request.connection
+    def __init__(self, owner: object, plan: Plan, services: Services, deadline: float) -> None:
+        self._owner = owner
         self._plan = plan
         self._services = services
         self._loop = asyncio.get_running_loop()
-        self._deadline = _deadline(request.body, plan)
+        self._deadline = deadline
         self._warmed = 0
         self._result: Deferred[FetchResponse] = Deferred()
 
@@ -236,29 +270,39 @@ class Waiting:
         self._consider(reading)
         return self._result
 
+    def begin_looking(self) -> Deferred[FetchResponse]:
+        self._look()
+        return self._result
+
+    def begin_waiting(self) -> Deferred[FetchResponse]:
+        self._wait(self._plan.min_bytes)
+        return self._result
+
     def _look(self) -> None:
         # What was read a moment ago is in memory; on a machine that is so short of it that it is
         # not, waiting here is the smaller evil.
         cached_only = self._warmed < WARM_UPS
+        self._plan.look_again()
         self._consider(_read(self._plan, self._services, cached_only=cached_only))
 
     def _consider(self, reading: Reading) -> None:
-        plan, loop = self._plan, self._loop
+        plan = self._plan
         if reading.cold:
             self._warmed += 1
             warming = self._services.workers.look_ups.run(self._owner, partial(_warm, reading.cold))
             self._result.on_abandon = warming.cancel
             warming.add_done_callback(self._on_warm)
-        elif loop.time() >= self._deadline or _suffices(plan, reading, self._services):
+        elif self._loop.time() >= self._deadline or _suffices(plan, reading, self._services):
             self._result.resolve(_respond(plan, reading, self._services))
         else:
             # So much is missing; but of what is appended to a partition, no more counts than it
             # may give: one looks again.
-            reader = plan.reader
-            signals = [reader.signal(each) for each in _partitions(plan, self._services)]
-            missing, left = plan.min_bytes - reading.size, self._deadline - loop.time()
-            waiter = Waiter(loop, signals, missing, left, self._look)
-            self._result.on_abandon = waiter.cancel
+            self._wait(plan.min_bytes - reading.size)
+
+    def _wait(self, missing: int) -> None:
+        loop, left = self._loop, self._deadline - self._loop.time()
+        waiter = Waiter(loop, _signals(self._plan, self._services), missing, left, self._look)
+        self._result.on_abandon = waiter.cancel
 
     def _on_warm(self, warming: asyncio.Future[None]) -> None:
         if not warming.cancelled():
@@ -306,7 +350,10 @@ def _plan(
         else:
             plan.items.update(requested)
         if body.session_epoch == INITIAL_EPOCH:
-            plan.session = sessions.open(plan.items, by_id, now)
+            rounds = plan.reader.rounds(plan.items, now * 1000)
+            plan.session = sessions.open(plan.items, by_id, now, rounds)
+            if plan.session is not None:
+                plan.rounds = rounds
         return plan
     session = sessions.resume(
         body.session_id,
@@ -320,6 +367,9 @@ def _plan(
     if session.partitions:
         plan.session = session
         plan.incremental = True
+        if session.rounds is not None:
+            plan.rounds = session.rounds
+            plan.rounds.begin(plan.reader.epoch, now * 1000, plan.reader.asked_after_ms)
     return plan
 
 
@@ -367,10 +417,14 @@ def _reader(request: Request[FetchRequest], services: Services) -> Reader:
     )
 
 
-def _partitions(plan: Plan, services: Services) -> Iterator[Partition]:
+def _signals(plan: Plan, services: Services) -> Iterator[Signal]:
+    """What tells that there is more to read."""
+    if plan.rounds is not None:
+        yield plan.rounds.news
+        return
     for key in plan.items:
         try:
-            yield plan.reader.find(key, services)
+            yield plan.reader.signal(plan.reader.find(key, services))
         except KafkaError:
             continue
 
@@ -395,8 +449,6 @@ def _read_some(
 ) -> None:
     """Go on reading with these partitions; `first` is the first look of a request at them."""
     reader = plan.reader
-    if first and reader.hurried:
-        reading.at_once = True
     left = max(0, plan.max_bytes - reading.size)
     min_one = not reading.size
     for key, wanted in items:
@@ -437,6 +489,8 @@ def _read_some(
                 min_one = False
                 left = max(0, left - size)
                 reading.size += size
+            if plan.rounds is not None:
+                plan.rounds.looked_at(key, partition, settled=_settled(partition, wanted, part))
         reading.parts.append((key, part))
 
 
@@ -460,6 +514,16 @@ def _nearer(
         aborted_transactions=None,
         preferred_read_replica=replica,
         records=b"",
+    )
+
+
+def _settled(partition: Partition, wanted: Wanted, part: PartitionData) -> bool:
+    """Whether a follower has everything of a partition, and was told everything."""
+    return (
+        wanted.offset == partition.log.log_end_offset
+        and wanted.high_watermark == part.high_watermark
+        and wanted.log_start_offset == part.log_start_offset
+        and part.diverging_epoch is None
     )
 
 
@@ -595,6 +659,8 @@ def _answer_many(
     """The answer about many partitions; if it is too early for one, a Deferred of the next try."""
     for attempt in range(WARM_UPS + 1):
         reading = Reading([], 0, False, [])
+        if plan.incremental:
+            plan.look_again()
         for chunk in _chunks(list(plan.items.items())):
             _read_some(
                 plan,
@@ -610,7 +676,9 @@ def _answer_many(
         warming = services.workers.look_ups.run(owner, partial(_warm, reading.cold))
         yield _done(warming)
     early = asyncio.get_running_loop().time() < deadline
-    if plan.items and early and not reading.at_once and reading.size < plan.min_bytes:
+    if not plan.at_once and early and not reading.at_once and reading.size < plan.min_bytes:
+        if plan.rounds is not None:
+            return Waiting(owner, plan, services, deadline).begin_looking()
         next_try = _answer_many(plan, services, owner, deadline, first=False)
         again = yield from _wait_for_many(plan, services, deadline, reading, next_try)
         if again is not None:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
 from ottla.dispatch.context import Request, Services
@@ -227,40 +226,60 @@ def _when_committed(
     failed: ErrorCode | None,
 ) -> Deferred[ProduceResponse]:
     """Two-stage: the appends are done and in order, only the answer waits."""
-    result: Deferred[ProduceResponse] = Deferred()
-    unsettled = dict(enumerate(answer for answer, _ in waiting))
+    return Uncommitted(response, waiting, request, services, failed).result
 
-    def settled(number: int, done: Deferred[None]) -> None:
-        nonlocal failed
-        answer = unsettled.pop(number, None)
+
+class Uncommitted:
+    """A response that waits until its appends are committed, or its client's time is up.
+
+    One object for each request, and no cycle for the collector once it is settled.
+    """
+
+    __slots__ = ("_failed", "_request", "_response", "_services", "_timer", "_unsettled", "result")
+
+    def __init__(
+        self,
+        response: ProduceResponse,
+        waiting: Waiting,
+        request: Request[ProduceRequest],
+        services: Services,
+        failed: ErrorCode | None,
+    ) -> None:
+        self._response = response
+        self._request = request
+        self._services = services
+        self._failed = failed
+        self._unsettled = {commit: answer for answer, commit in waiting}
+        self.result: Deferred[ProduceResponse] = Deferred()
+        timeout = max(0, request.body.timeout_ms) / 1000
+        self._timer = asyncio.get_running_loop().call_later(timeout, self._give_up)
+        for _, commit in waiting:
+            commit.on_done(self._settled)
+
+    def _settled(self, commit: Deferred[None]) -> None:
+        answer = self._unsettled.pop(commit, None)
         if answer is None:
             return
         try:
-            done.result()
+            commit.result()
         except KafkaError as error:
-            failed = error.code
+            self._failed = error.code
             _mark_failed(answer, error)
-        if not unsettled:
-            timer.cancel()
-            respond()
+        if not self._unsettled:
+            self._timer.cancel()
+            self._respond()
 
-    def give_up() -> None:
-        for number, answer in unsettled.items():
+    def _give_up(self) -> None:
+        for commit, answer in self._unsettled.items():
             _mark_failed(answer, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
-            waiting[number][1].abandon()
-        unsettled.clear()
-        respond()
+            commit.abandon()
+        self._unsettled.clear()
+        self._respond()
 
-    def respond() -> None:
-        if failed is not None:
-            _name_leaders(response, request, services)
-        result.resolve(response)
-
-    timeout = max(0, request.body.timeout_ms) / 1000
-    timer = asyncio.get_running_loop().call_later(timeout, give_up)
-    for number, (_, commit) in enumerate(waiting):
-        commit.on_done(partial(settled, number))
-    return result
+    def _respond(self) -> None:
+        if self._failed is not None:
+            _name_leaders(self._response, self._request, self._services)
+        self.result.resolve(self._response)
 
 
 async def _append_slowly(

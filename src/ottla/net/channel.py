@@ -6,6 +6,9 @@ to a request that was never made ends the connection, as whoever waits would wai
 that has failed stays failed; whoever wants to go on opens another one. Every waiting answer is
 failed with the same reason, at once.
 
+An answer may have a time limit: TimeoutError then. One timer of the loop serves all of them, since
+nearly every answer comes in time: it is set for the first that was due when it was set.
+
 A frame larger than the scratch buffer is received straight into a buffer of its own.
 """
 
@@ -14,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable
-from functools import partial
 from struct import Struct
 
 _LENGTH = Struct(">i")
@@ -34,10 +36,14 @@ class Channel(asyncio.BufferedProtocol):
     def __init__(self, name: str) -> None:
         self.name = name
         self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[memoryview]] = {}
         self._given_up: set[int] = set()  # asked, and nobody waits any more
+        self._due: dict[int, float] = {}  # those that wait and have a limit
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._failure: ChannelClosed | None = None
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
         # what has arrived: in the scratch buffer, or of one large frame
         self._scratch = bytearray(SCRATCH)
         self._view = memoryview(self._scratch)
@@ -80,20 +86,45 @@ class Channel(asyncio.BufferedProtocol):
         """Returns when the connection has ended."""
         await asyncio.shield(self._ended)
 
-    def send(self, correlation_id: int, parts: Iterable[bytes]) -> asyncio.Future[memoryview]:
-        """Send a frame, without its length; the future is the answer to it, number included."""
+    def send(
+        self, correlation_id: int, parts: Iterable[bytes], timeout: float | None = None
+    ) -> asyncio.Future[memoryview]:
+        """Send a frame, without its length; the future is the answer to it, number included.
+        Whoever does not wait for it to the end says so (`give_up`)."""
         self._check_open()
-        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[memoryview] = self._loop.create_future()
         self._waiting[correlation_id] = answer
-        answer.add_done_callback(partial(self._settled, correlation_id))
+        if timeout is not None:
+            self._due[correlation_id] = due = self._loop.time() + timeout
+            if self._timer is None or due < self._timer_at:
+                self._set_timer(due)
         assert self._transport is not None
         frame = b"".join(parts)
         self._transport.write(_LENGTH.pack(len(frame)) + frame)
         return answer
 
-    def _settled(self, correlation_id: int, answer: asyncio.Future[memoryview]) -> None:
-        if self._waiting.pop(correlation_id, None) is not None and answer.cancelled():
+    def give_up(self, correlation_id: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._due.pop(correlation_id, None)
+        if self._waiting.pop(correlation_id, None) is not None:
             self._given_up.add(correlation_id)
+
+    def _set_timer(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._loop.call_at(due, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for correlation_id in [each for each, due in self._due.items() if due <= now]:
+            answer = self._waiting.get(correlation_id)
+            self.give_up(correlation_id)
+            if answer is not None and not answer.done():
+                answer.set_exception(TimeoutError())
+        if self._due:
+            self._set_timer(min(self._due.values()))
 
     def close(self, reason: str = "closed by this side") -> None:
         self._fail(reason)
@@ -154,6 +185,7 @@ class Channel(asyncio.BufferedProtocol):
     def _arrived(self, frame: memoryview) -> None:
         (correlation_id,) = _LENGTH.unpack_from(frame)
         answer = self._waiting.pop(correlation_id, None)
+        self._due.pop(correlation_id, None)
         if answer is None:
             if correlation_id in self._given_up:
                 self._given_up.discard(correlation_id)
@@ -174,6 +206,9 @@ class Channel(asyncio.BufferedProtocol):
         self._failure = ChannelClosed(f"{self.name}: {reason}")
         self._ended.set_result(None)
         waiting, self._waiting = self._waiting, {}
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
         for answer in waiting.values():
             if not answer.done():
                 answer.set_exception(ChannelClosed(str(self._failure)))

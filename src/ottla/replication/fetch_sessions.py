@@ -8,6 +8,9 @@ limit does not starve the last ones.
 The table holds `slots` sessions. A new one takes the place of the least recently used one if that
 has been idle for two minutes, or if it is smaller than the newcomer; otherwise the client gets no
 session and goes on with full fetches, which always work.
+
+A follower's session has its `rounds`, which know what has happened to its partitions. A broker has
+one fetcher for each leader, so a new session of it ends the one before.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.replication.rounds import Key, Rounds
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -26,9 +30,6 @@ MAX_EPOCH = 2**31 - 1
 FEW = 1000
 MAX_PARTITIONS = 1 << 19
 """Of all sessions and waiting fetches together, not counting those with few: some 350 MB."""
-
-# A partition as the client named it: by topic id from version 13 on, by name before.
-Key = tuple[str | bytes, int]
 
 
 @dataclass(slots=True)
@@ -69,20 +70,45 @@ class Wanted:
 class Session:
     """One client's partitions, in the order in which they are served."""
 
-    __slots__ = ("by_id", "epoch", "id", "partitions", "used")
+    __slots__ = ("by_id", "epoch", "id", "partitions", "rounds", "used")
 
     def __init__(
-        self, session_id: int, partitions: OrderedDict[Key, Wanted], by_id: bool, now: float
+        self,
+        session_id: int,
+        partitions: OrderedDict[Key, Wanted],
+        by_id: bool,
+        now: float,
+        rounds: Rounds | None = None,
     ) -> None:
         self.id = session_id
         self.partitions = partitions
         self.by_id = by_id
         self.epoch = 1
         self.used = now
+        self.rounds = rounds  # of a follower
+
+    def change(self, changed: Iterable[tuple[Key, Wanted]], forgotten: Iterable[Key]) -> None:
+        """Take what an incremental fetch says."""
+        partitions, rounds = self.partitions, self.rounds
+        for key, wanted in changed:
+            known = partitions.get(key)
+            if known is None:
+                partitions[key] = wanted
+            else:
+                known.update(wanted)
+            if rounds is not None:
+                rounds.named(key)
+        for key in forgotten:
+            partitions.pop(key, None)
+            if rounds is not None:
+                rounds.forget(key)
 
     def served(self, key: Key) -> None:
         """`key` gave records: the others come first next time."""
-        self.partitions.move_to_end(key)
+        if self.rounds is None:
+            self.partitions.move_to_end(key)
+        else:
+            self.rounds.served(key)
 
 
 class FetchSessions:
@@ -92,6 +118,7 @@ class FetchSessions:
         self._slots = slots
         self._new_id = new_id
         self._sessions: OrderedDict[int, Session] = OrderedDict()  # least recently used first
+        self._of_brokers: dict[int, Session] = {}  # those of followers
         self.evictions = 0
         self.waiting = 0
         """Partitions of fetches of many that wait: they too are held in memory."""
@@ -103,16 +130,34 @@ class FetchSessions:
         return iter(self._sessions.values())
 
     def close(self, session_id: int) -> None:
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None and session.rounds is not None:
+            session.rounds.close()
+            if self._of_brokers.get(session.rounds.broker) is session:
+                del self._of_brokers[session.rounds.broker]
 
-    def open(self, partitions: OrderedDict[Key, Wanted], by_id: bool, now: float) -> Session | None:
-        """A new session, or None when there is no place for it."""
+    def open(
+        self,
+        partitions: OrderedDict[Key, Wanted],
+        by_id: bool,
+        now: float,
+        rounds: Rounds | None = None,
+    ) -> Session | None:
+        """A new session, with `rounds` if a follower's; None when there is no place for it."""
+        if rounds is not None:
+            before = self._of_brokers.get(rounds.broker)
+            if before is not None and before.rounds is not None:
+                if before.rounds.epoch > rounds.epoch:
+                    return None  # of an earlier life of the broker: it has to go without
+                self.close(before.id)
         if not partitions or not self._make_room(len(partitions), now):
             return None
         session_id = self._new_id()
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._new_id()
-        session = self._sessions[session_id] = Session(session_id, partitions, by_id, now)
+        session = self._sessions[session_id] = Session(session_id, partitions, by_id, now, rounds)
+        if rounds is not None:
+            self._of_brokers[rounds.broker] = session
         return session
 
     def resume(
@@ -132,24 +177,18 @@ class FetchSessions:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        for key, wanted in changed:
-            known = session.partitions.get(key)
-            if known is None:
-                session.partitions[key] = wanted
-            else:
-                known.update(wanted)
-        for key in forgotten:
-            session.partitions.pop(key, None)
-        if len(session.partitions) >= FEW and not self.has_room(FEW):
+        size = len(session.partitions)
+        session.change(changed, forgotten)
+        if len(session.partitions) >= max(FEW, size + 1) and not self.has_room(FEW):
             # It has grown beyond what can be remembered: its client has to begin anew.
-            del self._sessions[session_id]
+            self.close(session_id)
             self.evictions += 1
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if epoch == MAX_EPOCH else epoch + 1
         session.used = now
         self._sessions.move_to_end(session_id)
         if not session.partitions:
-            del self._sessions[session_id]
+            self.close(session_id)
         return session
 
     def has_room(self, size: int) -> bool:
@@ -171,6 +210,6 @@ class FetchSessions:
             oldest = min(self._sessions.values(), key=lambda session: len(session.partitions))
             if len(oldest.partitions) >= size:
                 return False
-        del self._sessions[oldest.id]
+        self.close(oldest.id)
         self.evictions += 1
         return True

@@ -2,7 +2,8 @@
 
 A fetcher asks its leader for what comes after the end of each log, appends what it gets as it is,
 and asks again: the next request tells the leader how far this follower has come. One request is in
-flight; it names only what has changed since the one before (KIP-227).
+flight; it names only what has changed since the one before (KIP-227). A round costs what it has to
+do: partitions about which the leader said nothing, and which nobody has touched, are not looked at.
 
 Each request names the epoch of the last record of a log. Where the leader has another history it
 says up to where that epoch reached in its own, and the follower drops what is beyond (KIP-595);
@@ -124,6 +125,7 @@ class Fetcher:
         self._config = config
         self._partitions: dict[TopicPartition, Partition] = {}
         self._complaints = RateLimit(logger, SystemClock(), burst=1, interval=COMPLAIN_SECONDS)
+        self._touched: dict[TopicPartition, Partition] = {}  # the leader may know it otherwise
         self._asked: dict[TopicPartition, Wanted] = {}  # as the leader knows it
         self._unsynced: dict[TopicPartition, Partition] = {}  # it is not to know of yet
         self._forgotten: dict[tuple[TopicId, int], Partition] = {}
@@ -136,7 +138,7 @@ class Fetcher:
 
     def add(self, partition: Partition) -> None:
         """Follow a partition, or go on under a new epoch of its leader."""
-        self._partitions[partition.id] = partition
+        self._partitions[partition.id] = self._touched[partition.id] = partition
         if partition.log.flush_due:
             self._unsynced[partition.id] = partition
         self._forgotten.pop(_key(partition), None)
@@ -145,6 +147,7 @@ class Fetcher:
 
     def remove(self, partition: Partition) -> None:
         self._partitions.pop(partition.id, None)
+        self._touched.pop(partition.id, None)
         self._resting.pop(partition.id, None)
         if self._asked.pop(partition.id, None) is not None:
             self._forgotten[_key(partition)] = partition
@@ -191,16 +194,49 @@ class Fetcher:
         self._forgotten.clear()
         self._endpoint.reset()
 
-    async def _round(self) -> None:  # noqa: C901, PLR0912 - one request, from what is wanted to what is done
-        if self._unsynced:
-            await self._sync()
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+    async def _round(self) -> None:
+        await self._sync()
+        now = asyncio.get_running_loop().time()
+        wanted = self._wanted(now)
+        if not self._asked:
+            await asyncio.sleep(max(0.0, min(self._resting.values(), default=now) - now))
+            return
+        forgotten, self._forgotten = self._forgotten, {}
+        answers = await self._endpoint.fetch(wanted, forgotten.values())
+        cuts: dict[Partition, Cut] = {}
+        begun_before: list[Fetched] = []
+        for answer in answers:
+            partition = answer.partition
+            if partition.id in self._partitions:
+                self._touched[partition.id] = self._partitions[partition.id]
+            if not self._is_current(partition):
+                continue
+            try:
+                cut = await self._take(answer)
+            except KafkaError as error:
+                self._fail(partition, error)
+            else:
+                if cut is not None:
+                    cuts[partition] = cut
+                    if len(answer.records):
+                        begun_before.append(answer)
+        await self._make(cuts)
+        for answer in begun_before:
+            self._take_from(answer, cuts[answer.partition].offset)
+
+    def _wanted(self, now: float) -> list[Wanted]:
+        """What the leader is to be told of: how far the logs have come that it may know
+        otherwise. Those that rest are forgotten by it."""
         if not self._endpoint.remembers:
             self._asked.clear()
             self._forgotten.clear()
+        if not self._asked:
+            self._touched = dict(self._partitions)
+        elif self._resting:
+            for tp in self._resting:
+                self._touched[tp] = self._partitions[tp]
         wanted = []
-        for tp, partition in self._partitions.items():
+        for tp, partition in self._touched.items():
             if partition.truncating:
                 # By the fetcher of an earlier leader: what is asked for now might be cut off after
                 # it was counted.
@@ -214,28 +250,8 @@ class Fetcher:
                 self._asked[tp] = want
                 self._forgotten.pop(_key(partition), None)
                 wanted.append(want)
-        if not self._asked:
-            await asyncio.sleep(max(0.0, min(self._resting.values()) - now))
-            return
-        forgotten, self._forgotten = self._forgotten, {}
-        answers = await self._endpoint.fetch(wanted, forgotten.values())
-        cuts: dict[Partition, Cut] = {}
-        begun_before: list[Fetched] = []
-        for answer in answers:
-            if not self._is_current(answer.partition):
-                continue
-            try:
-                cut = await self._take(answer)
-            except KafkaError as error:
-                self._fail(answer.partition, error)
-            else:
-                if cut is not None:
-                    cuts[answer.partition] = cut
-                    if len(answer.records):
-                        begun_before.append(answer)
-        await self._make(cuts)
-        for answer in begun_before:
-            self._take_from(answer, cuts[answer.partition].offset)
+        self._touched.clear()
+        return wanted
 
     def _is_current(self, partition: Partition) -> bool:
         """Whether the partition is still followed here, as it was when the leader was asked."""
@@ -365,6 +381,8 @@ class Fetcher:
 
     def _rest(self, partition: Partition, reason: str) -> None:
         """Leave a partition alone for a while: usually the image is about to change."""
+        if self._partitions.get(partition.id) is not partition:
+            return
         logger.debug("%s: not followed for a moment: %s", partition.id, reason)
         pause = self._config().replica_fetch_backoff_ms / 1000
         self._resting[partition.id] = asyncio.get_running_loop().time() + pause

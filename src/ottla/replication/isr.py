@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ottla.model.topic import PartitionState
 from ottla.replication.lease import LEASE_MS, LONG_AGO, Succession, certain
@@ -75,11 +75,31 @@ def with_isr(
     )
 
 
+class Attendance(Protocol):
+    """One follower's rounds over many partitions: what is told once for all where nothing moves."""
+
+    @property
+    def at_ms(self) -> float:
+        """The moment of its last fetch."""
+        ...
+
+    @property
+    def asked_after_ms(self) -> float:
+        """The latest moment after which one of its fetches was certainly sent."""
+        ...
+
+
 class Follower:
-    """One of the other replicas, as the leader knows it."""
+    """One of the other replicas, as the leader knows it.
+
+    One that is at the end of a quiet log, as every fetch would say again, may be at rest: from then
+    on it counts as caught up, and vouches (`lease.py`), whenever its fetcher comes by, until
+    something moves.
+    """
 
     __slots__ = (
-        "broker_epoch", "caught_up_ms", "end", "fetched_ms", "leader_end", "start", "vouched_ms",
+        "_caught_up_ms", "_fetched_ms", "_round", "_vouched_ms",
+        "broker_epoch", "end", "leader_end", "start",
     )  # fmt: skip
 
     def __init__(self, now_ms: float, caught_up: bool) -> None:
@@ -87,19 +107,67 @@ class Follower:
         self.start = UNKNOWN  # where its log starts
         self.broker_epoch = NO_BROKER_EPOCH
         # Whoever was in sync when this leader began has the usual time to show itself.
-        self.caught_up_ms = now_ms if caught_up else LONG_AGO
-        self.fetched_ms = LONG_AGO
-        self.vouched_ms = LONG_AGO  # it certainly followed this leader then: see `lease.py`
+        self._caught_up_ms = now_ms if caught_up else LONG_AGO
+        self._fetched_ms = LONG_AGO
+        self._vouched_ms = LONG_AGO
+        self._round: Attendance | None = None
         self.leader_end = UNKNOWN  # the end of the leader's log at its last fetch
 
-    def fetched(self, offset: int, leader_end: int, now_ms: float) -> None:
+    @property
+    def caught_up_ms(self) -> float:
+        """When it last had everything."""
+        if self._round is None:
+            return self._caught_up_ms
+        return max(self._caught_up_ms, self._round.at_ms)
+
+    @property
+    def fetched_ms(self) -> float:
+        """When it last asked for more."""
+        return self._fetched_ms if self._round is None else max(self._fetched_ms, self._round.at_ms)
+
+    @property
+    def vouched_ms(self) -> float:
+        """Up to then it certainly followed this leader, and nobody after it: see `lease.py`."""
+        if self._round is None:
+            return self._vouched_ms
+        return max(self._vouched_ms, self._round.asked_after_ms)
+
+    def fetched(
+        self, offset: int, leader_end: int, now_ms: float, asked_after_ms: float = LONG_AGO
+    ) -> None:
+        if self._round is not None:
+            self.stir()
         if offset >= leader_end:
-            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+            self._caught_up_ms = max(self._caught_up_ms, now_ms)
         elif self.leader_end != UNKNOWN and offset >= self.leader_end:
-            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+            self._caught_up_ms = max(self._caught_up_ms, self._fetched_ms)
         self.end = offset
-        self.fetched_ms = now_ms
+        self._fetched_ms = now_ms
+        self._vouched_ms = max(self._vouched_ms, asked_after_ms)
         self.leader_end = leader_end
+
+    def rest(self, fetcher: Attendance) -> None:
+        """It is at the end of the log, and is not named again until something moves."""
+        self._round = fetcher
+
+    def rests_with(self, fetcher: Attendance) -> bool:
+        return self._round is fetcher
+
+    def stir(self) -> None:
+        """Something has moved: what its fetcher did until now counts, what it does next does not,
+        unless it says so."""
+        self._caught_up_ms = self.caught_up_ms
+        self._fetched_ms = self.fetched_ms
+        self._vouched_ms = self.vouched_ms
+        self._round = None
+
+    def begin_life(self, broker_epoch: int) -> None:
+        """Its broker has registered anew: what the life before had says nothing about this one."""
+        if self._round is not None:
+            self.stir()
+        self.broker_epoch = broker_epoch
+        self.end = UNKNOWN
+        self.leader_end = UNKNOWN
 
     def is_caught_up(self, leader_end: int, now_ms: float, max_lag_ms: float) -> bool:
         return self.end == leader_end or now_ms - self.caught_up_ms <= max_lag_ms
@@ -187,15 +255,11 @@ class InSyncReplicas:
         it."""
         follower = self.followers[broker]
         if broker_epoch != follower.broker_epoch:
-            # Another life of the broker: what the earlier one had says nothing about this one.
             if broker_epoch < follower.broker_epoch:
                 return False
-            follower.broker_epoch = broker_epoch
-            follower.end = UNKNOWN
-            follower.leader_end = UNKNOWN
+            follower.begin_life(broker_epoch)
         before = follower.end
-        follower.fetched(offset, leader_end, now_ms)
-        follower.vouched_ms = max(follower.vouched_ms, asked_after_ms)
+        follower.fetched(offset, leader_end, now_ms, asked_after_ms)
         self._succession.came_over(broker)
         return offset != before
 

@@ -10,6 +10,15 @@ for the moment at which that answer was given: how long the fetch itself was on 
 unread because the leader stood still, does not matter. A follower is *fresh* for `LEASE_MS` after
 that moment. It waits half as long for records (`FOLLOWER_WAIT_MS`), so idle followers stay fresh.
 
+A fetch vouches for every partition of its session, also for those that it does not name because
+they are at rest (`rounds.py`). A follower changes its role and what it fetches in one step. From
+the next fetch on, the leader it has left gets the partition as forgotten, under another epoch, or
+in a new session, or gets no fetch any more. So a fetch that says nothing of a partition was put
+together while its follower followed this leader under the epoch that it named last, and after it
+got the answer before. Each of those signs ends the rest before the fetch that brings it counts for
+those at rest; so do another broker epoch, and another epoch of the leader's own, which begins with
+followers of whom nothing is known. A session that stands still vouches for nothing new.
+
 Nobody else has acknowledged anything while one of these holds (`certain`):
 
     nobody else is elected    all that could be elected next are fresh: the in-sync replicas, the

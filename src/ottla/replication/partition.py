@@ -24,7 +24,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionState
 from ottla.records.batch import BatchHeader
-from ottla.replication.isr import InSyncReplicas, Rules
+from ottla.replication.isr import Attendance, InSyncReplicas, Rules
 from ottla.replication.lease import LONG_AGO
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.faults import OutOfDescriptors
@@ -68,14 +68,30 @@ class ClusterView(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """A follower's fetch session, told of what happens to a partition between two fetches."""
+
+    def appended(self, size: int) -> None:
+        """So many bytes more can be fetched."""
+        ...
+
+    def changed(self) -> None:
+        """A mark, or who is in sync, is another."""
+        ...
+
+    def hurry(self) -> None:
+        """The partition is not led here any more."""
+        ...
+
+
 class Partition:
     """One partition on one of the brokers that hold it: as its leader, or as a follower."""
 
     __slots__ = (
         "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail",
-        "_last_waiting", "_waiting", "_waiting_here",
+        "_known_start", "_last_waiting", "_waiting", "_waiting_here",
         "appended", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log", "readable",
-        "state", "topic_id", "truncating", "written",
+        "state", "topic_id", "truncating", "watches", "written",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +110,8 @@ class Partition:
         self.log = log
         self.readable = Signal()  # signalled with the number of bytes that became readable
         self.appended = Signal()  # with the number of bytes that followers can fetch
+        self.watches: list[Watch] = []  # of the followers' fetch sessions
+        self._known_start = log.log_start_offset  # by these
         self._durability = durability
         self._cluster = cluster
         # changes with every election
@@ -149,6 +167,7 @@ class Partition:
                 followers.rules = rules
             if state.partition_epoch > followers.state.partition_epoch:
                 followers.confirmed(state, cluster.now_ms())
+                self._tell_of_change()
             self._advance()
             self._review_eligible()
             return
@@ -159,6 +178,7 @@ class Partition:
             rules or Rules(1),
             cluster.now_ms(),
         )
+        self._tell_of_change()
         self._advance()
         self._review_eligible()
 
@@ -227,13 +247,13 @@ class Partition:
             if self._flushing or log.flush_due:
                 self._flush()
                 if self.in_sync is not None:
-                    self.appended.notify(info.bytes)
+                    self._tell_of_more(info.bytes)
             elif self.in_sync is None:
                 self.written = self.high_watermark = log.high_watermark = log.log_end_offset
                 self.readable.notify(info.bytes)
             else:
                 self.written = log.log_end_offset
-                self.appended.notify(info.bytes)
+                self._tell_of_more(info.bytes)
                 if self.in_sync.alone:
                     self._advance()
         elif self._unflushed(info):
@@ -304,6 +324,46 @@ class Partition:
         if moved:
             self._advance()
 
+    def rests(self, broker: int, broker_epoch: int, fetcher: Attendance) -> bool:
+        """Lay a follower to rest that is in sync and at the end of the log: it counts as caught up,
+        and vouches, whenever its `fetcher` comes by, until `stir`. False if it is not so."""
+        in_sync = self.in_sync
+        if in_sync is None:
+            return False
+        follower = in_sync.followers.get(broker)
+        if (
+            follower is None
+            or follower.end != self.log.log_end_offset
+            or follower.broker_epoch != broker_epoch
+            or broker not in in_sync.state.isr
+            or in_sync.state.elr
+        ):
+            return False
+        follower.rest(fetcher)
+        return True
+
+    def stir(self, broker: int, fetcher: Attendance) -> None:
+        """Something has moved, or the `fetcher` has ended: the follower has to tell of itself."""
+        follower = None if self.in_sync is None else self.in_sync.followers.get(broker)
+        if follower is not None and follower.rests_with(fetcher):
+            follower.stir()
+
+    def _tell_of_more(self, size: int) -> None:
+        self.appended.notify(size)
+        for watch in self.watches:
+            watch.appended(size)
+
+    def _tell_of_change(self) -> None:
+        for watch in self.watches:
+            watch.changed()
+
+    def tell_of_start(self) -> None:
+        """Have the followers told where the log starts by now, if retention has moved that."""
+        start = self.log.log_start_offset
+        if start != self._known_start:
+            self._known_start = start
+            self._tell_of_change()
+
     def shrink_isr(self) -> None:
         """Ask for an in-sync set without those who lag behind, if there are any."""
         in_sync, cluster = self.in_sync, self._cluster
@@ -346,12 +406,16 @@ class Partition:
             if log.failure is not None:
                 return  # found just now, when the bytes were counted
             self.high_watermark = log.high_watermark = mark
+            self._tell_of_change()
             self._settle(self._waiting, mark)
             self.readable.notify(gained)
 
     def _gained(self, mark: int) -> int:
-        """How many bytes become readable when the high watermark moves; some, for want of a
-        descriptor to count them. A failed disk shows in the log: others must not fail with it."""
+        """How many bytes become readable when the high watermark moves, if anybody waits for them;
+        some, for want of a descriptor to count them. A failed disk shows in the log: others must
+        not fail with it."""
+        if not self.readable.waiters:
+            return 0
         try:
             return self.log.bytes_from(self.high_watermark, mark)
         except KafkaError:
@@ -523,6 +587,7 @@ class Partition:
         if offset < 0 or offset > self.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         self.log.advance_start(offset)
+        self.tell_of_start()
         return self.log.log_start_offset
 
     def low_watermark(self, live: Container[int]) -> int:
@@ -534,4 +599,6 @@ class Partition:
         """The partition is deleted or led elsewhere: nobody waits here any longer."""
         self.readable.hurry()
         self.appended.hurry()
+        for watch in self.watches:
+            watch.hurry()
         self._fail_waiting(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))

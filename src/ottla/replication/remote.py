@@ -15,6 +15,7 @@ from ottla.client.peer import Peer
 from ottla.cluster.registry import Registry
 from ottla.config.broker import BrokerConfig
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.broker import Endpoint
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.net.channel import ChannelClosed
 from ottla.protocol.messages.fetch import (
@@ -61,17 +62,24 @@ class Peers:
         self._client_id = f"{BROKER_CLIENT_ID}{node_id}"
         self._listener = listener
 
-    def peer(self, broker_id: int) -> Peer | None:
-        """A new connection to a broker, on the listener for brokers; None if it is not there."""
+    def endpoint(self, broker_id: int) -> Endpoint | None:
+        """Where a broker listens for brokers; None if it is not there."""
         broker = self._registry.image.registrations.get(broker_id)
         if broker is None:
             return None
         endpoint = broker.endpoints.get(self._listener)
         if endpoint is None:
             endpoint = next(iter(broker.endpoints.values()), None)
-        if endpoint is None:
-            return None
+        return endpoint
+
+    def at(self, endpoint: Endpoint) -> Peer:
+        """A new connection to who listens there."""
         return Peer(endpoint.host, endpoint.port, client_id=self._client_id)
+
+    def peer(self, broker_id: int) -> Peer | None:
+        """A new connection to a broker, on the listener for brokers; None if it is not there."""
+        endpoint = self.endpoint(broker_id)
+        return None if endpoint is None else self.at(endpoint)
 
 
 class HighWatermarks:
@@ -117,12 +125,14 @@ class RemoteLeader:
 
     def __init__(
         self,
-        peer: Callable[[], Peer | None],
+        leader: int,
+        peers: Peers,
         node_id: int,
         broker_epoch: Callable[[], int],
         config: Callable[[], BrokerConfig],
     ) -> None:
-        self._find = peer
+        self._leader = leader
+        self._peers = peers
         self._peer: Peer | None = None
         self._node_id = node_id
         self._broker_epoch = broker_epoch
@@ -203,14 +213,14 @@ class RemoteLeader:
             self._peer = None
 
     async def _ask(self, request: Any, config: BrokerConfig) -> Any:
-        peer = self._find()
-        if peer is None:
+        endpoint = self._peers.endpoint(self._leader)
+        if endpoint is None:
             raise Unreachable("it is not registered")
         if self._peer is None:
-            self._peer = peer
-        elif (self._peer.host, self._peer.port) != (peer.host, peer.port):
+            self._peer = self._peers.at(endpoint)
+        elif self._peer.port != endpoint.port or self._peer.host != endpoint.host:
             self.close()
-            raise Unreachable(f"it has moved to {peer.host}:{peer.port}")
+            raise Unreachable(f"it has moved to {endpoint.host}:{endpoint.port}")
         waiting = config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms
         try:
             return await self._peer.ask(request, timeout=waiting / 1000)

@@ -94,10 +94,7 @@ class Replication:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             endpoint = RemoteLeader(
-                lambda: self._peers.peer(leader),
-                self.node_id,
-                lambda: self.broker_epoch,
-                self._config,
+                leader, self._peers, self.node_id, lambda: self.broker_epoch, self._config
             )
             fetcher = Fetcher(leader, endpoint, self._config, self._truncate)
             self._fetchers[leader] = fetcher
@@ -148,3 +145,4 @@ class Replication:
             for partition in list(self._replicas.led()):
                 partition.shrink_isr()
                 partition.recount()
+                partition.tell_of_start()

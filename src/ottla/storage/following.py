@@ -21,7 +21,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.records.control import read_end_marker
+from ottla.records.batch import CONTROL_FLAG, LOG_OVERHEAD
+from ottla.records.control import EndMarker, read_end_marker
 from ottla.storage.replay import reload_producers
 from ottla.storage.validate import judge_replicated
 
@@ -103,6 +104,12 @@ class Following:
                 last,
             )
         now_ms = self._clock.now_ms()
+        headers = [header for _, header in batches]
+        size = batches[-1][0] + headers[-1].size
+        newest = max(header.max_timestamp for header in headers)
+        if log.has_room(size, last, newest, now_ms):  # for all of them, as nearly always
+            self._write(records[:size], headers)
+            return first, last, size
         run: list[BatchHeader] = []
         start = stop = 0
         for position, header in batches:
@@ -116,33 +123,36 @@ class Following:
         self._write(records[start:stop], run)
         return first, last, stop
 
-    def _write(self, records: memoryview, run: list[BatchHeader]) -> None:
+    def _write(self, records: memoryview, run: list[BatchHeader]) -> None:  # noqa: C901 - runs for every batch, without a call too many
         """Write adjacent batches to the active segment, then account for each of them."""
         if not run:
             return
         log, segment = self._log, self._segments.active
-        position = 0
-        markers = []
+        epochs, position = self._epochs, 0
+        markers: dict[int, EndMarker] = {}  # by the offset of their batch
         for header in run:
-            epoch = header.leader_epoch
-            if epoch >= 0 and (epoch != self._epochs.latest or self._epochs.unwritten):
-                log.assign_epoch(epoch, header.base_offset)
-            batch = records[position : position + header.size]
-            markers.append(read_end_marker(batch, header) if header.is_control else None)
-            position += header.size
-        if any(markers):
+            base_offset, length, epoch, _, _, attributes, _, _, _, _, _, _, _ = header
+            if epoch >= 0 and (epoch != epochs.latest or epochs.unwritten):
+                log.assign_epoch(epoch, base_offset)
+            size = length + LOG_OVERHEAD
+            if attributes & CONTROL_FLAG:
+                marker = read_end_marker(records[position : position + size], header)
+                if marker is not None:
+                    markers[base_offset] = marker
+            position += size
+        if markers:
             segment.txn_index.load()  # which may fail: better before anything is written
         segment.append(records)
         # Written: from here on the batches are in the log, whatever else may fail.
         log.log_end_offset = run[-1].next_offset
         self._segments.size += records.nbytes
         failure: OSError | None = None
-        for header, marker in zip(run, markers, strict=True):
-            completed = self._producers.update(header, header.base_offset, marker)
+        update, note = self._producers.update, segment.note
+        for header in run:
+            base_offset, length, _, _, _, _, delta, _, max_timestamp, _, _, _, _ = header
+            completed = update(header, base_offset, markers.get(base_offset))
             try:
-                segment.note(
-                    header.size, header.base_offset, header.last_offset, header.max_timestamp
-                )
+                note(length + LOG_OVERHEAD, base_offset, base_offset + delta, max_timestamp)
                 if completed is not None and completed.aborted:
                     segment.txn_index.append(completed)
                     log.wants_sync(segment.txn_index.path)

@@ -318,6 +318,13 @@ class Log:
             self._segment_ms,
         )
 
+    def has_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether batches of so many bytes, up to this offset and this time, all belong into the
+        active segment."""
+        return not self._segments.active.should_roll(
+            size, last_offset, max_timestamp, now_ms, self._segment_bytes, self._segment_ms
+        )
+
     # --- reading ------------------------------------------------------------------------------
 
     def read(  # noqa: C901, PLR0912 - runs for every fetch, without a call too many

@@ -195,13 +195,16 @@ def judge_replicated(
     found: list[tuple[int, BatchHeader]] = []
     position = 0
     last_offset = -1
-    while records.nbytes - position > MAGIC_POSITION:
+    size = records.nbytes
+    while size - position > MAGIC_POSITION:
         (length,) = _LENGTH.unpack_from(records, position + 8)
         _check_frame(length, records[position + MAGIC_POSITION])
         end = position + LOG_OVERHEAD + length
-        if end > records.nbytes:
+        if end > size:
             break
-        header = read_header(records, position) if length + LOG_OVERHEAD >= HEADER_SIZE else None
+        header = None
+        if length + LOG_OVERHEAD >= HEADER_SIZE:
+            header = _new(BatchHeader, _unpack(records, position))
         if (
             header is None
             or header.magic != MAGIC
@@ -211,15 +214,16 @@ def judge_replicated(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"Record is corrupt at byte {position} of a fetch for topic partition {partition}.",
             )
-        if header.base_offset <= last_offset or header.last_offset_delta < 0:
+        base_offset, delta = header.base_offset, header.last_offset_delta
+        if base_offset <= last_offset or delta < 0:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"Out of order offsets found in append to {partition}: {header.base_offset} after "
+                f"Out of order offsets found in append to {partition}: {base_offset} after "
                 f"{last_offset}",
             )
         if header.leader_epoch > leader_epoch:
             break
-        last_offset = header.last_offset
+        last_offset = base_offset + delta
         found.append((position, header))
         position = end
     return found

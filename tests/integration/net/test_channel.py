@@ -141,6 +141,37 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_dropped(listen: Liste
     channel.abort()
 
 
+async def test_an_answer_that_does_not_come_in_time_fails_alone(listen: Listen) -> None:
+    go_on = asyncio.Event()
+
+    async def only_some(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await requests(reader, 4)
+        await go_on.wait()
+        writer.write(frame(1, b"in time") + frame(3, b"whenever") + frame(4, b"in time"))
+        await reader.read()
+
+    channel = await connect(await listen(only_some))
+    limits = {1: 60.0, 2: 0.01, 3: None, 4: 30.0}
+    answers = {
+        number: channel.send(number, [struct.pack(">i", number)], limit)
+        for number, limit in limits.items()
+    }
+    async with asyncio.timeout(10):
+        with pytest.raises(TimeoutError):
+            await answers[2]
+        assert channel.in_flight == 3
+        go_on.set()
+        found = [bytes((await answers[number])[4:]) for number in (1, 3, 4)]
+    assert found == [b"in time", b"whenever", b"in time"]
+    late = [channel.send(number, [struct.pack(">i", number)], 0.01) for number in (5, 6)]
+    async with asyncio.timeout(10):
+        for answer in late:
+            with pytest.raises(TimeoutError):
+                await answer
+    assert channel.in_flight == 0
+    channel.abort()
+
+
 async def test_a_refused_connection_says_so() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

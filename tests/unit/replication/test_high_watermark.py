@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
@@ -19,6 +20,7 @@ from ottla.records.builder import build_batch
 from ottla.replication.isr_updates import Proposal, forget, proposal
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
+from ottla.runtime.waiters import Waiter
 from ottla.runtime.workers import Workers
 from ottla.storage.directory import LogDirectories
 from ottla.testing.clock import ManualClock
@@ -141,7 +143,10 @@ async def test_bytes_that_cannot_be_counted_hold_up_nobody(
         raise error
 
     monkeypatch.setattr(log, "bytes_from", fail)
+    loop = asyncio.get_running_loop()
+    waiter = Waiter(loop, [rig.partition.readable], 1, 60, lambda: None)  # counts what it gets
     refuse(rig)
     without = {each: broker for each, broker in LIVE.items() if each != 3}
     rig.show(replace(rig.image, brokers=without, registrations=without))
     assert rig.partition.high_watermark == (1 if code == errno.EMFILE else 0)
+    waiter.cancel()

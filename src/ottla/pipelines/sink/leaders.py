@@ -14,6 +14,7 @@ from ottla.client.retry import Backoff, passes, retry
 from ottla.client.router import Router, check, error_code
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.protocol.messages.produce import ProduceResponse
 from ottla.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
@@ -70,6 +71,17 @@ class Leaders:
             return len(found.partitions), sorted(led)
 
         return self._patiently(look)
+
+    def learn(self, answer: ProduceResponse) -> set[TopicPartition]:
+        """Take in the leaders that an answer names; returns the partitions that have a new one."""
+        return self.router.learn_leaders(
+            (
+                (TopicPartition(topic.name, part.index), part.current_leader)
+                for topic in answer.responses
+                for part in topic.partition_responses
+            ),
+            answer.node_endpoints,
+        )
 
     def look_again(self, partitions: Collection[TopicPartition]) -> dict[str, KafkaError]:
         """Ask once who leads these now; returns what went wrong, by topic."""

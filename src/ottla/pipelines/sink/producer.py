@@ -13,9 +13,10 @@ idempotent producer are right by themselves.
 
 What passes (a leader that moved, a broker that restarts) is tried again, with a growing pause and a
 new look at the metadata, until `delivery.timeout.ms`; in a stream, where nobody has set that, for
-as long as it takes. A task that waits says so in its log. A batch that is too large for the topic
-is split in two as long as it has more than one record. Anything else fails the task: the error
-names the row and repeats the broker's words.
+as long as it takes; a broker that names the new leader in its answer (KIP-951) spares the pause and
+the look. A task that waits says so in its log. A batch that is too large for the topic is split in
+two as long as it has more than one record. Anything else fails the task: the error names the row
+and repeats the broker's words.
 
 Idempotent, as it is unless told otherwise: a repeated request that had arrived after all is
 recognised by the broker, which answers with the first one's offset or DUPLICATE_SEQUENCE_NUMBER;
@@ -286,11 +287,13 @@ class Producer:
         request = _request(batches, self._settings)
         try:
             wire = self._leaders.router.node(node)
+            moved: set[TopicPartition] = set()
             if self._settings.acks == 0:
                 wire.tell(request)
                 answers = {}
             else:
                 answer = wire.ask(request)
+                moved = self._leaders.learn(answer)
                 answers = {
                     (topic.name, partition.index): partition
                     for topic in answer.responses
@@ -310,6 +313,11 @@ class Producer:
             self._totals = replace(self._totals, requests=self._totals.requests + 1)
             for batch in batches:
                 self._settle(batch, answers.get((batch.topic, batch.partition)))
+            for place in moved:
+                lane = self._lanes[place]
+                if lane.lost:
+                    lane.node, lane.lost, lane.not_before = self._leaders.of(place), False, 0.0
+                    self._start(lane.node)
             self._changed.notify_all()
 
     # -- what became of a batch; the caller holds `_changed`

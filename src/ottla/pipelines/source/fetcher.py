@@ -54,6 +54,7 @@ _CERTAIN_AFTER: Final = 2.0  # seconds for which a topic must be gone
 _FIRST_GUESS: Final = 1024  # bytes of a record that nobody has seen yet
 _LEAST: Final = 64 << 10
 _MOST: Final = 255 << 20  # what a connection takes as one answer
+_MOST_HOPS: Final = 4  # from broker to broker: to a new leader, from there to a follower
 
 
 class Answer(NamedTuple):
@@ -345,14 +346,14 @@ class LeaderSource:
         self._rack = settings.rack
 
     def fetch(self, position: int, size: int) -> Answer:
-        answer = self._fetch(position, size)
-        if answer is None:  # sent to a follower
+        for _ in range(_MOST_HOPS):
             answer = self._fetch(position, size)
-        if answer is None:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "brokers send us to one another")
-        return answer
+            if answer is not None:
+                return answer
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "brokers send us to one another")
 
     def _fetch(self, position: int, size: int) -> Answer | None:
+        """An answer; None if we are sent elsewhere, to a new leader (KIP-951) or a follower."""
         leader = self._find()
         node = leader.node if self._follower is None else self._follower
         wire = self._router.node(node)
@@ -378,6 +379,10 @@ class LeaderSource:
         check(answer.error_code)
         [topic] = answer.responses
         [found] = topic.partitions
+        hint = (self._part.topic_partition, found.current_leader)
+        if found.error_code and self._router.learn_leaders([hint], answer.node_endpoints):
+            self._follower = None
+            return None
         check(found.error_code)
         if found.preferred_read_replica not in (-1, node) and not found.records:
             self._follower = found.preferred_read_replica
