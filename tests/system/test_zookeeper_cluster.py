@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -444,6 +445,22 @@ def test_a_broker_is_started_twice(
     assert _cluster_id(first)
     second = start_broker("second", settings={**settings, "broker.id": "4"})
     assert _cluster_id(first) == _cluster_id(second)
+
+
+def test_a_copy_of_a_living_broker_is_refused(
+    start_broker: Callable[..., BrokerProcess], zookeeper: str, unique: Callable[[], str]
+) -> None:
+    """It has the same folders, by their ids, and their locks: those of its copy."""
+    settings = {"zookeeper.connect": f"{zookeeper}/{unique()}", "broker.id": "3"}
+    first = start_broker("first", settings=settings)
+    copy = start_broker("copy", launch=False, settings=settings)
+    shutil.copytree(first.data_dir, copy.data_dir)
+    expected = f"Another broker is registered with broker id 3, at {first.bootstrap}: give this"
+    assert expected in refusal(copy)
+    assert "the registration of broker 3 was lost" not in first.log()
+    # Once it is dead the copy is as good as the original, though its session has not ended.
+    first.kill()
+    copy.start()
 
 
 def test_a_connection_that_ends_while_a_broker_starts_is_made_again(

@@ -73,6 +73,20 @@ class Peers:
             return None
         return Peer(endpoint.host, endpoint.port, client_id=self._client_id)
 
+    async def answers(self, broker_id: int) -> bool:
+        """Whether a registered broker is there: somebody at its address speaks Kafka's protocol."""
+        peer = self.peer(broker_id)
+        if peer is None:
+            return False
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                await peer.connect()
+        except (TimeoutError, ChannelClosed, KafkaError):
+            return False
+        finally:
+            peer.close()
+        return True
+
 
 class HighWatermarks:
     """Asks leaders how far their partitions are safe."""
