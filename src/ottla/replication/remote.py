@@ -17,6 +17,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.net.channel import ChannelClosed
+from ottla.protocol.messages.brokers import DescribeBrokersRequest
 from ottla.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -74,18 +75,18 @@ class Peers:
         return Peer(endpoint.host, endpoint.port, client_id=self._client_id)
 
     async def answers(self, broker_id: int) -> bool:
-        """Whether a registered broker is there: somebody at its address speaks Kafka's protocol."""
+        """Whether a registered broker is there: it says so itself, at its address."""
         peer = self.peer(broker_id)
         if peer is None:
             return False
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                await peer.connect()
+                response = await peer.ask(DescribeBrokersRequest(), version=0)
         except (TimeoutError, ChannelClosed, KafkaError):
             return False
         finally:
             peer.close()
-        return True
+        return bool(response.node_id == broker_id)
 
 
 class HighWatermarks:
