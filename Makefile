@@ -1,6 +1,6 @@
 # Everything a person types. `make run` and `make test` need only python3 (3.11 or newer) and make.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench interop matrix coverage explore fuzz docs site clean
+.PHONY: help setup run test lint format bench interop matrix coverage explore fuzz soak docs site clean
 
 PYTHON ?= python3
 UV := .uv/bin/uv
@@ -73,6 +73,9 @@ explore: setup ## the property tests with other examples than `make test` has
 
 fuzz: setup ## mutated frames against a broker until stopped
 	$(BIN)/python tests/fuzz/run.py $(ARGS)
+
+soak: setup ## break a cluster of three brokers under load until stopped, and judge what clients saw
+	$(BIN)/ottla verify cluster $(ARGS)
 
 docs: setup ## write the generated reference pages anew
 	$(BIN)/python -m ottla.cli.reference docs/reference

@@ -35,6 +35,7 @@ SECTIONS = {
     "Running it": [
         "docs/operations",
         "docs/reliability",
+        "docs/verify",
         "docs/performance",
         "docs/compatibility",
         "docs/broker-behaviour",

@@ -135,7 +135,7 @@ def test_an_admin_says_who_is_there(
 WAITING = """
 import ottla, sys
 print("asking", flush=True)
-ottla.Consumer(sys.argv[1], timeout=100).assign("orders", "earliest")
+ottla.Consumer(sys.argv[1], timeout=600).assign("orders", "earliest")
 """
 
 
@@ -147,10 +147,14 @@ def test_a_question_to_nobody_ends_with_ctrl_c(stranger: Stranger) -> None:
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert asking.stdout is not None
-        assert asking.stdout.readline() == "asking\n"
-        asking.send_signal(signal.SIGINT)
-        _, errors = asking.communicate(timeout=50)
+        try:
+            assert asking.stdout is not None
+            assert asking.stdout.readline() == "asking\n"
+            asking.send_signal(signal.SIGINT)
+            _, errors = asking.communicate(timeout=250)
+        finally:
+            asking.kill()
+            asking.communicate()
         assert "KeyboardInterrupt" in errors
 
 

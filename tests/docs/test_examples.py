@@ -19,6 +19,7 @@ from ottla import Admin, NewTopic, Producer, TopicPartition
 from ottla.cli.examples import EXAMPLES
 from ottla.client.groups import Groups
 from ottla.testing.process import BrokerProcess
+from ottla.verify.history import Recorder
 
 ENDLESS = {
     "ottla consume orders returns",
@@ -27,6 +28,7 @@ ENDLESS = {
     "ottla cluster status --watch -i 1",
     *EXAMPLES["cluster up"],
     *EXAMPLES["server start"],
+    *EXAMPLES["verify cluster"],
     *EXAMPLES["zookeeper start"],
 }
 OFFLINE = ("ottla log ", "ottla metadata ")
@@ -44,6 +46,7 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.broker = BrokerProcess(folder, settings={"group.initial.rebalance.delay.ms": 0})
+        Recorder(folder / "run.history.gz", {"seed": 7}).close()
         (folder / "orders.txt").write_text("one\ntwo\n")
         (folder / "server.properties").write_text(f"log.dirs={folder / 'data'}\n")
         (folder / ".config" / "fish" / "completions").mkdir(parents=True)

@@ -147,15 +147,13 @@ def test_who_has_lost_whole_batches_does_not_lead(
     wait_for_others(cluster, leader)
 
 
-def test_who_has_lost_nothing_but_an_interrupted_write_leads(cluster: Cluster) -> None:
+def test_a_cut_that_looks_like_an_interrupted_write_is_not_trusted(cluster: Cluster) -> None:
     leader = cluster.state("t", 0).leader
     crash_all(cluster)
     path = segment(cluster, leader)
-    content = path.read_bytes()
-    another = len(VALUES).to_bytes(8, "big") + content[8 : batches(content)[1]]
-    path.write_bytes(content + another[:-5])
+    path.write_bytes(path.read_bytes()[:-5])  # of a batch that was acknowledged
     cluster[leader].start()
-    cluster.wait_until(lambda: cluster.state("t", 0).leader == leader)
+    wait_for_others(cluster, leader)
 
 
 def test_a_loss_is_remembered_by_who_dies_before_it_is_registered(

@@ -431,6 +431,9 @@ class Broker:
             on_certain=self._on_certain,
         )
         stack.push_async_callback(lifecycle.stop)
+        # As in Kafka connections are made from here on, and answered when the broker is ready. Who
+        # is admitted can be reached, so its death is noticed from the first moment on.
+        self._listeners.listen()
         await lifecycle.start()
         await self._unless_failed(lifecycle.wait_ready())
         services.logs.losses_are_known()

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 PROBES = 3
 PROBE_PAUSE = 0.1
 CONNECT_SECONDS = 5.0
-FIRST_PAUSE = 0.1
+FIRST_PAUSE = 0.02  # a broker registers just before it listens
 LONGEST_PAUSE = 5.0
 TRUST_SECONDS = 600.0
 
@@ -57,6 +57,7 @@ class FailureDetector:
         self._listener = listener
         self._tasks = tasks
         self._watched: dict[int, tuple[int, asyncio.Task[None]]] = {}  # broker: epoch, task
+        self._suspects: set[int] = set()  # whose connection has ended, and whose address is tried
         # Brokers that were fenced and lived: when they came back, and until when they are trusted.
         self._survivors: dict[int, tuple[BrokerState, float]] = {}
         self._warned: dict[int, int] = {}  # broker: the registration that a line was logged about
@@ -93,8 +94,11 @@ class FailureDetector:
         chosen.discard(self._node_id)
         for broker_id, (epoch, task) in list(self._watched.items()):
             broker = image.registrations.get(broker_id)
-            if broker is None and not task.done():
-                continue  # its session has ended; whether it is dead we are about to know
+            same = broker is None or (broker_id in self._suspects and broker.epoch == epoch)
+            if same and not task.done():
+                # Its session has ended, or its connection, and perhaps it was the controller until
+                # then: whether it is dead we are about to know, and nobody else may.
+                continue
             if broker_id not in chosen or broker is None or broker.epoch != epoch:
                 task.cancel()
                 del self._watched[broker_id]
@@ -123,6 +127,7 @@ class FailureDetector:
 
     async def _watch(self, broker: Broker, endpoint: Endpoint) -> None:
         loop = asyncio.get_running_loop()
+        started = loop.time()
         pause = FIRST_PAUSE
         reached = False
         while self._is_current(broker):
@@ -138,12 +143,24 @@ class FailureDetector:
                     await channel.wait_closed()
                 finally:
                     channel.abort()
-            if suspicious and await self._refuses(endpoint):
-                await self._fence(broker)
+            if suspicious:
+                await self._examine(broker, endpoint)
             if loop.time() - begun > LONGEST_PAUSE:
                 pause = FIRST_PAUSE
-            await asyncio.sleep(pause)
+            if not reached:  # it may die any moment, and would not be missed
+                pause = max(FIRST_PAUSE, (loop.time() - started) / 4)
+            await asyncio.sleep(min(pause, LONGEST_PAUSE))
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _examine(self, broker: Broker, endpoint: Endpoint) -> None:
+        """Fence a broker if its address refuses connections, too."""
+        self._suspects.add(broker.id)
+        try:
+            if await self._refuses(endpoint):
+                await self._fence(broker)
+        finally:
+            self._suspects.discard(broker.id)
+        self.look()  # perhaps it is not ours to watch any more
 
     def _is_current(self, broker: Broker) -> bool:
         registered = self._registry.image.registrations.get(broker.id)

@@ -177,6 +177,23 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla top --warn 30 --alarm 300",
         "ottla top --once -J",
     ),
+    "verify": (
+        "ottla verify run --duration 10s",
+        "ottla verify check run.history.gz",
+    ),
+    "verify run": (
+        "ottla verify run --duration 10s",
+        "ottla verify run -b 127.0.0.1:9092 --duration 5s --writers 50 --seed 7",
+    ),
+    "verify cluster": (
+        "ottla verify cluster --duration 10m",
+        "ottla verify cluster --faults kill,pause --count 20 --store lent",
+        "ottla verify cluster --seed 7 --count 100 --history run.history.gz -d broken",
+    ),
+    "verify check": (
+        "ottla verify check run.history.gz",
+        "ottla verify check run.history.gz -J",
+    ),
     "log": (
         "ottla log dump data/orders-0 --records",
         "ottla log dump data --verify",

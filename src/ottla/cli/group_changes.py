@@ -160,7 +160,7 @@ def _target(  # noqa: C901, PLR0911 - one branch for each way to name a target
         ) from None
 
 
-def duration(text: str) -> float:
+def duration(text: str, option: str = "--back") -> float:
     """Seconds in `90s`, `15m`, `2h`, `1d`, `1h30m`, or ISO 8601's `PT15M`."""
     import re
 
@@ -173,7 +173,7 @@ def duration(text: str) -> float:
             pass
     parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
     if not text or parts is None:
-        raise click.UsageError(f"--back {text!r}: expected a duration as 90s, 15m, 2h or 1d12h")
+        raise click.UsageError(f"{option} {text!r}: expected a duration as 90s, 15m, 2h or 1d12h")
     sizes = (86400, 3600, 60, 1)
     return sum(float(part) * size for part, size in zip(parts.groups(), sizes, strict=True) if part)
 

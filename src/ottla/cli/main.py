@@ -53,6 +53,10 @@ COMMANDS: Mapping[str, Entry] = {
         "ottla.cli.top:top",
         "Show live throughput, lag and partitions.",
     ),
+    "verify": Entry(
+        "ottla.cli.verify:verify",
+        "Check what clients see of a cluster, while all goes well and while it does not.",
+    ),
     "log": Entry("ottla.cli.log:log", "Look into and repair segment files, without a broker."),
     "metadata": Entry(
         "ottla.cli.metadata:metadata", "Back up, bring back and rebuild a broker's metadata."

@@ -58,8 +58,6 @@ class Damage:
     """Nothing but zeros from here on: preallocated space, or an allocation without its data."""
     intact_at: int | None
     """Where the next whole batch begins, if there is one: then this is no torn write."""
-    incomplete: bool = False
-    """The file ends within one batch, as an interrupted write leaves it: nothing else is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,6 @@ def check_segment(  # noqa: C901, PLR0912, PLR0915 - runs for every batch of a r
     last_indexed = 0
     position = 0
     problem: str | None = None
-    torn = False
     want = _CHUNK
     unpack = HEADER.unpack_from
     while position < size and problem is None:
@@ -107,7 +104,6 @@ def check_segment(  # noqa: C901, PLR0912, PLR0915 - runs for every batch of a r
             if here + HEADER_SIZE > len(chunk):
                 if position + here + HEADER_SIZE > size and position + here < size:
                     problem = f"only {size - position - here} bytes are left, less than a header"
-                    torn = True
                 break
             fields = unpack(chunk, here)
             base, length, epoch, magic, crc, _, delta = fields[:7]
@@ -117,7 +113,6 @@ def check_segment(  # noqa: C901, PLR0912, PLR0915 - runs for every batch of a r
                 break
             if position + end > size:
                 problem = f"a batch of {length + LOG_OVERHEAD} bytes runs past the end of the file"
-                torn = base >= next_offset
                 break
             if end > len(chunk):
                 want = max(_CHUNK, end - here)
@@ -152,7 +147,7 @@ def check_segment(  # noqa: C901, PLR0912, PLR0915 - runs for every batch of a r
         times.append(TIME_ENTRY.pack(newest, newest_offset - base_offset))
     damage = None
     if problem is not None:
-        damage = _assess(file, position, size, next_offset, problem, torn)
+        damage = _assess(file, position, size, next_offset, problem)
     return Checked(
         position,
         next_offset,
@@ -181,24 +176,11 @@ def _no_header(length: int, magic: int) -> str:
     return f"there is no batch header (length {length}, magic {magic})"
 
 
-def _assess(
-    file: Readable, position: int, size: int, offset: int, problem: str, torn: bool
-) -> Damage:
+def _assess(file: Readable, position: int, size: int, offset: int, problem: str) -> Damage:
     if _only_zeros(file, position, size):
         return Damage(position, offset, "nothing but zeros follows", True, None)
     intact_at = find_batch(file, position + 1, size, offset)
-    incomplete = torn and intact_at is None and not _is_whole(file, position, size)
-    return Damage(position, offset, problem, False, intact_at, incomplete)
-
-
-def _is_whole(file: Readable, position: int, size: int) -> bool:
-    """Whether a batch that seems to run past the end of the file is there after all, and only its
-    length is wrong."""
-    if size - position < HEADER_SIZE:
-        return False
-    batch = file.pread(size - position, position)
-    crc: int = HEADER.unpack_from(batch, 0)[4]
-    return crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]) == crc
+    return Damage(position, offset, problem, False, intact_at)
 
 
 def _only_zeros(file: Readable, position: int, size: int) -> bool:

@@ -4,9 +4,9 @@ What kill -9 or a power cut can leave behind, and what happens to it here:
 
 - A torn tail: the last write was interrupted, so the last segment ends in something that is not a
   whole batch with a right checksum, and nothing after it is one either. It was never acknowledged
-  (or, after a power cut, never flushed). It is cut off, and logged. Unless it is the beginning of
-  one batch, which is all that kill -9 leaves, records may have been lost that others count on: then
-  the folder is marked first (`mark_lost`).
+  (or, after a power cut, never flushed). It is cut off, and logged. A file that somebody has cut
+  looks the same, and then records may be gone that others count on: the folder is marked first
+  (`mark_lost`), so that a replica with more leads.
 - Indexes that lag behind the log, or are padded with zeros: rebuilt from the log.
 - Producer states: the newest snapshot, then the batches behind it.
 - A damaged middle: bytes that are no batch although batches follow them, or although they lie
@@ -115,7 +115,7 @@ class Recovered:
     snapshots: tuple[int, ...] | None = None
     """As in the task."""
     lost: bool = False
-    """More was cut off than one incomplete batch."""
+    """Something was cut off."""
     gap: bool = False
     """A whole segment is missing between others."""
 
@@ -245,9 +245,8 @@ class _Recovery:
         if damage is not None:
             _refuse_unless_torn(segment.path, damage, task.recovery_point, later)
             self._notes.append(_torn(segment.path, damage, segment.size - checked.size))
-            if not damage.incomplete:
-                self._lost = True
-                mark_lost(self._fs, task.folder)
+            self._lost = True
+            mark_lost(self._fs, task.folder)
             segment.file.truncate(checked.size)
             for empty in later:
                 remove_segment(self._fs, task.folder, empty.base_offset)

@@ -67,12 +67,12 @@ class BrokerProcess(ServerProcess):
     `settings` become `--set key=value`, `arguments` are added as they are, and `wrapper` is
     put in front of the command (`["unshare", …]`). Without `listen` the broker gets
     `--listen 127.0.0.1:<port>`; with it, those listener strings are passed on instead and
-    `port` must be one of theirs.
+    `port` must be one of theirs. `program` is what the interpreter runs in place of `-m ottla`.
     """
 
     failure = BrokerProcessError
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a process is started with, by name
         self,
         folder: Path,
         *,
@@ -83,6 +83,7 @@ class BrokerProcess(ServerProcess):
         listen: Sequence[str] | None = None,
         wrapper: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "ottla"),
     ) -> None:
         super().__init__(folder, "broker.log")
         self.host = LOOPBACK
@@ -93,6 +94,7 @@ class BrokerProcess(ServerProcess):
         self.listen = list(listen) if listen is not None else [f"{self.host}:{self.port}"]
         self.wrapper = list(wrapper)
         self.environment = {"PYTHONUNBUFFERED": "1", **(environment or {})}
+        self.program = list(program)
 
     @property
     def bootstrap(self) -> str:
@@ -101,7 +103,7 @@ class BrokerProcess(ServerProcess):
     @property
     def command(self) -> list[str]:
         """The command line, run with this interpreter so that no PATH is needed."""
-        line = [*self.wrapper, sys.executable, "-m", "ottla", "server", "start"]
+        line = [*self.wrapper, sys.executable, *self.program, "server", "start"]
         for listener in self.listen:
             line += ["--listen", listener]
         line += ["--data-dir", str(self.data_dir)]

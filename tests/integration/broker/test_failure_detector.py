@@ -10,11 +10,12 @@ import pytest
 
 from ottla.broker import failure_detector
 from ottla.broker.failure_detector import FailureDetector
+from ottla.cluster import layout
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.handle import StoreHandle
 from ottla.cluster.membership import Host, Membership, Registration
 from ottla.cluster.registry import Registry
-from ottla.cluster.store import Op, Revision, Unavailable
+from ottla.cluster.store import Delete, Op, Revision, Unavailable, holder_key
 from ottla.model.broker import Endpoint
 from ottla.runtime.tasks import Tasks
 from ottla.testing.files import MemoryFileSystem
@@ -103,10 +104,10 @@ class Bench:
         original = self.detector._fence
 
         async def note(broker: object) -> None:
-            await original(broker)  # type: ignore[arg-type]
+            await original(broker)
             refused.set()
 
-        self.detector._fence = note  # type: ignore[method-assign,assignment]
+        self.detector._fence = note
         self.address.close()
         async with asyncio.timeout(10):
             await refused.wait()
@@ -229,6 +230,23 @@ async def test_who_hangs_up_and_dies_before_it_is_reached_again_is_fenced(
 
     monkeypatch.setattr(bench.detector, "_refuses", die_afterwards)
     bench.address.hang_up()
+    await bench.until(bench.fenced)
+
+
+async def test_a_dying_controller_is_fenced_by_who_watched_it_though_another_has_its_role(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_detector, "PROBE_PAUSE", 0.1)
+    await bench.register()
+    await bench.until(lambda: bench.address.accepted == 1)
+    bench.address.close()
+    await bench.until(lambda: bool(bench.detector._suspects))
+    # The role goes before the registration does; who has it now has never reached broker 2.
+    role = holder_key(layout.CONTROLLER)
+    await bench.registry.store.commit(Delete(role, 0))
+    await bench.registry.store.campaign(layout.CONTROLLER, layout.encode_holder(3))
+    await bench.registry.load()
+    assert bench.registry.image.controller_id == 3
     await bench.until(bench.fenced)
 
 

@@ -87,6 +87,14 @@ def test_unclean_election_takes_a_damaged_replica_last() -> None:
     assert away.leader == NO_LEADER, "nobody is there"
 
 
+def test_who_has_lost_records_keeps_no_place_though_the_leader_is_dead_and_the_others_absent() -> (
+    None
+):
+    """It is about to be admitted, and could be elected from then on."""
+    after = settle(replace(STATE, leader=3), {1, 2}, TWO, lost={1}, absent={2})
+    assert led(after) == (NO_LEADER, (), (2, 3), (1,))
+
+
 def test_who_leads_again_with_less_does_so_under_a_new_epoch() -> None:
     """Or followers, who have records of the old one that it has lost, would not notice."""
     only_one = replace(STATE, isr=(1,))
@@ -167,3 +175,11 @@ def test_an_election_is_unclean_when_the_leader_may_lack_records() -> None:
     assert is_unclean(OFFLINE, elected)
     assert not is_unclean(replace(OFFLINE, elr=(3,)), elected)
     assert is_unclean(replace(OFFLINE, elr=(3,)), elected, lost={3})
+
+
+def test_a_leader_that_lost_records_does_not_lead_on_while_the_others_are_absent() -> None:
+    before = PartitionState(1, 5, 9, (1, 2, 3), (1, 2, 3))
+    after = settle(before, {1, 2, 3}, Rules(2), lost={1}, absent={2, 3})
+    assert (after.leader, after.isr, set(after.elr)) == (NO_LEADER, (), {2, 3})
+    back = settle(after, {1, 2}, Rules(2))
+    assert (back.leader, back.isr) == (2, (2,))

@@ -4,7 +4,6 @@
  * Walks over chunks run without the interpreter's lock. So do those over one batch if it is large;
  * a small one is done sooner than the lock would come back.
  */
-#define PY_SSIZE_T_CLEAN
 #include "module.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 /* Python's side of `columns`: arrays come as buffers, and are measured before they are used. */
-#define PY_SSIZE_T_CLEAN
 #include "module.h"
 
 #include "columns.h"

@@ -2,7 +2,6 @@
  *
  * They run without the interpreter's lock, so a map that is in use refuses a second caller.
  */
-#define PY_SSIZE_T_CLEAN
 #include "module.h"
 
 #include <stdlib.h>
@@ -274,13 +273,17 @@ PyObject *py_filter_chunk(PyObject *module, PyObject *args) {
     end = filter_chunk(&map->keys, chunk.buf, chunk.len, out.buf, out.len, &rules, &space, &did);
     Py_END_ALLOW_THREADS
     map->busy = 0;
-    if (end == AT_NO_MEMORY)
+    if (end == AT_NO_MEMORY) {
         PyErr_NoMemory();
-    else
-        result = Py_BuildValue("(LiLy#LL)", (long long)did.position, (int)end, (long long)did.filled,
-                               did.rows == NULL ? "" : (const char *)did.rows,
-                               (Py_ssize_t)(did.row_count * ROW_WIDTH * (int64_t)sizeof(int64_t)),
-                               (long long)did.read, (long long)did.kept);
+    } else {
+        PyObject *rows = PyBytes_FromStringAndSize(
+            did.rows == NULL ? "" : (const char *)did.rows,
+            (Py_ssize_t)(did.row_count * ROW_WIDTH * (int64_t)sizeof(int64_t)));
+        if (rows != NULL)
+            result = Py_BuildValue("(LiLNLL)", (long long)did.position, (int)end,
+                                   (long long)did.filled, rows, (long long)did.read,
+                                   (long long)did.kept);
+    }
     free(space.keep);
     free(did.rows);
 done:

@@ -1,0 +1,324 @@
+"""The cluster under test: real broker processes and their metadata store, behind proxies.
+
+Every broker has two listeners, one for clients and one for brokers, and advertises the proxies in
+front of them; to ZooKeeper each has a proxy of its own. So every link can be cut by itself. Between
+a broker and its files is a door, through which its disk can be made to fail (`failing_broker`).
+
+The store is a real ZooKeeper, or the one that brokers of one machine borrow (`lent`), which has no
+network to be cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from ottla.testing.process import LOOPBACK, BrokerProcess, BrokerProcessError, free_port
+from ottla.testing.zookeeper import ZooKeeperProcess
+from ottla.verify.clients.connections import Address, Connections, NoAnswer, NotSent
+from ottla.verify.network import CLIENTS, ZOOKEEPER, Network
+from ottla.verify.owners import owner_of
+
+StoreKind = Literal["zookeeper", "lent"]
+
+SESSION_MS = 3_000
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
+LOOK_SECONDS = 0.1
+OFFSETS_TOPIC = "__consumer_offsets"
+
+_SETTINGS: Mapping[str, object] = {
+    "inter.broker.listener.name": "BROKERS",
+    "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+    "zookeeper.session.timeout.ms": SESSION_MS,
+    "zookeeper.connection.timeout.ms": 60_000,
+    "replica.lag.time.max.ms": 3_000,
+    "replica.socket.timeout.ms": 3_000,
+    "replica.high.watermark.checkpoint.interval.ms": 500,
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "offsets.topic.num.partitions": 2,
+    "offsets.topic.replication.factor": 3,
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": 0,
+    "log.segment.bytes": 1 << 20,
+}
+
+
+class StoreProcess(Protocol):
+    """The process that keeps the metadata."""
+
+    @property
+    def alive(self) -> bool: ...
+    def kill(self) -> None: ...
+    def launch(self) -> None: ...
+
+
+class LentStoreProcess:
+    """`ottla.verify.lent_store` in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def launch(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "store.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ottla.verify.lent_store", str(self._folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+class NotHealthy(Exception):
+    """What was waited for did not come; the message says what is missing."""
+
+
+class ClusterUnderTest:
+    """Brokers 1 to n. `await start()`, `await close()`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        brokers: int = 3,
+        store: StoreKind = "zookeeper",
+        settings: Mapping[str, object] | None = None,
+        program: Sequence[str] = ("-m", "ottla.verify.failing_broker"),
+    ) -> None:
+        self.folder = folder
+        self.network = Network()
+        self.store_kind = store
+        self.addresses: dict[int, Address] = {}
+        """Where clients find each broker."""
+        self.brokers: dict[int, BrokerProcess] = {}
+        self.down: set[int] = set()
+        """Those that were told to end."""
+        self.zookeeper: ZooKeeperProcess | None = None
+        self.store: StoreProcess
+        if store == "zookeeper":
+            self.zookeeper = ZooKeeperProcess(folder / "zookeeper")
+            self.store = self.zookeeper
+        else:
+            self.store = LentStoreProcess(folder / "cluster")
+        self._given = dict(settings or {})
+        self._program = tuple(program)
+        self._numbers = range(1, brokers + 1)
+
+    @property
+    def bootstrap(self) -> list[Address]:
+        return list(self.addresses.values())
+
+    def name(self, broker: int) -> str:
+        """What a broker is called in the network."""
+        return f"broker-{broker}"
+
+    # ------------------------------------------------------------------ start and end
+
+    async def start(self) -> None:
+        """Returns when all brokers serve clients."""
+        self.store.launch()
+        for number in self._numbers:
+            self._prepare(number)
+        await self.start_brokers(self._numbers)
+        await self.wait_doors(self._numbers)
+
+    def _prepare(self, number: int) -> None:
+        inner = free_port(), free_port()
+        name = self.name(number)
+        proxies = (
+            self.network.proxy(inner[0], name, CLIENTS),
+            self.network.proxy(inner[1], name, self._who),
+        )
+        outer = [proxy.port for proxy in proxies]
+        names = ("CLIENTS", "BROKERS")
+        settings = {
+            **_SETTINGS,
+            "broker.id": number,
+            "listeners": ",".join(
+                f"{name}://{LOOPBACK}:{port}" for name, port in zip(names, inner, strict=True)
+            ),
+            "advertised.listeners": ",".join(
+                f"{name}://{LOOPBACK}:{port}" for name, port in zip(names, outer, strict=True)
+            ),
+            **self._given,
+        }
+        arguments: list[str] = []
+        if self.zookeeper is not None:
+            proxy = self.network.proxy(self.zookeeper.port, ZOOKEEPER, name)
+            settings["zookeeper.connect"] = f"{LOOPBACK}:{proxy.port}"
+        else:
+            del settings["zookeeper.session.timeout.ms"]
+            del settings["zookeeper.connection.timeout.ms"]
+            arguments = ["--member-of", str(self.folder / "cluster")]
+        self.brokers[number] = BrokerProcess(
+            self.folder / name,
+            port=inner[0],
+            settings=settings,
+            arguments=arguments,
+            listen=(),
+            program=self._program,
+        )
+        self.addresses[number] = LOOPBACK, outer[0]
+
+    def _who(self, port: int) -> str | None:
+        """Which broker has connected from a port."""
+        processes = {
+            self.name(number): broker.pid for number, broker in self.brokers.items() if broker.alive
+        }
+        return owner_of(port, processes)
+
+    async def close(self) -> None:
+        """End everything at once."""
+        for broker in self.brokers.values():
+            if broker.alive:
+                broker.signal(signal.SIGCONT)
+            broker.kill()
+        self.store.kill()
+        await self.network.close()
+
+    # ------------------------------------------------------------------ brokers
+
+    async def start_brokers(self, numbers: Iterable[int], *, wait: bool = True) -> None:
+        """Start brokers together; with `wait` returns when they serve clients."""
+        chosen = list(numbers)
+        for number in chosen:
+            if not self.brokers[number].alive:
+                self.brokers[number].launch()
+            self.down.discard(number)
+        if wait:
+            await asyncio.gather(*(self._wait_listening(number) for number in chosen))
+
+    async def _wait_listening(self, number: int) -> None:
+        broker = self.brokers[number]
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            left = max(1.0, deadline - time.monotonic())
+            try:
+                await asyncio.to_thread(broker.wait_listening, timeout=left)
+                return
+            except BrokerProcessError:
+                # A broker that does not get to its metadata ends, and whoever supervises it starts
+                # it again.
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(LOOK_SECONDS)
+            if not broker.alive and number not in self.down:
+                broker.launch()
+
+    async def wait_doors(self, numbers: Iterable[int]) -> None:
+        """Wait until brokers can be reached by their clients."""
+        waiting = Connections(self.bootstrap, "", "verify-start")
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                for number in numbers:
+                    while True:
+                        try:
+                            await waiting.broker(self.addresses[number]).connect()
+                            break
+                        except ConnectionError:
+                            await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            waiting.close()
+
+    def kill(self, number: int) -> None:
+        """SIGKILL."""
+        self.down.add(number)
+        self.brokers[number].kill()
+
+    def pause(self, number: int) -> None:
+        """SIGSTOP: it stands still, and its connections stay open."""
+        self.brokers[number].signal(signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        if self.brokers[number].alive:
+            self.brokers[number].signal(signal.SIGCONT)
+
+    async def stop(self, number: int) -> None:
+        """SIGTERM, and wait until it has ended."""
+        self.down.add(number)
+        await asyncio.to_thread(self.brokers[number].terminate, timeout=STOP_SECONDS)
+
+    def wipe(self, number: int) -> None:
+        """Remove all data of a broker that does not run."""
+        shutil.rmtree(self.brokers[number].data_dir)
+
+    def dead(self) -> list[int]:
+        """Brokers that have ended though nobody told them to."""
+        return [
+            number
+            for number, broker in self.brokers.items()
+            if number not in self.down and not broker.alive
+        ]
+
+    # ------------------------------------------------------------------ health
+
+    async def wait_healthy(self, topics: Sequence[str], seconds: float) -> None:
+        """Wait until every broker says that all replicas are in sync. Raises NotHealthy."""
+        looking = Connections(self.bootstrap, topics[0], "verify-health", ask=2.0)
+        deadline = time.monotonic() + seconds
+        try:
+            while True:
+                missing = await self._missing(looking, topics)
+                if missing is None:
+                    return
+                if time.monotonic() > deadline:
+                    raise NotHealthy(f"after {seconds:g} s {missing}")
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            looking.close()
+
+    async def _missing(self, looking: Connections, topics: Sequence[str]) -> str | None:
+        """What is not as it should be."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=topic) for topic in topics],
+            allow_auto_topic_creation=False,
+        )
+        for number, address in self.addresses.items():
+            try:
+                answer = await looking.ask(looking.broker(address), request)
+            except (NotSent, NoAnswer) as error:
+                return f"broker {number} does not answer: {error}"
+            missing = _missing_in(answer, len(self.brokers))
+            if missing is not None:
+                return f"broker {number} says that {missing}"
+        return None
+
+
+def _missing_in(answer: MetadataResponse, brokers: int) -> str | None:
+    if len(answer.brokers) < brokers:
+        return f"there are {len(answer.brokers)} of {brokers} brokers"
+    for topic in answer.topics:
+        if topic.error_code:
+            return f"{topic.name} has error {topic.error_code}"
+        for each in topic.partitions:
+            name = f"{topic.name}-{each.partition_index}"
+            if each.leader_id < 0:
+                return f"{name} has no leader (in sync: {each.isr_nodes})"
+            if set(each.isr_nodes) != set(each.replica_nodes):
+                return f"{name} has {each.isr_nodes} of {each.replica_nodes} in sync"
+    return None

@@ -1,0 +1,39 @@
+"""Which process has connected: looked up in Linux's tables of connections and descriptors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+_CONNECTIONS = "/proc/net/tcp"
+
+
+def owner_of(port: int, processes: Mapping[str, int]) -> str | None:
+    """The name of that of these processes whose connection comes from `port` of 127.0.0.1."""
+    inode = _inode_of(port)
+    if inode is None:
+        return None
+    wanted = f"socket:[{inode}]"
+    for name, process in processes.items():
+        folder = f"/proc/{process}/fd"
+        try:
+            descriptors = os.listdir(folder)
+        except OSError:
+            continue
+        for descriptor in descriptors:
+            try:
+                if os.readlink(f"{folder}/{descriptor}") == wanted:
+                    return name
+            except OSError:
+                continue
+    return None
+
+
+def _inode_of(port: int) -> str | None:
+    suffix = f":{port:04X}"
+    with open(_CONNECTIONS, encoding="ascii") as lines:
+        for line in lines:
+            fields = line.split()
+            if len(fields) > 9 and fields[1].endswith(suffix) and fields[9] != "0":
+                return fields[9]
+    return None

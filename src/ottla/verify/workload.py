@@ -1,0 +1,270 @@
+"""The workload of a run: writers, readers, a group, a watcher and a creator of topics.
+
+`start`, then whatever is to happen meanwhile, then `finish`: writers end what they have begun,
+everything is read once more from its beginning, and every broker is asked what it knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.errors import ErrorCode
+from ottla.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
+from ottla.verify.clients.connections import Address, Connections, NoAnswer, NotSent, Pause
+from ottla.verify.clients.creator import Creator
+from ottla.verify.clients.member import Member
+from ottla.verify.clients.reader import Reader, ask_end
+from ottla.verify.clients.watcher import Watcher
+from ottla.verify.clients.writer import Load, Progress, Writer
+from ottla.verify.history import Recorder
+
+READ_SECONDS = 120.0
+OWNED_SECONDS = 60.0
+CREATE_SECONDS = 30.0
+_SHARING = 10
+"""So many writers share their connections."""
+_BY_NAME = 5
+"""The last version of DeleteTopics that knows names only."""
+
+
+class NotPossible(Exception):
+    """The workload cannot be run on this cluster; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of everything."""
+
+    topic: str
+    partitions: int = 3
+    replicas: int = 3
+    min_insync: int = 2
+    writers: int = 120
+    readers: int = 1
+    members: int = 3
+    creates: bool = True
+    seed: int = 0
+    load: Load = field(default_factory=Load)
+
+
+class Workload:
+    """All clients of a run."""
+
+    def __init__(self, bootstrap: Mapping[int, Address], plan: Plan, recorder: Recorder) -> None:
+        self.progress = Progress()
+        self._brokers = bootstrap
+        self._plan = plan
+        self._recorder = recorder
+        self._group = f"{plan.topic}-group"
+        self._all: list[Connections] = []
+        self._members: list[Member] = []
+        self._creator: Creator | None = None
+        self._writing = asyncio.Event()
+        self._watching = asyncio.Event()
+        self._writers: list[asyncio.Task[None]] = []
+        self._others: list[asyncio.Task[None]] = []
+
+    # ------------------------------------------------------------------ before
+
+    async def create_topic(self) -> None:
+        """Create the topic of the run. Raises NotPossible."""
+        plan = self._plan
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=plan.topic,
+                    num_partitions=plan.partitions,
+                    replication_factor=plan.replicas,
+                    assignments=[],
+                    configs=[
+                        CreatableTopicConfig(
+                            name="min.insync.replicas", value=str(plan.min_insync)
+                        ),
+                        CreatableTopicConfig(name="retention.ms", value="-1"),
+                        CreatableTopicConfig(name="retention.bytes", value="-1"),
+                    ],
+                )
+            ],
+            timeout_ms=10_000,
+        )
+        connections = self._connect("verify-create")
+        deadline = time.monotonic() + CREATE_SECONDS
+        pause = Pause()
+        while True:
+            code, text = ErrorCode.NETWORK_EXCEPTION, "no broker answers"
+            try:
+                await connections.look()
+                answer = await connections.ask(connections.controller(), request, seconds=15.0)
+                told = answer.topics[0]
+                code, text = ErrorCode.of(told.error_code), told.error_message or ""
+            except (NotSent, NoAnswer) as error:
+                text = str(error)
+            if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                break
+            passing = code.retriable or code is ErrorCode.INVALID_REPLICATION_FACTOR
+            if not passing or time.monotonic() > deadline:
+                raise NotPossible(f"topic {plan.topic} cannot be created: {text or code.text}")
+            await pause.wait()
+        while connections.partitions < plan.partitions:
+            if time.monotonic() > deadline:
+                raise NotPossible(f"topic {plan.topic} does not appear in the metadata")
+            await pause.wait()
+            connections.metadata = None
+            await connections.look()
+
+    async def delete_topics(self) -> None:
+        """Remove what the run has created, as far as that is possible."""
+        names = [self._plan.topic, *(self._creator.names if self._creator is not None else [])]
+        connections = self._connect("verify-delete")
+        request = DeleteTopicsRequest(topic_names=names, timeout_ms=10_000)
+        try:
+            await connections.look()
+            await connections.ask(connections.controller(), request, seconds=15.0, version=_BY_NAME)
+        except (NotSent, NoAnswer):
+            return
+
+    # ------------------------------------------------------------------ during
+
+    async def start(self) -> None:
+        """All clients begin."""
+        plan, recorder = self._plan, self._recorder
+        chance = random.Random(plan.seed)
+        shared: list[Connections] = []
+        for number in range(plan.writers):
+            if number % _SHARING == 0:
+                shared.append(await self._ready(f"verify-writers-{number // _SHARING}"))
+            writer = Writer(
+                number, shared[-1], recorder, self.progress, plan.load,
+                idempotent=number % 4 != 3, seed=chance.getrandbits(32),
+            )  # fmt: skip
+            self._writers.append(self._task(writer.run(self._writing)))
+        for number in range(plan.readers):
+            for partition in range(plan.partitions):
+                name = f"reader-{number}-{partition}"
+                reader = Reader(name, partition, await self._ready(name), recorder)
+                self._others.append(self._task(reader.run(self._watching)))
+        for number in range(plan.members):
+            member = Member(
+                number,
+                self._group,
+                await self._ready(f"verify-member-{number}"),
+                recorder,
+                seed=chance.getrandbits(32),
+            )
+            self._members.append(member)
+            self._others.append(self._task(member.run(self._watching)))
+        watcher = Watcher(self._brokers, await self._ready("verify-watcher"), recorder)
+        self._others.append(self._task(watcher.run(self._watching)))
+        if plan.creates:
+            self._creator = Creator(
+                f"{plan.topic}-meta", plan.replicas, self._connect("verify-creator"), recorder
+            )
+            self._others.append(self._task(self._creator.run(self._writing)))
+
+    def check(self) -> None:
+        """Raise what has ended a client, if something has: a mistake of the harness."""
+        for task in (*self._writers, *self._others):
+            if task.done() and not task.cancelled():
+                error = task.exception()
+                if error is not None:
+                    raise error
+
+    # ------------------------------------------------------------------ after
+
+    async def finish(self) -> None:
+        """End the writing, read everything, look at every broker; then end everything."""
+        self._writing.set()
+        await asyncio.gather(*self._writers)
+        for partition in range(self._plan.partitions):
+            await self._read_all(partition)
+        await self._wait_owned()
+        if self._creator is not None:
+            for broker, address in self._brokers.items():
+                pause = Pause()
+                while not await self._creator.look(broker, address):
+                    await pause.wait()
+        self._watching.set()
+        await asyncio.gather(*self._others)
+
+    async def _read_all(self, partition: int) -> None:
+        """Read a partition from its beginning, and say in the history where it ends."""
+        record = self._recorder.record
+        connections = await self._ready(f"verify-final-{partition}")
+        reader = Reader("final", partition, connections, self._recorder)
+        pause = Pause()
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                while True:
+                    end = await ask_end("final", partition, connections, self._recorder)
+                    if end is not None:
+                        break
+                    await pause.wait()
+                await reader.read_to(end)
+        except TimeoutError:
+            text = (
+                f"partition {partition} could not be read within {READ_SECONDS:g} s: "
+                f"the last position is {reader.position}"
+            )
+            record("final", "end", "fail", p=partition, text=text)
+            return
+        if reader.broken:
+            text = f"partition {partition} cannot be read from {reader.position}"
+            record("final", "end", "fail", p=partition, text=text)
+        else:
+            record("final", "end", "ok", p=partition, end=reader.position)
+
+    async def _wait_owned(self) -> None:
+        """Wait until the group's members share all partitions."""
+        if not self._members:
+            return
+        deadline = time.monotonic() + OWNED_SECONDS
+        while True:
+            owned = sorted(number for member in self._members for number in member.owned)
+            if owned == list(range(self._plan.partitions)):
+                return
+            if time.monotonic() > deadline:
+                text = f"the group's members own {owned} of {self._plan.partitions} partitions"
+                self._recorder.record("final", "healed", "fail", text=text)
+                return
+            await asyncio.sleep(0.1)
+
+    async def close(self) -> None:
+        """End all clients at once."""
+        tasks = [*self._writers, *self._others]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connections in self._all:
+            connections.close()
+
+    # ------------------------------------------------------------------ inside
+
+    def _connect(self, client_id: str) -> Connections:
+        connections = Connections(list(self._brokers.values()), self._plan.topic, client_id)
+        self._all.append(connections)
+        return connections
+
+    async def _ready(self, client_id: str) -> Connections:
+        """Connections that know the topic."""
+        connections = self._connect(client_id)
+        pause = Pause()
+        while not connections.partitions:
+            try:
+                connections.metadata = None
+                await connections.look()
+            except NotSent:
+                await pause.wait()
+        return connections
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.ensure_future(work)

@@ -1,0 +1,197 @@
+"""The fault harness: finds nothing wrong with the cluster, and finds every mistake in another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.runtime.loop import run as run_loop
+from ottla.testing.process import BrokerProcess
+from ottla.verify.checks import Verdict
+from ottla.verify.clients.writer import Load
+from ottla.verify.cluster import ClusterUnderTest, StoreKind
+from ottla.verify.faults import choose
+from ottla.verify.history import History, excerpt
+from ottla.verify.run import Limits, Outcome, judge_history, run_on_own_cluster
+from ottla.verify.workload import Plan
+
+PLANTED = Path(__file__).with_name("planted_broker.py")
+HARNESS = "ottla.verify.failing_broker"
+PATIENCE = 20.0
+ATTEMPTS = 6
+SETTINGS = {"leader.imbalance.check.interval.seconds": 1}
+QUICK = {"replica.lag.time.max.ms": 1_000, "replica.fetch.wait.max.ms": 200}
+"""A leader gives up followers before its session ends, so that it has done so by itself."""
+
+
+def break_cluster(
+    folder: Path,
+    faults: str,
+    count: int,
+    *,
+    seed: int,
+    store: StoreKind = "lent",
+    mistake: str | None = None,
+) -> tuple[Outcome, Verdict]:
+    """Break a cluster of brokers, with or without a mistake in them."""
+    program = ("-m", HARNESS) if mistake is None else (str(PLANTED), mistake)
+    path = folder / "history.gz"
+
+    async def run() -> Outcome:
+        cluster = ClusterUnderTest(
+            folder,
+            store=store,
+            settings=SETTINGS if mistake is None else SETTINGS | QUICK,
+            program=program,
+        )
+        return await run_on_own_cluster(
+            cluster,
+            choose(faults.split(","), zookeeper=store == "zookeeper"),
+            Plan("verify", seed=seed, writers=120, load=Load(pause=0.03)),
+            path,
+            Limits(faults=count, patience=60.0 if mistake is None else PATIENCE),
+            asyncio.Event(),
+        )
+
+    outcome = run_loop(run())
+    verdict, complete = judge_history(path)
+    assert complete
+    return outcome, verdict
+
+
+def shown(path: Path, verdict: Verdict) -> str:
+    """Every anomaly with its events."""
+    lines = []
+    for anomaly in verdict.anomalies:
+        lines.append(f"{anomaly.check}: {anomaly.text}")
+        lines += [f"    {event}" for event in excerpt(History(path), anomaly.events)]
+    return "\n".join(lines)
+
+
+@pytest.mark.timeout(240)
+def test_a_cluster_that_is_broken_under_load_does_nothing_wrong(tmp_path: Path) -> None:
+    kinds = (
+        "kill,pause,cut-brokers,lost-replies,lost-broker-replies,kill-all,election,kill-store,"
+        "disk-full,fsync-error"
+    )
+    outcome, verdict = break_cluster(tmp_path, kinds, 10, seed=1)
+    assert not verdict.anomalies, shown(outcome.history, verdict)
+    assert outcome.gave_up is None
+    assert sum(outcome.faults.values()) == verdict.faults >= 10
+    assert outcome.acknowledged == verdict.acknowledged > 0
+
+
+@pytest.mark.timeout(240)
+def test_a_cluster_on_zookeeper_that_is_cut_up_does_nothing_wrong(tmp_path: Path) -> None:
+    kinds = "isolate,session-expiry,cut-zookeeper,delay,wipe"
+    outcome, verdict = break_cluster(tmp_path, kinds, 5, seed=2, store="zookeeper")
+    assert not verdict.anomalies, shown(outcome.history, verdict)
+    assert outcome.gave_up is None
+
+
+LOSS = {"lost-write", "inconsistent-offset", "out-of-order-append", "duplicate"}
+DIVERGENCE = {"replicas-differ", "did-not-recover", "inconsistent-offset"}
+FORGOTTEN = {"committed-offset-went-back", "two-owners", "stale-commit"}
+
+MISTAKES: dict[str, tuple[str, int, StoreKind, set[str]]] = {
+    "acknowledge_before_replication": ("kill,pause", 4, "lent", LOSS),
+    "count_proposed_only": ("half-isolate", 6, "zookeeper", LOSS | FORGOTTEN),
+    "skip_epoch_truncation": ("isolate,session-expiry", 4, "zookeeper", DIVERGENCE),
+    "lead_from_outside": ("kill,election", 4, "lent", LOSS),
+    "keep_wiped_replica": ("wipe", 3, "lent", LOSS),
+    "give_producer_ids_twice": ("election", 1, "lent", LOSS | {"sequence-refused"}),
+    "answer_before_commit": ("isolate", 4, "zookeeper", FORGOTTEN),
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_found(mistake: str, tmp_path: Path) -> None:
+    """Real processes meet a fault at a moment that no seed decides: it is tried until it shows."""
+    faults, count, store, expected = MISTAKES[mistake]
+    for seed in range(ATTEMPTS):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        _, verdict = break_cluster(folder, faults, count, seed=seed, store=store, mistake=mistake)
+        assert all(anomaly.events for anomaly in verdict.anomalies)
+        if expected & {anomaly.check for anomaly in verdict.anomalies}:
+            return
+    pytest.fail(f"nothing was found in {ATTEMPTS} runs of {count} faults")
+
+
+# -- the commands
+
+
+def ottla(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ottla", "verify", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_any_cluster_can_be_verified_and_is_left_as_it_was(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    broker = start_broker()
+    path = tmp_path / "run.history.gz"
+    arguments = ("--bootstrap", broker.bootstrap, "--duration", "2s", "--history", str(path))
+    done = ottla("run", *arguments, "--seed", "7", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["anomalies"] == []
+    assert told["acknowledged"] > 0
+    assert (told["seed"], told["complete"]) == (7, True)
+    left = [each.name for each in broker.data_dir.iterdir() if "ottla-verify" in each.name]
+    assert not [name for name in left if not name.endswith("-delete")]
+    again = ottla("check", str(path))
+    assert again.returncode == 0
+    assert again.stdout.endswith("no anomalies\n")
+
+
+def test_a_cluster_that_is_not_there_is_complained_about_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "run.history.gz"
+    done = ottla("run", "--bootstrap", "127.0.0.1:1", "--history", str(path))
+    assert done.returncode == 1
+    assert "no broker answers" in done.stderr
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("cluster", "--faults", "kill,quake"), "there is no fault 'quake'"),
+        (("cluster", "--faults", "session-expiry", "--store", "lent"), "needs a ZooKeeper"),
+        (("cluster", "--duration", "soon"), "expected a duration"),
+        (("run", "--duration", "0s"), "longer than nothing"),
+        (("cluster", "--history", "/"), "--history"),
+    ],
+)
+def test_a_misused_command_line_is_refused(arguments: tuple[str, ...], text: str) -> None:
+    done = ottla(*arguments)
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+def test_a_history_with_an_anomaly_is_shown_with_its_events(tmp_path: Path) -> None:
+    from ottla.verify.history import Recorder
+
+    path = tmp_path / "run.history.gz"
+    with Recorder(path, {"seed": 7}) as recorder:
+        recorder.record("writer-0", "send", "invoke", p=0, writer=0, first=0, count=1)
+        recorder.record("writer-0", "send", "ok", offset=0)
+        recorder.record("final", "end", "ok", p=0, end=0)
+    done = ottla("check", str(path))
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[1] == "1 anomaly:"
+    assert lines[2].startswith("lost-write: value 0.0 was at offset 0 of partition 0")
+    assert [line.split()[0] for line in lines[3:]] == ["#2", "#3"]
