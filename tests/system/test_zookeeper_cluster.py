@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -75,7 +76,7 @@ class Door:
             far_reader, far_writer = await asyncio.open_connection(LOOPBACK, self._target)
             ends.add(far_writer)
             self._writers.add(far_writer)
-            ways = [self._forward(reader, far_writer), _pass_on(far_reader, writer)]
+            ways = [self._forward(reader, far_writer), self._back(far_reader, writer)]
             tasks = [asyncio.ensure_future(way) for way in ways]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except OSError:
@@ -94,6 +95,27 @@ class Door:
         finally:
             self.watchers -= 1
         await _pass_on(reader, writer, first)
+
+    async def _back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _pass_on(reader, writer)
+
+
+class FlakyDoor(Door):
+    """Its first connections end, each after one more answer than the one before."""
+
+    def __init__(self, target: int, cuts: int) -> None:
+        super().__init__(target)
+        self.made = 0
+        self._cuts = cuts
+
+    async def _back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.made += 1
+        if self.made > self._cuts:
+            await _pass_on(reader, writer)
+            return
+        for _ in range(self.made):
+            writer.write(await reader.read(1 << 16))
+            await writer.drain()
 
 
 async def _pass_on(
@@ -423,6 +445,42 @@ def test_a_broker_is_started_twice(
     assert _cluster_id(first)
     second = start_broker("second", settings={**settings, "broker.id": "4"})
     assert _cluster_id(first) == _cluster_id(second)
+
+
+def test_a_copy_of_a_living_broker_is_refused(
+    start_broker: Callable[..., BrokerProcess], zookeeper: str, unique: Callable[[], str]
+) -> None:
+    """It has the same folders, by their ids, and their locks: those of its copy."""
+    settings = {"zookeeper.connect": f"{zookeeper}/{unique()}", "broker.id": "3"}
+    first = start_broker("first", settings=settings)
+    copy = start_broker("copy", launch=False, settings=settings)
+    shutil.copytree(first.data_dir, copy.data_dir)
+    expected = f"Another broker is registered with broker id 3, at {first.bootstrap}: give this"
+    assert expected in refusal(copy)
+    assert "the registration of broker 3 was lost" not in first.log()
+    # Once it is dead the copy is as good as the original, though its session has not ended.
+    first.kill()
+    copy.start()
+
+
+def test_a_connection_that_ends_while_a_broker_starts_is_made_again(
+    start_broker: Callable[..., BrokerProcess], zookeeper: str, unique: Callable[[], str]
+) -> None:
+    chroot = unique()
+    settings = {"zookeeper.connect": f"{zookeeper}/{chroot}"}
+    broker = start_broker(settings=settings)
+    cluster = _cluster_id(broker)
+    broker.terminate()
+    with closing(FlakyDoor(int(zookeeper.rpartition(":")[2]), cuts=4)) as door:
+        door.open()
+        broker.settings["zookeeper.connect"] = f"{LOOPBACK}:{door.port}/{chroot}"
+        broker.settings["zookeeper.connection.timeout.ms"] = "60000"
+        since = broker.log_size()
+        broker.start()
+        assert "trying again" in broker.wait_log("zookeeper.connect: ", since=since)
+        assert door.made > 4
+        assert _cluster_id(broker) == cluster
+        broker.terminate()
 
 
 def _cluster_id(broker: BrokerProcess) -> str:

@@ -298,8 +298,12 @@ class Broker:
     ) -> None:
         """The logs, recovered where needed, and in agreement with the metadata."""
         # Before anything is changed in the name of this broker.
+        registered = Peers(registry, self.node_id, self._static.listener_plan.inter_broker)
         Membership(registry).refuse_duplicate(
-            self.node_id, logs.directory_ids, socket.gethostname()
+            self.node_id,
+            logs.directory_ids,
+            socket.gethostname(),
+            answers=await registered.answers(self.node_id),
         )
         await logs.load(
             config.of_topic_named,

@@ -3,7 +3,7 @@
 A data folder fails, or a log is found damaged at the start: the broker lives on, and whoever looks
 at its registration takes it for a leader that can lead. So it gives up its place itself, in the
 in-sync and in the eligible replicas, by compare-and-set like every change of a leader's; whoever
-is left leads. The last one of a partition keeps its place: nobody else has the records.
+is left, and there, leads. The last one of a partition keeps its place: nobody else has the records.
 
 A damaged log on a disk that works is then fetched anew, and so is one that lacks a file in its
 middle: once the store has confirmed that nobody counts on it any more, and another broker leads, it
@@ -31,7 +31,7 @@ from ottla.controller.election import is_unclean, settle
 from ottla.controller.unclean import UncleanElections
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
+from ottla.model.topic import PartitionChange, PartitionState, Topic
 from ottla.replication.isr import Rules
 from ottla.runtime.tasks import Tasks
 from ottla.storage.directory import LogDirectories
@@ -155,11 +155,14 @@ class OfflinePartitions:
             for broker, state in image.broker_states.items()
             if not state.fenced and not state.stopping
         }
+        # As after an outage of the store: they may come back without their records.
+        absent = live - set(image.brokers)
         for topic, index, before in self._states(self._logs.offline_partitions):
             if node_id not in (*before.isr, *before.elr):
                 continue
-            after = settle(before, live, self._rules_of(topic), lost=(node_id,))
-            if after.leader not in (NO_LEADER, node_id):
+            rules = self._rules_of(topic)
+            after = settle(before, live, rules, lost=(node_id,), absent=absent)
+            if after.leader != node_id and after.leader in image.brokers:
                 yield PartitionChange(topic.id, index, before, after)
 
     def _demands(self) -> list[Check]:
@@ -181,7 +184,7 @@ class OfflinePartitions:
         for topic, index, state in list(self._states(self._logs.damaged)):
             if node_id not in state.replicas or node_id in (*state.isr, *state.elr):
                 continue
-            if state.leader in (NO_LEADER, node_id):
+            if state.leader == node_id or state.leader not in self._registry.image.brokers:
                 continue
             tp = TopicPartition(topic.name, index)
             self._table.take_offline((tp,))

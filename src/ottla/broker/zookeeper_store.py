@@ -8,6 +8,7 @@ broker that was alone, with the metadata in its own folders, brings it along, on
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import AsyncExitStack
 
@@ -18,12 +19,14 @@ from ottla.cluster import layout
 from ottla.cluster.hand_over import hand_over, is_founder
 from ottla.cluster.store import MetadataStore, StoreError
 from ottla.cluster.zookeeper.address import BadAddress, access_of, parse_address
-from ottla.cluster.zookeeper.store import ZooKeeperStore
+from ottla.cluster.zookeeper.store import Interrupted, ZooKeeperStore
 from ottla.config.broker import BrokerConfig
 from ottla.runtime.files import FileSystem
 from ottla.storage.directory import LogDirectories
 
 logger = logging.getLogger(__name__)
+
+PAUSE = 0.2
 
 
 async def open_zookeeper(
@@ -31,7 +34,8 @@ async def open_zookeeper(
 ) -> ZooKeeperStore:
     """Connect to what `zookeeper.connect` names; `cluster_id` is what the data folders say.
 
-    Raises StartFailed.
+    A connection that ends meanwhile is made again until `zookeeper.connection.timeout.ms` have
+    passed. Raises StartFailed.
     """
     assert config.zookeeper_connect is not None
     async with AsyncExitStack() as closing:
@@ -40,17 +44,7 @@ async def open_zookeeper(
             source = await OwnStore(fs, logs).open()
             closing.push_async_callback(source.close)
         try:
-            store = await _connect(
-                config,
-                create=cluster_id is None or (source is not None and await is_founder(source)),
-            )
-            async with AsyncExitStack() as failed:
-                failed.push_async_callback(store.close)
-                await _take_along(config, source, store)
-                if cluster_id is not None:
-                    await _check_cluster(store, cluster_id)
-                failed.pop_all()
-            return store
+            return await _open_in_time(config, source, cluster_id)
         except BadAddress as error:
             raise StartFailed(f"zookeeper.connect: {error}") from None
         except StoreError as error:
@@ -60,14 +54,41 @@ async def open_zookeeper(
             ) from None
 
 
-async def _connect(config: BrokerConfig, *, create: bool) -> ZooKeeperStore:
-    return await ZooKeeperStore.open(
+async def _open_in_time(
+    config: BrokerConfig, source: MetadataStore | None, cluster_id: str | None
+) -> ZooKeeperStore:
+    loop = asyncio.get_running_loop()
+    seconds = config.zookeeper_connection_timeout_ms / 1000
+    deadline = loop.time() + seconds
+    while True:
+        try:
+            return await _open(config, source, cluster_id, seconds)
+        except Interrupted as error:
+            seconds = round(deadline - loop.time() - PAUSE, 1)
+            if seconds <= 0:
+                raise
+            logger.warning("zookeeper.connect: %s; trying again for %.1f s", error, seconds)
+        await asyncio.sleep(PAUSE)
+
+
+async def _open(
+    config: BrokerConfig, source: MetadataStore | None, cluster_id: str | None, seconds: float
+) -> ZooKeeperStore:
+    """One attempt: the first connection may take so long."""
+    store = await ZooKeeperStore.open(
         parse_address(config.zookeeper_connect or ""),
         access_of(config.static, "the broker's settings"),
-        create=create,
+        create=cluster_id is None or (source is not None and await is_founder(source)),
         session_timeout=config.zookeeper_session_timeout_ms / 1000,
-        connect_timeout=config.zookeeper_connection_timeout_ms / 1000,
+        connect_timeout=seconds,
     )
+    async with AsyncExitStack() as failed:
+        failed.push_async_callback(store.close)
+        await _take_along(config, source, store)
+        if cluster_id is not None:
+            await _check_cluster(store, cluster_id)
+        failed.pop_all()
+    return store
 
 
 async def _take_along(

@@ -116,16 +116,19 @@ class Membership:
             await registry.load_or_release(session)
             return Registration(broker, session)
 
-    def refuse_duplicate(self, broker_id: int, directories: tuple[str, ...], host: str) -> None:
+    def refuse_duplicate(
+        self, broker_id: int, directories: tuple[str, ...], host: str, *, answers: bool = False
+    ) -> None:
         """DUPLICATE_BROKER_REGISTRATION where another broker is registered with this id.
 
         One that was registered from the same machine with the same folders is none: who holds the
-        locks of the folders knows that it is dead.
+        locks of the folders knows that it is dead. Unless it `answers`: then the folders are a copy
+        of its own, which lacks what it has written since.
         """
         image = self._registry.image
         registered, state = image.registrations.get(broker_id), image.broker_states.get(broker_id)
         if registered is not None and (
-            state is None or state.directories != directories or registered.host != host
+            answers or state is None or state.directories != directories or registered.host != host
         ):
             raise _duplicate(registered)
 

@@ -504,18 +504,22 @@ class Registry:
     async def raise_leader_epochs(self, above: Mapping[TopicPartition, int]) -> None:
         """Give partitions a leader epoch that is new: above their present one and above the given.
 
-        Those whose topic is gone are passed over.
+        Those whose topic is gone are passed over, and so are those that have got another leader
+        meanwhile, with an epoch of its own.
         """
         waiting = dict(above)
+        leaders: dict[TopicPartition, int] = {}
         while waiting:
             changes = {}
             for (name, index), epoch in waiting.items():
                 topic = self.image.topics.get(name)
                 if topic is not None and index < len(topic.partitions):
-                    before = topic.partitions[index]
+                    before, tp = topic.partitions[index], TopicPartition(name, index)
+                    led_by_another = leaders.setdefault(tp, before.leader) != before.leader
+                    if led_by_another and before.leader_epoch > epoch:
+                        continue
                     after = before.next_epoch(epoch)
-                    change = PartitionChange(topic.id, index, before, after)
-                    changes[change] = TopicPartition(name, index)
+                    changes[PartitionChange(topic.id, index, before, after)] = tp
             refused = await self.change_partitions(changes)
             waiting = {changes[change]: above[changes[change]] for change in refused}
 

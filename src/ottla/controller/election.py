@@ -36,7 +36,7 @@ class LogEnd(NamedTuple):
         return f"up to offset {self.end_offset}, last epoch {self.last_epoch}"
 
 
-def settle(  # noqa: PLR0911 - one way out for each state that a partition can be in
+def settle(
     state: PartitionState,
     live: Collection[int],
     rules: Rules,
@@ -48,7 +48,8 @@ def settle(  # noqa: PLR0911 - one way out for each state that a partition can b
 
     `lost` brokers may have lost records: they are trusted with nothing until they have caught up.
     `absent` ones count as live, and may come back without their records: they keep what they have,
-    and are not elected. Where nobody else could be, nothing changes.
+    and are not elected. Where nobody else could be, nothing changes, unless somebody has lost
+    records: then the absent ones, who may have them, are eligible and waited for.
     """
     in_sync = tuple(each for each in state.isr if each in live and each not in lost)
     elr, last_known = eligible(state, in_sync, rules, lost=lost)
@@ -57,20 +58,18 @@ def settle(  # noqa: PLR0911 - one way out for each state that a partition can b
         leader = state.leader
         if leader not in in_sync:
             leader = _first(state.replicas, [each for each in in_sync if each in there])
-            if leader == NO_LEADER:
-                if state.leader not in lost:
-                    return state
-                # It must not lead on, and the others may come back: they stay eligible.
-                elr, last_known = eligible(state, (), rules, lost=lost)
-                return _changed(state, NO_LEADER, (), elr, last_known)
-        return _changed(state, leader, in_sync, elr, last_known)
+        if leader != NO_LEADER:
+            return _changed(state, leader, in_sync, elr, last_known)
+        if not any(each in lost for each in (*state.isr, *state.elr)):
+            return state
+        elr, last_known = eligible(state, NOBODY, rules, lost=lost)
     leader = _first(state.replicas, [each for each in elr if each in there])
     if leader != NO_LEADER:
         others = tuple(each for each in elr if each != leader)
         if min(rules.min_insync, len(state.replicas)) <= 1:
             return _changed(state, leader, (leader,), (), ())
         return _changed(state, leader, (leader,), others, last_known)
-    if rules.unclean:
+    if rules.unclean and not any(each in absent for each in elr):
         whole = [each for each in there if each not in lost]
         leader = _first(state.replicas, whole)
         if leader == NO_LEADER:

@@ -18,6 +18,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Endpoint
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.net.channel import ChannelClosed
+from ottla.protocol.messages.brokers import DescribeBrokersRequest
 from ottla.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -80,6 +81,20 @@ class Peers:
         """A new connection to a broker, on the listener for brokers; None if it is not there."""
         endpoint = self.endpoint(broker_id)
         return None if endpoint is None else self.at(endpoint)
+
+    async def answers(self, broker_id: int) -> bool:
+        """Whether a registered broker is there: it says so itself, at its address."""
+        peer = self.peer(broker_id)
+        if peer is None:
+            return False
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                response = await peer.ask(DescribeBrokersRequest(), version=0)
+        except (TimeoutError, ChannelClosed, KafkaError):
+            return False
+        finally:
+            peer.close()
+        return bool(response.node_id == broker_id)
 
 
 class HighWatermarks:

@@ -46,6 +46,7 @@ class Bench:
         self.registry = Registry(self.store)
         self.members = Membership(self.registry)
         self.registration: Registration | None = None
+        self.other: Registration | None = None
         self.fs = MemoryFileSystem()
         self.logs = LogDirectories(self.fs, ["/data"], clock=ManualClock(), workers=workers)
         self.logs.open_folders()
@@ -67,6 +68,8 @@ class Bench:
             await self.members.admit(broker, made.broker.epoch)
             if broker == 1:
                 self.registration = made
+            else:
+                self.other = made
 
     @property
     def state(self) -> BrokerState:
@@ -150,3 +153,26 @@ async def test_a_damaged_log_is_kept_until_the_store_has_confirmed_that_nobody_c
     assert (state.leader, state.isr) == (2, (2,))
     assert not bench.fs.is_dir("/data/t-0")
     assert not bench.logs.damaged
+
+
+async def test_a_damaged_log_is_kept_while_the_others_are_away(bench: Bench) -> None:
+    """As after an outage of the store: nobody knows yet with what they come back."""
+    await bench.join(1, 2)
+    await bench.registry.create_topics([Topic("t", ID, (LED,))])
+    bench.fs.makedirs("/data/t-0")
+    bench.logs.offline_partitions[TP] = "damaged"
+    bench.logs.damaged[TP] = ID
+    bench.logs._folders["/data"].partitions.add(TP)
+    assert bench.other is not None
+    await bench.other.session.release()
+    await bench.registry.load()
+    assert not bench.registry.image.broker_states[2].fenced
+    for _ in range(50):
+        bench.offline.look()
+        await asyncio.sleep(0)
+    assert bench.registry.image.topics["t"].partitions == (LED,)
+    assert not bench.table
+    await bench.join(2)
+    await bench.until(lambda: bench.offline.look() or bench.table)
+    [state] = bench.registry.image.topics["t"].partitions
+    assert (state.leader, state.isr) == (2, (2,))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,7 @@ from ottla.cluster.store import Create, Set, Snapshot
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.image import ClusterImage
-from ottla.model.topic import PartitionState, Topic
+from ottla.model.topic import PartitionChange, PartitionState, Topic
 from ottla.runtime.files import OsFileSystem
 from ottla.runtime.tasks import Tasks
 from ottla.testing.files import MemoryFileSystem
@@ -114,6 +115,22 @@ async def test_a_new_epoch_is_above_what_another_writer_made_of_it(
     await other.raise_leader_epochs(one)
     await registry.raise_leader_epochs(one)
     assert registry.image.topics["a"].partitions[0].leader_epoch == 2
+
+
+async def test_a_partition_that_has_got_another_leader_meanwhile_keeps_its_epoch(
+    registry: Registry, store: EmbeddedStore
+) -> None:
+    """Who raises epochs is about to register, and knows only what it read before its recovery."""
+    await registry.create_topics([topic(registry, "a", 2)])
+    other = Registry(store)
+    [made] = (await other.load()).topics.values()
+    elected = replace(STATE.next_epoch(), leader=2)
+    await other.change_partitions([PartitionChange(made.id, 0, STATE, elected)])
+    await registry.raise_leader_epochs({TopicPartition("a", n): -1 for n in range(2)})
+    assert registry.image.topics["a"].partitions == (elected, STATE.next_epoch())
+    # One that is not above what the log has is raised all the same.
+    await other.raise_leader_epochs({TopicPartition("a", 0): 7})
+    assert other.image.topics["a"].partitions[0].leader_epoch == 8
 
 
 async def test_a_thousand_large_topics_are_split_into_commits(

@@ -87,6 +87,14 @@ def test_unclean_election_takes_a_damaged_replica_last() -> None:
     assert away.leader == NO_LEADER, "nobody is there"
 
 
+def test_who_has_lost_records_keeps_no_place_though_the_leader_is_dead_and_the_others_absent() -> (
+    None
+):
+    """It is about to be admitted, and could be elected from then on."""
+    after = settle(replace(STATE, leader=3), {1, 2}, TWO, lost={1}, absent={2})
+    assert led(after) == (NO_LEADER, (), (2, 3), (1,))
+
+
 def test_who_leads_again_with_less_does_so_under_a_new_epoch() -> None:
     """Or followers, who have records of the old one that it has lost, would not notice."""
     only_one = replace(STATE, isr=(1,))

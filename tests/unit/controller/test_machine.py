@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ottla.controller.election import LogEnd
 from ottla.controller.machine import (
     BrokerChange,
@@ -84,6 +86,39 @@ def test_while_patient_only_those_who_are_there_are_elected() -> None:
     todo = plan(image(lost, states=dead, there={3}), two, patient=True)
     assert not todo.partitions
     assert not todo.to_ask
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_while_patient_a_leader_that_has_lost_records_gives_way_before_it_arrives(
+    unclean: bool,
+) -> None:
+    """The only other one in sync is away, and will be back with all records."""
+    states = {**LIVE, 1: BrokerState(7, lost=True)}
+    in_sync = replace(LED, isr=(1, 2))
+    alone = replace(LED, isr=(2,), elr=(1,), leader=2)
+    waiting = replace(LED, isr=(), elr=(1, 2), leader=NO_LEADER)
+
+    def rules(_: Topic) -> Rules:
+        return Rules(2, unclean=unclean)
+
+    todo = plan(
+        image(in_sync, alone, waiting, states=states, there={1, 3}),
+        rules,
+        patient=True,
+    )
+    assert [(each.after.leader, each.after.isr, each.after.elr) for each in todo.partitions] == [
+        (NO_LEADER, (), (2,)),
+        (2, (2,), ()),
+        (NO_LEADER, (), (2,)),
+    ]
+    assert todo.arrivals == [BrokerChange(1, 7)]
+    # The next look, with the leader admitted, and the one after the other one has come back.
+    after = [each.after for each in todo.partitions]
+    later = {**LIVE, 1: BrokerState(7, fenced=False)}
+    assert not plan(image(*after, states=later, there={1, 3}), rules, patient=True)
+    back = plan(image(*after, states=later), rules)
+    assert [each.after.leader for each in back.partitions] == [2, 2]
+    assert not back.unclean
 
 
 def test_patience_does_not_keep_anybody_from_arriving() -> None:

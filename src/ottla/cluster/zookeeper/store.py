@@ -84,6 +84,10 @@ _TRIMMED_AT_ONCE = 500
 _REFUSALS = 5
 
 
+class Interrupted(Unavailable):
+    """The connection ended, or has been away for too long: a new attempt may well succeed."""
+
+
 class ZooKeeperStore:
     """A `MetadataStore` in ZooKeeper, for one client of many."""
 
@@ -133,8 +137,9 @@ class ZooKeeperStore:
     ) -> ZooKeeperStore:
         """Connect and read everything; with `create`, also make the chroot and an empty store.
 
-        Raises `Unavailable` when no server answers, StoreError when what is there is not ours,
-        BadAddress when a certificate cannot be used.
+        Raises `Unavailable` when no server answers, `Interrupted` when the connection ends before
+        all is read, StoreError when what is there is not ours, BadAddress when a certificate
+        cannot be used.
         """
         access = access or Access()
         tls = None
@@ -228,8 +233,10 @@ class ZooKeeperStore:
                 if task.done():
                     return task.result()
                 if self._time_left() <= 0:
-                    raise Unavailable(f"there is no connection to ZooKeeper at {self._address}")
-        except (Broken, Denied) as error:
+                    raise Interrupted(f"there is no connection to ZooKeeper at {self._address}")
+        except Broken as error:
+            raise Interrupted(str(error)) from None
+        except Denied as error:
             raise Unavailable(str(error)) from None
         finally:
             if not task.done():
@@ -417,7 +424,7 @@ class ZooKeeperStore:
         number = self._unsettled[change_id]
         if number is None:
             self._joining.pop(change_id, None)
-            raise Unavailable(f"a commit was cut off, and is not among the changes: {error}")
+            raise Interrupted(f"a commit was cut off, and is not among the changes: {error}")
         return number
 
     async def _reach(self, number: int) -> None:
