@@ -420,6 +420,7 @@ class Broker:
             Endpoint(listener.name, listener.host, listener.port, listener.security_protocol)
             for listener in advertised
         )
+        services.endpoints = {endpoint.listener: endpoint for endpoint in self.endpoints}
         self._lifecycle = lifecycle = Lifecycle(
             services.registry,
             services.controller,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from ottla.cluster.producer_ids import ProducerIds
@@ -12,6 +13,7 @@ from ottla.controller.remote import ControllerLink
 from ottla.controller.service import Controller
 from ottla.coordinator.group.service import Groups
 from ottla.dispatch.table import Table
+from ottla.model.broker import Endpoint
 from ottla.model.image import ClusterImage
 from ottla.net.connection import Connection
 from ottla.replication.fetch_sessions import FetchSessions
@@ -79,6 +81,8 @@ class Services:
     workers: Workers
     metrics: Metrics
     table: Table
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
+    """Of this broker, by listener, as clients are told."""
 
     @property
     def image(self) -> ClusterImage:

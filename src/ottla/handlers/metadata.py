@@ -7,6 +7,8 @@ Behaviour  Every address is the one advertised for the listener the request came
            and creates the topic meanwhile; we create it and answer with its leader, which spares
            the client a retry.
            Brokers are those that are live and have that listener; replicas on others are offline.
+           When there is none, as just after an outage of the metadata store, this one is named:
+           librdkafka forgets whom an answer leaves out, and would have nobody to ask any more.
            A partition without such a leader, or whose disk has failed here, is shown without one:
            with LEADER_NOT_AVAILABLE in Metadata, without an error in DescribeTopicPartitions.
            A topic that is asked for twice is answered once, as in Kafka.
@@ -245,14 +247,23 @@ def _response(
     if request.body.include_topic_authorized_operations:
         for topic in topics:
             topic.topic_authorized_operations = TOPIC_OPERATIONS
-    return MetadataResponse(
-        brokers=[
+    brokers = [
+        MetadataResponseBroker(
+            node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+        )
+        for broker in image.brokers.values()
+        if (endpoint := broker.endpoints.get(request.listener)) is not None
+    ]
+    own = services.endpoints.get(request.listener)
+    if not brokers and own is not None:
+        rack = services.config.broker_rack
+        brokers = [
             MetadataResponseBroker(
-                node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                node_id=services.node_id, host=own.host, port=own.port, rack=rack
             )
-            for broker in image.brokers.values()
-            if (endpoint := broker.endpoints.get(request.listener)) is not None
-        ],
+        ]
+    return MetadataResponse(
+        brokers=brokers,
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
         topics=topics,

@@ -16,6 +16,7 @@ from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.dispatch.context import Services
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.model.topic import NO_LEADER
 from ottla.records.batch import APPEND_TIME_FLAG, batches
 from ottla.records.builder import build_batch
 from ottla.records.reader import iter_records
@@ -28,12 +29,28 @@ CHUNK = 1 << 20
 TOPIC_PAUSE = 0.002
 
 
-def partitions_of(services: Services, topic: str) -> list[Partition]:
-    """All partitions of a topic. Raises KafkaError."""
+def _count(services: Services, topic: str) -> int:
+    """The number of partitions of a topic. Raises KafkaError."""
     known = services.image.topics.get(topic)
     if known is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the broker has no topic {topic!r}")
-    return [services.replicas.by_name(topic, index) for index in range(len(known.partitions))]
+    return len(known.partitions)
+
+
+def _led(services: Services, topic: str, index: int) -> Partition:
+    """A partition that this broker leads. Raises KafkaError, which names who does."""
+    try:
+        return services.replicas.by_name(topic, index)
+    except KafkaError as error:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            message = f"{topic} has no partition {index}"
+        elif error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            leader = services.image.topics[topic].partitions[index].leader
+            who = "nobody does now" if leader == NO_LEADER else f"broker {leader} does"
+            message = f"broker {services.node_id} does not lead {topic}-{index}, {who}"
+        else:
+            raise
+        raise KafkaError(error.code, message) from None
 
 
 async def produce(
@@ -47,22 +64,17 @@ async def produce(
     timestamp_ms: int | None,
 ) -> list[Delivery]:
     """Append the values as one batch per partition; returns where each of them is."""
-    partitions = partitions_of(services, topic)
+    count = _count(services, topic)
     now_ms = services.clock.now_ms()
     moment = now_ms if timestamp_ms is None else timestamp_ms
     pairs = [(n, v.encode() if isinstance(v, str) else v) for n, v in header_list(headers) or ()]
     placed: dict[int, list[int]] = {}
-    for position, index in zip(
-        range(len(values)), _places(len(partitions), key, partition), strict=False
-    ):
+    for position, index in zip(range(len(values)), _places(count, key, partition), strict=False):
         placed.setdefault(index, []).append(position)
+    targets = {index: _led(services, topic, index) for index in placed}  # all of them, or nothing
     deliveries: dict[int, Delivery] = {}
     for index, positions in placed.items():
-        if not 0 <= index < len(partitions):
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {index}"
-            )
-        target = partitions[index]
+        target = targets[index]
         batch = build_batch([(moment, key, values[place], pairs) for place in positions])
         info = await _append(services, target, batch, now_ms)
         written = info.append_time_ms if info.append_time_ms >= 0 else moment
@@ -85,8 +97,8 @@ async def consume(
     deadline = loop.time() + timeout
     while count and topic not in services.image.topics and loop.time() < deadline:
         await asyncio.sleep(TOPIC_PAUSE)  # whoever will send the records makes the topic as well
-    partitions = partitions_of(services, topic)
-    chosen = partitions if partition is None else [_one(partitions, topic, partition)]
+    indexes = range(_count(services, topic)) if partition is None else (partition,)
+    chosen = [_led(services, topic, index) for index in indexes]
     found: dict[TopicPartition, list[Record[bytes, bytes]]] = {each.id: [] for each in chosen}
     positions = {each.id: max(offset, each.log_start_offset) for each in chosen}
     while True:
@@ -122,7 +134,7 @@ async def lag(services: Services, group: str, topic: str | None) -> dict[TopicPa
     for name, partitions in fetched:
         for each in partitions:
             if each.committed is not None and topic in (None, name):
-                end = services.replicas.by_name(name, each.partition).high_watermark
+                end = _led(services, name, each.partition).high_watermark
                 found[TopicPartition(name, each.partition)] = max(0, end - each.committed.offset)
     return dict(sorted(found.items()))
 
@@ -177,12 +189,6 @@ def _places(count: int, key: bytes | None, partition: int | None) -> Iterator[in
     if key is not None:
         return itertools.repeat(murmur2_partition(key, count))
     return itertools.cycle(range(count))
-
-
-def _one(partitions: Sequence[Partition], topic: str, index: int) -> Partition:
-    if not 0 <= index < len(partitions):
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {index}")
-    return partitions[index]
 
 
 def _once(future: asyncio.Future[None]) -> Callable[[], None]:
