@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -69,7 +70,5 @@ def install(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    from ottla.cli.main import main
-
     install(os.getcwd())
-    main()
+    runpy.run_module("ottla", run_name="__main__")  # as the command line runs it
