@@ -248,7 +248,8 @@ def test_a_folder_is_for_one_supervisor(two: Processes) -> None:
     code, text = two.run()
     assert code == 1
     assert two.process is not None
-    assert f"the cluster in {two.data} is already run by process {two.process.pid}" in text
+    assert f"the cluster in {two.data} is already run by process {two.process.pid}: stop" in text
+    assert "or name another folder with --data-dir" in text
     assert len(two.pids()) == 2
 
 
@@ -259,7 +260,7 @@ def test_a_taken_port_is_named_and_nothing_is_left_running(two: Processes) -> No
         code, text = two.run()
     assert code == 1
     assert f"127.0.0.1:{two.base + 1}" in text
-    assert "Error: broker 2 did not start: ended with exit code 1" in text
+    assert "Error: broker 2 did not start: ended with exit code 1; its own lines above" in text
     assert two.pids() == {}
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import socket
 
-_OTHER = "choose another address with --listen (listeners in the file)"
+_OTHER = (
+    "choose another address: --listen, listeners in the file, --base-port of `ottla cluster up`"
+)
 
 
 def not_bound(host: str, port: int, error: OSError | UnicodeError) -> str:
@@ -22,7 +24,7 @@ def _advice(host: str, port: int, error: OSError | UnicodeError) -> str:
         )
     match error.errno:
         case errno.EADDRINUSE:
-            return f"another program listens there; stop it, or {_OTHER}"
+            return f"another program uses this port; stop it, or {_OTHER}"
         case errno.EADDRNOTAVAIL:
             return (
                 f"this machine has no such address; listen on one that it has, or on all of them "

@@ -80,7 +80,8 @@ class Member:
             logger.info("%s still runs, as process %d", self._name, self._adopted)
             return
         if not await self._launch():
-            raise NotStarted(f"{self._name} did not start: {await self._wait_ended()}")
+            ended = await self._wait_ended()
+            raise NotStarted(f"{self._name} did not start: {ended}; its own lines above say why")
 
     async def keep(self) -> None:
         """Start it again whenever it ends, until `stop` is called."""

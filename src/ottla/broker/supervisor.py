@@ -108,7 +108,10 @@ class Supervisor:
     def _in_use(self) -> str:
         process = holder(self._folder.supervisor)
         who = "another process" if process is None else f"process {process}"
-        return f"the cluster in {self._folder.home} is already run by {who}"
+        return (
+            f"the cluster in {self._folder.home} is already run by {who}: "
+            "stop that first, or name another folder with --data-dir"
+        )
 
     def _check(self, registry: Registry) -> None:
         """Refuse to leave out brokers that have partitions."""

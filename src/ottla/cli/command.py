@@ -15,6 +15,9 @@ from ottla.cli.names import nearest
 ALIASES: Mapping[str, str] = {"ls": "list", "desc": "describe", "rm": "delete"}
 """Other names of verbs, in every noun that has them."""
 
+MEANT: Mapping[str, str] = {"start": "up", "run": "up"}
+"""What is meant by words that look like another verb: `cluster start` is not `cluster status`."""
+
 
 def path_of(context: click.Context) -> str:
     """The words after `ottla` that lead to a command, by their full names."""
@@ -92,7 +95,7 @@ class Noun(click.Group):
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             there = self.list_commands(ctx)
-            near = nearest(name, there)
+            near = MEANT[name] if MEANT.get(name) in there else nearest(name, there)
             meant = f"did you mean `{ctx.command_path} {near}`?" if near else None
             hint = meant or f"there are {', '.join(there)}"
             ctx.fail(f"no command {name!r}; {hint}")

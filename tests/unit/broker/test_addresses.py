@@ -15,7 +15,8 @@ from ottla.broker.addresses import not_bound
     ("error", "said"),
     [
         (socket.gaierror(-2, "Name or service not known"), "box is not the name of a machine"),
-        (errno.EADDRINUSE, "another program listens there; stop it, or choose another"),
+        (errno.EADDRINUSE, "another program uses this port; stop it, or choose another"),
+        (errno.EADDRINUSE, "--base-port of `ottla cluster up`"),
         (errno.EADDRNOTAVAIL, "this machine has no such address"),
         (errno.EACCES, "this user may not use port 80, one below 1024"),
         (errno.ENOBUFS, "No buffer space available; choose another"),

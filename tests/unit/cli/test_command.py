@@ -207,3 +207,9 @@ def test_a_misspelt_verb_is_refused_with_the_right_one(ottla: Run) -> None:
     assert result.exit_code == 2
     assert "no command 'creat'; did you mean `ottla topic create`?" in result.stderr
     assert "there are delete, describe, list" in ottla("group", "xyzzy").stderr
+
+
+def test_who_wants_to_start_a_cluster_is_told_how(ottla: Run) -> None:
+    result = ottla("cluster", "start")
+    assert result.exit_code == 2
+    assert "no command 'start'; did you mean `ottla cluster up`?" in result.stderr
