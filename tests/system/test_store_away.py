@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from ottla.cluster.registry import Registry
 from ottla.controller import remote
 from ottla.errors import ErrorCode
 from ottla.handlers import metadata
 from ottla.testing import Cluster, NewTopic
 
 SOON_MS = 300
+BLOCK = 3
 TOPIC = {
     "name": "new",
     "num_partitions": 1,
@@ -32,19 +34,29 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def ask(wire: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
-    """Asks a broker that is not the controller, and never had a producer id to give."""
+    """Asks a broker that is not the controller, and never gave a producer id to anybody."""
     monkeypatch.setattr(remote, "TIMEOUT_MS", SOON_MS)
     monkeypatch.setattr(metadata, "AUTO_CREATE_MS", SOON_MS)
+    monkeypatch.setattr(Registry.allocate_producer_ids, "__defaults__", (BLOCK,))
     with Cluster(2, topics=[NewTopic("t", 1, 2)]) as cluster:
         broker = next(each for each in cluster if each is not cluster.controller)
         connection = wire(broker.bootstrap)
+        reserve = broker._services().producer_ids
+        cluster.wait_until(lambda: reserve._reserve is not None)
         cluster.stop_metadata()
         yield connection.ask
 
 
-def test_a_producer_is_told_to_try_again(ask: Ask) -> None:
-    answer = ask("init_producer_id", 4, transaction_timeout_ms=1, producer_id=-1, producer_epoch=-1)
-    assert ErrorCode.of(answer.error_code) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+def test_producers_begin_with_the_ids_in_reserve_then_are_told_to_try_again(ask: Ask) -> None:
+    def init() -> Any:
+        return ask(
+            "init_producer_id", 4, transaction_timeout_ms=1, producer_id=-1, producer_epoch=-1
+        )
+
+    answers = [init() for _ in range(BLOCK)]
+    assert not any(answer.error_code for answer in answers)
+    assert len({answer.producer_id for answer in answers}) == BLOCK
+    assert ErrorCode.of(init().error_code) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def test_what_only_the_controller_does_is_refused_for_a_reason_that_passes(ask: Ask) -> None:

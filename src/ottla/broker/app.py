@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import socket
 import uuid
@@ -446,6 +447,10 @@ class Broker:
         )
         detector.start()
         stack.push_async_callback(detector.stop)
+        if math.isfinite(self._store.session_seconds):  # it is elsewhere, and may go away
+            keeping = services.producer_ids.keep_reserve()
+            reserve = self._tasks.start("keeping producer ids in reserve", keeping)
+            stack.callback(reserve.cancel)
 
     async def _about(self, services: Services) -> Host:
         """What the broker says of itself to the cluster."""
