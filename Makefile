@@ -7,7 +7,7 @@ UV := .uv/bin/uv
 BIN := .venv/bin
 BROKER := .venv/.broker
 COMPLETE := .venv/.complete
-WORKERS ?= 2
+WORKERS ?= 3
 # What the native record walker is built from; without a compiler records are walked in Python.
 NATIVE := hatch_build.py $(wildcard src/ottla/records/native/*.[ch])
 SYNC := sync --locked --quiet --python $(PYTHON) --compile-bytecode --reinstall-package ottla
