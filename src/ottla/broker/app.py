@@ -193,6 +193,11 @@ class Broker:
         """The clients that are connected, always the newest state."""
         return self._listeners.connections
 
+    @property
+    def reached(self) -> Collection[int]:
+        """The brokers whose death this one would notice at once."""
+        return self._detector.reached
+
     async def wait_failed(self) -> str:
         """Returns, with the reason, when the broker cannot go on: no data folder is left, the
         metadata store has failed, or a task in the background has died."""
@@ -433,9 +438,6 @@ class Broker:
             on_certain=self._on_certain,
         )
         stack.push_async_callback(lifecycle.stop)
-        # As in Kafka connections are made from here on, and answered when the broker is ready. Who
-        # is admitted can be reached, so its death is noticed from the first moment on.
-        self._listeners.listen()
         await lifecycle.start()
         await self._unless_failed(lifecycle.wait_ready())
         services.logs.losses_are_known()

@@ -57,6 +57,7 @@ class FailureDetector:
         self._listener = listener
         self._tasks = tasks
         self._watched: dict[int, tuple[int, asyncio.Task[None]]] = {}  # broker: epoch, task
+        self.reached: set[int] = set()  # who would be missed at once
         self._suspects: set[int] = set()  # whose connection has ended, and whose address is tried
         # Brokers that were fenced and lived: when they came back, and until when they are trusted.
         self._survivors: dict[int, tuple[BrokerState, float]] = {}
@@ -139,9 +140,11 @@ class FailureDetector:
                 suspicious = reached and error.errno == errno.ECONNREFUSED
             else:
                 reached = suspicious = True
+                self.reached.add(broker.id)
                 try:
                     await channel.wait_closed()
                 finally:
+                    self.reached.discard(broker.id)
                     channel.abort()
             if suspicious:
                 await self._examine(broker, endpoint)

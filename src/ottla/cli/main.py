@@ -55,7 +55,7 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "verify": Entry(
         "ottla.cli.verify:verify",
-        "Check what clients see of a cluster, while all goes well and while it does not.",
+        "Check what clients see of a cluster, in good times and bad.",
     ),
     "log": Entry("ottla.cli.log:log", "Look into and repair segment files, without a broker."),
     "metadata": Entry(

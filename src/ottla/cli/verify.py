@@ -32,7 +32,7 @@ _SHOWN_LINE = 600
 
 @click.group(cls=Noun)
 def verify() -> None:
-    """Check what clients see of a cluster, while all goes well and while it does not."""
+    """Check what clients see of a cluster, in good times and bad."""
 
 
 def _seconds(_context: click.Context, option: click.Parameter, given: str | None) -> float | None:

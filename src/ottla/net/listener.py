@@ -99,15 +99,10 @@ class Listeners:
         self._sockets.append((sock, name))
         return Bound(name, host, sock.getsockname()[1])
 
-    def listen(self) -> None:
-        """Let clients connect to everything that was bound; they wait for `open`."""
-        for sock, _ in self._sockets:
-            sock.listen(max(self.limits.backlog, 128))
-
     def open(self) -> None:
         """Begin to accept on everything that was bound."""
-        self.listen()
         for sock, name in self._sockets:
+            sock.listen(max(self.limits.backlog, 128))
             self.loop.add_reader(sock.fileno(), self._on_acceptable, sock, name)
 
     def _on_acceptable(self, sock: socket.socket, name: str) -> None:

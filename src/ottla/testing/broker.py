@@ -466,6 +466,13 @@ class Broker:
     def _services(self) -> Services:
         return self._running_app().services
 
+    def _is_watching(self, brokers: set[int]) -> bool:
+        """Whether it would notice the death of those of a cluster that it is to watch."""
+        app = self._running_app()
+        image, node_id = app.services.image, app.node_id
+        watched = brokers if image.controller_id == node_id else {image.controller_id}
+        return watched - {node_id} <= set(app.reached)
+
     def _on_loop(self, work: Callable[[], object]) -> None:
         """Have something done on the broker's loop, without waiting for it."""
         assert self._thread is not None

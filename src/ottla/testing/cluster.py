@@ -93,7 +93,7 @@ class Cluster:
                 thread.join()
             if self._failures:
                 raise self._failures[0]
-            self.wait_until(lambda: all(len(self._live(each)) == brokers for each in self.running))
+            self.wait_until(self._is_watched)
             self.create(*wanted_topics(topics))
         except BaseException:
             self.close()
@@ -271,6 +271,13 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise AssertionError(f"not so within {timeout:g} s")
             time.sleep(0.01)
+
+    def _is_watched(self) -> bool:
+        """Whether all know of all, and the death of any of them would be noticed at once."""
+        everybody = set(self.brokers)
+        if any(set(self._live(broker)) != everybody for broker in self.running):
+            return False
+        return all(broker._is_watching(everybody) for broker in self.running)
 
     def _live(self, broker: Broker) -> Mapping[int, object]:
         return broker._services().image.brokers
