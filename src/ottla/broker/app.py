@@ -46,6 +46,7 @@ from ottla.broker.running_config import (
     storage_settings,
 )
 from ottla.broker.start_failed import StartFailed
+from ottla.cluster.departed import DepartedBrokers
 from ottla.cluster.membership import Host, Membership
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
@@ -358,6 +359,7 @@ class Broker:
             clock=self._clock,
             config=config.current(),
             registry=registry,
+            departed=DepartedBrokers(registry, self._clock),
             replicas=replicas,
             replication=replication,
             logs=logs,

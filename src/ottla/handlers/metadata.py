@@ -7,6 +7,7 @@ Behaviour  Every address is the one advertised for the listener the request came
            and creates the topic meanwhile; we create it and answer with its leader, which spares
            the client a retry.
            Brokers are those that are live and have that listener; replicas on others are offline.
+           Metadata lists a broker that was lost for some seconds more; see `cluster.departed`.
            When there is none, as just after an outage of the metadata store, this one is named:
            librdkafka forgets whom an answer leaves out, and would have nobody to ask any more.
            A partition without such a leader, or whose disk has failed here, is shown without one:
@@ -244,6 +245,7 @@ def _response(
     request: Request[MetadataRequest], services: Services, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     image = services.image
+    departed = [lost for lost in services.departed.recent() if lost.id not in image.brokers]
     if request.body.include_topic_authorized_operations:
         for topic in topics:
             topic.topic_authorized_operations = TOPIC_OPERATIONS
@@ -251,7 +253,7 @@ def _response(
         MetadataResponseBroker(
             node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
         )
-        for broker in image.brokers.values()
+        for broker in [*image.brokers.values(), *departed]
         if (endpoint := broker.endpoints.get(request.listener)) is not None
     ]
     own = services.endpoints.get(request.listener)
