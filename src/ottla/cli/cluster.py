@@ -72,7 +72,8 @@ def up(
         loaded = load(None, given)
     except InvalidConfig as error:
         raise click.ClickException("\n  ".join(error.problems)) from None
-    told = Told(None, given, False, "human", log_level)
+    moved = "choose other ports with --base-port"
+    told = Told(None, given, False, "human", log_level, moved)
     port = zookeeper_port if zookeeper else None
     code = run_processes(loaded, told, brokers, started, port)
     if code:
