@@ -249,19 +249,31 @@ def test_a_folder_is_for_one_supervisor(two: Processes) -> None:
     assert code == 1
     assert two.process is not None
     assert f"the cluster in {two.data} is already run by process {two.process.pid}: stop" in text
+    _, hint = two.run("cluster", "stop", "--data-dir", str(two.data))
+    assert f"so does `kill {two.process.pid}`" in hint
     assert "or name another folder with --data-dir" in text
     assert len(two.pids()) == 2
 
 
-def test_a_taken_port_is_named_and_nothing_is_left_running(two: Processes) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", two.base + 1))
-        taken.listen()
+def test_taken_ports_are_named_before_anything_is_made(two: Processes) -> None:
+    zookeeper = free_port()
+    with socket.socket() as taken, socket.socket() as other:
+        for sock, port in ((taken, two.base + 1), (other, zookeeper)):
+            sock.bind(("127.0.0.1", port))
+            sock.listen()
         code, text = two.run()
-    assert code == 1
-    assert f"127.0.0.1:{two.base + 1}" in text
-    assert "Error: broker 2 did not start: ended with exit code 1; its own lines above" in text
-    assert two.pids() == {}
+        flags = ("--zookeeper", "--zookeeper-port", str(zookeeper))
+        both_code, both = two.run(*two.line()[3:], *flags)
+        listen = ("--listen", f"127.0.0.1:{two.base}", "--data-dir", str(two.data))
+        _, started = two.run("server", "start", "--processes", "2", *listen)
+    why = f"broker 2 cannot listen on 127.0.0.1:{two.base + 1}: another program uses this port"
+    assert (code, text) == (1, f"Error: {why}; stop it, or choose other ports with --base-port\n")
+    assert both_code == 1
+    assert f"ZooKeeper cannot listen on 127.0.0.1:{zookeeper}" in both
+    assert "with --zookeeper-port" in both
+    assert why in both
+    assert f"{why}; stop it, or choose another with --listen" in started
+    assert not two.data.exists()
 
 
 def test_fewer_brokers_are_refused_while_one_of_them_has_partitions(

@@ -19,6 +19,7 @@ import signal
 import subprocess
 from dataclasses import dataclass
 
+from ottla.broker.addresses import why_not_free
 from ottla.runtime.pid_file import holder
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class MemberPlan:
     command: tuple[str, ...]
     pid_file: str
     port: int | None = None
+    listens: tuple[tuple[str, int], ...] = ()
+    moved: str = "choose another address"  # how a person has it listen elsewhere
 
     @property
     def name(self) -> str:
@@ -65,6 +68,16 @@ class Member:
         self._adopted: int | None = None
         self._stopping = False
         self._began = 0.0
+
+    def check_free(self) -> str | None:
+        """Why it could not listen where it is to; None when it can, or runs already."""
+        if holder(self._plan.pid_file) is not None:
+            return None
+        for host, port in self._plan.listens:
+            why = why_not_free(host, port, self._plan.moved) if port else None
+            if why is not None:
+                return f"{self._name} {why}"
+        return None
 
     @property
     def pid(self) -> int | None:

@@ -60,6 +60,7 @@ class Supervisor:
 
         Raises StartFailed.
         """
+        self._check_addresses()
         self._folder.prepare(self._fs, lent=self._zookeeper is None)
         try:
             hold(self._folder.supervisor)
@@ -104,6 +105,15 @@ class Supervisor:
             self._zookeeper.kill()
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _check_addresses(self) -> None:
+        """Refuse taken ports before anything is made or started."""
+        if holder(self._folder.supervisor) is not None:
+            raise StartFailed(self._in_use())
+        every = self._members if self._zookeeper is None else [self._zookeeper, *self._members]
+        taken = [why for member in every if (why := member.check_free()) is not None]
+        if taken:
+            raise StartFailed("\n  ".join(taken))
 
     def _in_use(self) -> str:
         process = holder(self._folder.supervisor)

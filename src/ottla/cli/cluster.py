@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 
 import click
 
@@ -10,9 +12,26 @@ from ottla.cli.cluster_status import status
 from ottla.cli.command import Noun
 
 _HOST = "127.0.0.1"
+_DATA_DIR = "cluster-data"
 
 
-@click.group(cls=Noun)
+class _Cluster(Noun):
+    """`cluster`, which knows the process of a cluster on this machine."""
+
+    def how_to_end(self, arguments: Sequence[str]) -> str:
+        from ottla.broker.cluster_folder import ClusterFolder
+        from ottla.runtime.pid_file import holder
+
+        text = "Ctrl-C in the terminal of `ottla cluster up` stops its brokers"
+        words = [part for word in arguments for part in word.split("=", 1)]
+        named = dict(pairwise(words)).get("--data-dir", _DATA_DIR)
+        process = holder(ClusterFolder((named,)).supervisor)
+        if process is None:
+            return f"{text}. In {named} no cluster runs; --data-dir names the folder of another"
+        return f"{text}; so does `kill {process}`"
+
+
+@click.group(cls=_Cluster)
 def cluster() -> None:
     """Run several brokers on this machine; show how a cluster is."""
 
@@ -26,7 +45,7 @@ def cluster() -> None:
               help="Keep the metadata in a real ZooKeeper, which is run along.")  # fmt: skip
 @click.option("--zookeeper-port", type=click.IntRange(1, 65_535), default=2181, show_default=True,
               metavar="PORT", help="Where that listens.")  # fmt: skip
-@click.option("--data-dir", metavar="FOLDER", default="cluster-data", show_default=True,
+@click.option("--data-dir", metavar="FOLDER", default=_DATA_DIR, show_default=True,
               help="Where the data of all of them is kept.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
               help="One setting of all brokers; may be given several times.")  # fmt: skip
@@ -72,7 +91,8 @@ def up(
         loaded = load(None, given)
     except InvalidConfig as error:
         raise click.ClickException("\n  ".join(error.problems)) from None
-    told = Told(None, given, False, "human", log_level)
+    moved = "choose other ports with --base-port"
+    told = Told(None, given, False, "human", log_level, moved)
     port = zookeeper_port if zookeeper else None
     code = run_processes(loaded, told, brokers, started, port)
     if code:

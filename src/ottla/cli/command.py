@@ -18,6 +18,9 @@ ALIASES: Mapping[str, str] = {"ls": "list", "desc": "describe", "rm": "delete"}
 MEANT: Mapping[str, str] = {"start": "up", "run": "up"}
 """What is meant by words that look like another verb: `cluster start` is not `cluster status`."""
 
+ENDING = frozenset({"stop", "down", "shutdown", "kill"})
+"""Words for what no command does: whatever runs in a terminal is ended there."""
+
 
 def path_of(context: click.Context) -> str:
     """The words after `ottla` that lead to a command, by their full names."""
@@ -84,6 +87,10 @@ class Noun(click.Group):
 
     command_class = Command
 
+    def how_to_end(self, arguments: Sequence[str]) -> str | None:
+        """What to do instead of a command that would end something; None where nothing runs."""
+        return None
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, cmd_name) or super().get_command(
             ctx, ALIASES.get(cmd_name, cmd_name)
@@ -97,7 +104,8 @@ class Noun(click.Group):
             there = self.list_commands(ctx)
             near = MEANT[name] if MEANT.get(name) in there else nearest(name, there)
             meant = f"did you mean `{ctx.command_path} {near}`?" if near else None
-            hint = meant or f"there are {', '.join(there)}"
+            ending = self.how_to_end(args[1:]) if name in ENDING else None
+            hint = ending or meant or f"there are {', '.join(there)}"
             ctx.fail(f"no command {name!r}; {hint}")
         _, command, rest = super().resolve_command(ctx, args)
         return command.name if command else None, command, rest

@@ -56,6 +56,7 @@ class Told:
     strict: bool
     log_format: str
     log_level: str
+    moved: str = "choose another with --listen, or listeners in the file"  # when a port is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ def make_plan(loaded: Loaded, told: Told, count: int, zookeeper_port: int | None
             broker,
             (*_command(told, config, folder, number), "--member-of", folder.home),
             folder.process(broker),
+            listens=tuple((one.host, one.port) for one in _shifted(config.listeners, number)),
+            moved=told.moved,
         )
         members.append(plan)
         first = _shifted(config.listener_plan.advertised, number)[0]
@@ -98,7 +101,14 @@ def _zookeeper(folder: ClusterFolder, port: int) -> MemberPlan:
     pid_file = f"{folder.zookeeper}.pid"
     command = (sys.executable, "-m", "ottla", "zookeeper", "start", "--pid-file", pid_file)
     place = ("--listen", f"127.0.0.1:{port}", "--data-dir", folder.zookeeper)
-    return MemberPlan(0, (*command, *place), pid_file, port)
+    return MemberPlan(
+        0,
+        (*command, *place),
+        pid_file,
+        port,
+        listens=(("127.0.0.1", port),),
+        moved="choose another with --zookeeper-port",
+    )
 
 
 def _command(told: Told, config: BrokerConfig, folder: ClusterFolder, number: int) -> Iterator[str]:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +35,17 @@ _COLOURS = (36, 33, 35, 32, 34, 31)  # cyan, yellow, magenta, green, blue, red
 _ONLY_IN_A_FILE = ("zookeeper.digest.password", "zookeeper.ssl.keystore.password")
 
 
-@click.group(cls=Noun)
+class _Server(Noun):
+    """`server`, which runs in a terminal."""
+
+    def how_to_end(self, arguments: Sequence[str]) -> str:
+        return (
+            "Ctrl-C in the terminal of a broker stops it; `kafka-server-stop` stops all of this "
+            "machine"
+        )
+
+
+@click.group(cls=_Server)
 def server() -> None:
     """Run a broker."""
 

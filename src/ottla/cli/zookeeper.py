@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,7 +11,14 @@ import click
 from ottla.cli.command import Noun
 
 
-@click.group(cls=Noun)
+class _ZooKeeper(Noun):
+    """`zookeeper`, which runs in a terminal."""
+
+    def how_to_end(self, arguments: Sequence[str]) -> str:
+        return "Ctrl-C in the terminal of a ZooKeeper stops it; `zookeeper-server-stop` stops all"
+
+
+@click.group(cls=_ZooKeeper)
 def zookeeper() -> None:
     """Run Apache ZooKeeper, which brokers on several machines share."""
 

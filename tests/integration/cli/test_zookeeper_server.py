@@ -186,6 +186,18 @@ def test_shell_takes_kafkas_arguments(capsys):
     assert "no ZooKeeper answers at 127.0.0.1:1" in capsys.readouterr().err
 
 
+def test_tools_are_refused_at_once_where_no_zookeeper_is(capsys):
+    nobody = f"127.0.0.1:{free_port()}"
+    for tool, *arguments in (
+        ("kafka-topics", "--list"),
+        ("kafka-console-consumer", "--topic", "t"),
+        ("kafka-list-topic",),
+    ):
+        assert run(tool, [*arguments, "--zookeeper", f"{nobody}/chroot"]) == 1
+        why = f"no ZooKeeper answers at {nobody} (Connection refused): is it running, and is the"
+        assert why in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "yes"),
     [

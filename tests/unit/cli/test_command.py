@@ -213,3 +213,19 @@ def test_who_wants_to_start_a_cluster_is_told_how(ottla: Run) -> None:
     result = ottla("cluster", "start")
     assert result.exit_code == 2
     assert "no command 'start'; did you mean `ottla cluster up`?" in result.stderr
+
+
+@pytest.mark.parametrize("word", ["stop", "down"])
+def test_who_wants_to_stop_a_cluster_is_told_how(
+    ottla: Run, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = ottla("cluster", word)
+    assert result.exit_code == 2
+    assert f"no command {word!r}; Ctrl-C in the terminal of `ottla cluster up` stops" in (
+        result.stderr
+    )
+    assert "In trial no cluster runs" in ottla("cluster", word, "--data-dir", "trial").stderr
+    assert "Ctrl-C" in ottla("server", word).stderr
+    assert "zookeeper-server-stop" in ottla("zookeeper", word).stderr
+    assert "there are" in ottla("topic", word).stderr

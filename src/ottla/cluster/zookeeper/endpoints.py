@@ -1,11 +1,13 @@
 """Where the brokers of a cluster listen, for those who know only its ZooKeeper.
 
-Reads the registrations and nothing else, so it costs the same in a cluster of any size.
+Reads the registrations and nothing else, so it costs the same in a cluster of any size. Where every
+server refuses the connection, it says so at once: a person waits for the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 
 from ottla.cluster import layout
 from ottla.cluster.zookeeper.address import Access, Address, tls_context
@@ -24,6 +26,7 @@ async def live_brokers(
     address: Address, access: Access | None = None, *, timeout: float = 10.0
 ) -> list[Broker]:
     """The brokers that are registered now, by id; at least one. Raises NoBrokers."""
+    await _check_reachable(address, timeout)
     access = access or Access()
     tls = None if access.tls is None else await asyncio.to_thread(tls_context, access.tls)
     connected = asyncio.Event()
@@ -53,6 +56,25 @@ async def live_brokers(
             "as its zookeeper.connect?"
         )
     return brokers
+
+
+async def _check_reachable(address: Address, timeout: float) -> None:
+    """Raise NoBrokers when no server can be connected to, and none can be hoped for."""
+    why = ""
+    for host, port in address.servers:
+        place = (host.strip("[]"), port)
+        try:
+            sock = await asyncio.to_thread(socket.create_connection, place, timeout)
+        except TimeoutError:
+            return  # it may be slow; kazoo tries again
+        except OSError as error:
+            why = why or error.strerror or str(error)
+        else:
+            sock.close()
+            return
+    raise NoBrokers(
+        f"no ZooKeeper answers at {address.hosts} ({why}): is it running, and is the address right?"
+    )
 
 
 async def _read(connection: Connection) -> list[Broker]:
