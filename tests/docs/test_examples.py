@@ -1,6 +1,7 @@
 """The examples at the end of every help, typed into a shell: those that come to an end do so well.
 
-What runs until it is stopped is left out; that it is understood at least is held by
+What runs until it is stopped is left out, and what needs several brokers
+(tests/system/test_processes.py has them); that it is understood at least is held by
 tests/unit/cli/test_command.py, as for all of them.
 """
 
@@ -31,11 +32,12 @@ ENDLESS = {
     *EXAMPLES["verify cluster"],
     *EXAMPLES["zookeeper start"],
 }
+SEVERAL_BROKERS = {*EXAMPLES["cluster restart"]}
 OFFLINE = ("ottla log ", "ottla metadata ")
 TOPICS = ("orders", "returns", "profiles", "pings")
 RECORDS = 12_000  # no fewer than the examples of perf read
 
-LINES = sorted({line for lines in EXAMPLES.values() for line in lines} - ENDLESS)
+LINES = sorted({line for lines in EXAMPLES.values() for line in lines} - ENDLESS - SEVERAL_BROKERS)
 ONLINE_LINES = [line for line in LINES if not line.startswith(OFFLINE)]
 OFFLINE_LINES = [line for line in LINES if line.startswith(OFFLINE)]
 

@@ -232,6 +232,50 @@ def test_brokers_survive_kill_9_of_the_supervisor_and_come_back_to_the_next_one(
     assert processes.pids() == {}
 
 
+def test_a_rolling_restart_is_not_noticed_by_clients(
+    processes: Processes, start_load: Callable[..., Any]
+) -> None:
+    processes.start()
+    with Admin(processes.bootstrap) as admin:
+        admin.create_topic("t", partitions=3)
+    before = processes.pids()
+    load = start_load(processes.bootstrap)
+    load.wait_for_more()
+    restart = ["cluster", "restart", "--rolling", "--bootstrap", f"127.0.0.1:{processes.base}"]
+    code, text = processes.run(*restart, "--data-dir", str(processes.data), "--json")
+    assert code == 0, text
+    found = json.loads(text)
+    assert sorted(each["broker"] for each in found["restarted"]) == [1, 2, 3]
+    assert found["stopped"] is None
+    after = processes.pids()
+    assert set(after) == {1, 2, 3}
+    assert not set(before.values()) & set(after.values())
+    load.wait_for_more()
+    load.check()
+    assert load.failures == []
+
+
+def test_a_rolling_restart_that_clients_would_notice_is_refused(processes: Processes) -> None:
+    processes.start()
+    with Admin(processes.bootstrap) as admin:
+        admin.create_topic("alone", replication=1)
+    before = processes.pids()
+    restart = ["cluster", "restart", "--rolling", "--bootstrap", processes.bootstrap]
+    here = ["--data-dir", str(processes.data)]
+    code, text = processes.run(*restart, *here)
+    assert code == 1
+    assert "alone-0 is offline (there is no other replica)" in text
+    assert "Nothing was changed." in text
+    code, text = processes.run(*restart, "--data-dir", str(processes.data / "other"))
+    assert code == 1
+    assert "nobody runs a cluster in" in text
+    code, text = processes.run(*restart, *here, "--broker", "4")
+    assert (code, "there is no broker 4" in text) == (1, True)
+    code, text = processes.run(*restart, "--accept-pause", "--with", "false {id}")
+    assert (code, "ended with exit code 1" in text) == (1, True)
+    assert processes.pids() == before
+
+
 def test_what_was_there_is_there_after_a_stop(processes: Processes) -> None:
     processes.start()
     with Admin(processes.bootstrap) as admin:

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import click
 
+from ottla.cli.cluster_restart import restart
 from ottla.cli.cluster_status import status
 from ottla.cli.command import Noun
 
@@ -110,3 +111,4 @@ def _replicated(brokers: int) -> dict[str, str]:
 
 
 cluster.add_command(status)
+cluster.add_command(restart)

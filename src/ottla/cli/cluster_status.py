@@ -52,7 +52,7 @@ def status(watch: bool, interval: float, bootstrap: str, as_json: bool) -> None:
     """
     from ottla.cli.terminal import usable
 
-    looker = _Looker(bootstrap)
+    looker = Looker(bootstrap)
     with broker_errors(bootstrap):
         try:
             first = frame(looker.look())
@@ -66,7 +66,7 @@ def status(watch: bool, interval: float, bootstrap: str, as_json: bool) -> None:
             looker.close()
 
 
-class _Looker:
+class Looker:
     """Looks at a cluster; after a failure the next look connects anew."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -74,15 +74,20 @@ class _Looker:
         self._admin: DirectAdmin | None = None
         self._ours = True
 
-    def look(self) -> ClusterHealth:
-        from ottla.client.cluster_health import look
+    @property
+    def admin(self) -> DirectAdmin:
         from ottla.client.direct import DirectAdmin
 
         if self._admin is None:
             connect(self.bootstrap)
             self._admin = DirectAdmin(self.bootstrap, timeout=_PATIENCE, client_id="ottla-cli")
+        return self._admin
+
+    def look(self) -> ClusterHealth:
+        from ottla.client.cluster_health import look
+
         try:
-            health = look(self._admin, ours=self._ours)
+            health = look(self.admin, ours=self._ours)
             self._ours = health.known.ours
             return health
         except KafkaError:
@@ -95,7 +100,7 @@ class _Looker:
             admin.close()
 
 
-def _draw(looker: _Looker, interval: float) -> None:
+def _draw(looker: Looker, interval: float) -> None:
     """On a terminal: one picture over the other."""
     from ottla.cli.terminal import Terminal
 

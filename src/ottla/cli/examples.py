@@ -28,12 +28,18 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "cluster": (
         "ottla cluster up",
         "ottla cluster status",
+        "ottla cluster restart --rolling",
     ),
     "cluster up": (
         "ottla cluster up",
         "ottla cluster up --brokers 5 --base-port 19092 -d five",
         "ottla cluster up -s num.partitions=3",
         "ottla cluster up --zookeeper -d on-zookeeper",
+    ),
+    "cluster restart": (
+        "ottla cluster restart --rolling",
+        "ottla cluster restart --rolling --broker 2 -d five",
+        "ottla cluster restart --rolling --with 'ssh {host} systemctl restart ottla'",
     ),
     "cluster status": (
         "ottla cluster status",

@@ -1,0 +1,183 @@
+"""Rolling: one broker after the other is restarted, while clients go on.
+
+    rolling = Rolling(look, restart, report)
+    rolling.run(order(look()))
+
+A broker is stopped only while nothing is wrong: all brokers are up, all replicas in sync. Then it
+has to go, to come back, and to catch up, before the next one's turn. The controller comes last, so
+that it moves once. At the first doubt everything stays as it is, and `Doubt` says what is wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ottla.client.cluster_health import min_insync
+from ottla.client.descriptions import TopicDescription
+from ottla.errors import KafkaError
+from ottla.model.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.client.cluster_health import BrokerHealth, ClusterHealth
+    from ottla.client.direct import DirectAdmin
+
+LOOK_SECONDS = 0.2
+SHOWN = 3
+
+
+class Doubt(Exception):
+    """Why a rolling restart does not begin, or does not go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """Partitions that need this broker: without it they are offline, or refuse acks=all."""
+
+    broker: int
+    offline: tuple[TopicPartition, ...]
+    refusing: tuple[TopicPartition, ...]
+
+    def __str__(self) -> str:
+        parts = []
+        if self.offline:
+            parts.append(f"{_named(self.offline)} offline (there is no other replica)")
+        if self.refusing:
+            parts.append(f"{_named(self.refusing)} read-only (fewer than min.insync.replicas)")
+        return f"without broker {self.broker}: {', '.join(parts)}"
+
+
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    shown = ", ".join(f"{tp.topic}-{tp.partition}" for tp in partitions[:SHOWN])
+    more = len(partitions) - SHOWN
+    return f"{shown} and {more:,} more are" if more > 0 else f"{shown} {_are(partitions)}"
+
+
+def _are(partitions: Sequence[TopicPartition]) -> str:
+    return "is" if len(partitions) == 1 else "are"
+
+
+def exposures(admin: DirectAdmin, brokers: Iterable[int]) -> list[Exposure]:
+    """What clients would notice of the absence of each of these; nothing where they would not."""
+    described = admin.describe_each(admin.topics())
+    topics = [each for each in described.values() if isinstance(each, TopicDescription)]
+    return exposed(topics, min_insync(admin, [each.name for each in topics]), brokers)
+
+
+def exposed(
+    topics: Collection[TopicDescription], least: Mapping[str, int], brokers: Iterable[int]
+) -> list[Exposure]:
+    found = []
+    for broker in brokers:
+        offline, refusing = [], []
+        for topic in topics:
+            for part in topic.partitions:
+                others = [each for each in part.isr if each != broker]
+                if broker not in part.isr:
+                    continue
+                tp = TopicPartition(topic.name, part.partition)
+                if not others:
+                    offline.append(tp)
+                elif len(others) < min(least.get(topic.name, 1), len(part.replicas)):
+                    refusing.append(tp)
+        if offline or refusing:
+            found.append(Exposure(broker, tuple(offline), tuple(refusing)))
+    return found
+
+
+def order(health: ClusterHealth, brokers: Collection[int] = ()) -> list[int]:
+    """The brokers by their numbers, or these of them; the controller last."""
+    known = {each.id for each in health.brokers}
+    unknown = sorted(set(brokers) - known)
+    if unknown:
+        there = ", ".join(map(str, sorted(known)))
+        raise Doubt(f"there is no broker {unknown[0]}: the cluster has {there}")
+    return sorted(brokers or known, key=lambda each: (each == health.controller, each))
+
+
+def wrong(health: ClusterHealth) -> str | None:
+    """What is not in order; None when everything is."""
+    for each in health.brokers:
+        if each.state != "up":
+            return f"broker {each.id} is {each.state}"
+    if health.controller is None:
+        return "there is no controller"
+    if health.troubled:
+        worst = health.troubled[0]
+        more = len(health.troubled) - 1
+        others = f", and so are {more:,} more" if more else ""
+        return f"{worst.name} is {worst.state}{others}"
+    return None
+
+
+class Rolling:
+    """`look` tells how the cluster is, `restart` stops a broker that somebody starts again."""
+
+    def __init__(
+        self,
+        look: Callable[[], ClusterHealth],
+        restart: Callable[[BrokerHealth], None],
+        report: Callable[[int, str], None],
+        *,
+        patience: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._look = look
+        self._restart = restart
+        self._report = report
+        self._patience = patience
+        self._clock = clock
+        self._sleep = sleep
+        self.taken: dict[int, float] = {}
+        """Who was restarted, and how many seconds that took."""
+
+    def run(self, brokers: Iterable[int]) -> None:
+        """Restart these, in this order. Raises Doubt."""
+        for broker in brokers:
+            begun = self._clock()
+            before = self._whole(broker)
+            self._report(broker, "stopping")
+            self._restart(before)
+            self._wait(broker, "restarts", partial(_is_new, before))
+            self._report(broker, "back, catching up")
+            self._wait(broker, "catches up", lambda found: wrong(found) is None)
+            self.taken[broker] = self._clock() - begun
+            self._report(broker, f"in sync, after {self.taken[broker]:.1f} s")
+
+    def _whole(self, broker: int) -> BrokerHealth:
+        """The broker as it is before its turn, in a cluster without a fault."""
+        health = self._look()
+        problem = wrong(health)
+        if problem is not None:
+            raise Doubt(f"{problem}; broker {broker} is left as it is")
+        [found] = [each for each in health.brokers if each.id == broker]
+        return found
+
+    def _wait(self, broker: int, what: str, done: Callable[[ClusterHealth], bool]) -> None:
+        deadline = self._clock() + self._patience
+        problem: str | None = None
+        while True:
+            try:
+                health = self._look()
+            except KafkaError as error:
+                problem = error.message
+            else:
+                if done(health):
+                    return
+                problem = wrong(health) or f"broker {broker} still runs as before"
+            if self._clock() >= deadline:
+                raise Doubt(
+                    f"{self._patience:.0f} s are not enough until broker {broker} {what}: "
+                    f"{problem}. The others were left as they are"
+                )
+            self._sleep(LOOK_SECONDS)
+
+
+def _is_new(before: BrokerHealth, health: ClusterHealth) -> bool:
+    """Whether a broker has been admitted again since."""
+    now = next((each for each in health.brokers if each.id == before.id), before)
+    return now.state == "up" and now.since_ms not in (None, before.since_ms)

@@ -1,0 +1,164 @@
+"""When a rolling restart goes on, and when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from ottla.client.cluster_health import BrokerHealth, ClusterHealth, PartitionHealth
+from ottla.client.descriptions import PartitionDescription, TopicDescription
+from ottla.client.rolling import Doubt, Rolling, exposed, order, wrong
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+
+LACKING = PartitionHealth("t", 0, 1, (1, 2, 3), (1, 3), (), (), 2)
+
+
+def broker(number: int, since_ms: int = 100) -> BrokerHealth:
+    return BrokerHealth(number, f"h{number}:9092", None, False, 1, 3, 3, "h", since_ms)
+
+
+def cluster(*brokers: BrokerHealth, troubled: tuple[PartitionHealth, ...] = ()) -> ClusterHealth:
+    return ClusterHealth("abc", 2, brokers or tuple(map(broker, (1, 2, 3))), 6, troubled)
+
+
+class Simulated:
+    """A cluster whose brokers do as told when they are restarted; time passes between looks."""
+
+    def __init__(self) -> None:
+        self.health = cluster()
+        self.coming: list[ClusterHealth | KafkaError] = []
+        self.restarted: list[int] = []
+        self.steps: list[tuple[int, str]] = []
+        self.now = 0.0
+        self.after: Callable[[int], Sequence[ClusterHealth | KafkaError]] = self.well
+
+    def well(self, number: int) -> Sequence[ClusterHealth | KafkaError]:
+        """It goes, comes back, and catches up."""
+        there = [each for each in self.health.brokers if each.id != number]
+        missing = replace(broker(number), address=None, since_ms=None)
+        back = sorted([*there, broker(number, 200)], key=lambda each: each.id)
+        return [
+            self.health,
+            KafkaError(ErrorCode.NETWORK_EXCEPTION, "the connection has ended"),
+            cluster(*there, missing, troubled=(LACKING,)),
+            cluster(*back, troubled=(LACKING,)),
+            cluster(*back),
+        ]
+
+    def look(self) -> ClusterHealth:
+        if self.coming:
+            found = self.coming.pop(0)
+            if isinstance(found, KafkaError):
+                raise found
+            self.health = found
+        return self.health
+
+    def restart(self, which: BrokerHealth) -> None:
+        self.restarted.append(which.id)
+        self.coming = list(self.after(which.id))
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    @property
+    def rolling(self) -> Rolling:
+        return Rolling(
+            self.look,
+            self.restart,
+            lambda number, what: self.steps.append((number, what.partition(",")[0])),
+            patience=10.0,
+            clock=lambda: self.now,
+            sleep=self.sleep,
+        )
+
+
+@pytest.fixture
+def simulated() -> Simulated:
+    return Simulated()
+
+
+def test_each_broker_is_in_sync_again_before_the_next_ones_turn(simulated: Simulated) -> None:
+    rolling = simulated.rolling
+    rolling.run([1, 3])
+    assert simulated.restarted == [1, 3]
+    assert simulated.steps == [
+        (1, "stopping"), (1, "back"), (1, "in sync"), (3, "stopping"), (3, "back"), (3, "in sync"),
+    ]  # fmt: skip
+    assert list(rolling.taken) == [1, 3]
+    assert all(taken > 0 for taken in rolling.taken.values())
+
+
+def test_nothing_is_stopped_while_something_is_wrong(simulated: Simulated) -> None:
+    simulated.health = cluster(troubled=(LACKING,))
+    with pytest.raises(Doubt, match="t-0 is under-replicated; broker 1 is left as it is"):
+        simulated.rolling.run([1])
+    assert simulated.restarted == []
+
+
+def test_one_that_does_not_come_back_ends_it(simulated: Simulated) -> None:
+    simulated.after = lambda number: simulated.well(number)[:3]
+    rolling = simulated.rolling
+    with pytest.raises(Doubt, match=r"until broker 1 restarts: broker 1 is missing.*The others"):
+        rolling.run([1, 3])
+    assert simulated.restarted == [1]
+    assert rolling.taken == {}
+
+
+def test_one_that_does_not_catch_up_ends_it(simulated: Simulated) -> None:
+    simulated.after = lambda number: simulated.well(number)[:4]
+    with pytest.raises(Doubt, match="until broker 1 catches up: t-0 is under-replicated"):
+        simulated.rolling.run([1, 3])
+    assert simulated.restarted == [1]
+
+
+def test_one_that_ignores_it_ends_it(simulated: Simulated) -> None:
+    simulated.after = lambda number: ()
+    with pytest.raises(Doubt, match="broker 1 still runs as before"):
+        simulated.rolling.run([1])
+
+
+def test_another_that_dies_meanwhile_ends_it(simulated: Simulated) -> None:
+    dead = replace(broker(3), address=None)
+    simulated.after = lambda number: [cluster(broker(1, 200), broker(2), dead)]
+    with pytest.raises(Doubt, match="until broker 1 catches up: broker 3 is missing"):
+        simulated.rolling.run([1, 2])
+    assert simulated.restarted == [1]
+
+
+def test_the_controller_comes_last() -> None:
+    assert order(cluster()) == [1, 3, 2]
+    assert order(cluster(), [2, 1]) == [1, 2]
+    with pytest.raises(Doubt, match="no broker 9: the cluster has 1, 2, 3"):
+        order(cluster(), [9])
+
+
+def test_what_is_wrong() -> None:
+    assert wrong(cluster()) is None
+    assert wrong(replace(cluster(), controller=None)) == "there is no controller"
+    assert wrong(cluster(replace(broker(1), fenced=True))) == "broker 1 is fenced"
+    several = cluster(troubled=(LACKING, LACKING, LACKING))
+    assert wrong(several) == "t-0 is under-replicated, and so are 2 more"
+
+
+def topic(name: str, *isrs: tuple[int, ...]) -> TopicDescription:
+    parts = tuple(PartitionDescription(number, isr[0], isr, isr) for number, isr in enumerate(isrs))
+    return TopicDescription(name, "id", False, parts)
+
+
+def test_partitions_that_need_a_broker_are_named() -> None:
+    topics = [topic("a", (1, 2, 3), (1,)), topic("b", (1, 2), (2, 3)), topic("c", (3,))]
+    found = exposed(topics, {"a": 2, "b": 2}, [1, 2, 3])
+    assert [(each.broker, each.offline, each.refusing) for each in found] == [
+        (1, (TopicPartition("a", 1),), (TopicPartition("b", 0),)),
+        (2, (), (TopicPartition("b", 0), TopicPartition("b", 1))),
+        (3, (TopicPartition("c", 0),), (TopicPartition("b", 1),)),
+    ]
+    assert str(found[0]) == (
+        "without broker 1: a-1 is offline (there is no other replica), "
+        "b-0 is read-only (fewer than min.insync.replicas)"
+    )
+    many = exposed([topic("m", *[(1,)] * 5)], {}, [1])
+    assert str(many[0]).startswith("without broker 1: m-0, m-1, m-2 and 2 more are offline")
