@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from ottla.cluster.contact import StoreContact
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import Registry
 from ottla.config.broker import BrokerConfig
@@ -69,6 +70,7 @@ class Services:
     clock: Clock
     config: BrokerConfig
     registry: Registry
+    contact: StoreContact
     replicas: Replicas
     replication: Replication
     logs: LogDirectories
