@@ -71,6 +71,27 @@ def test_status_tells_who_is_missing_and_who_is_waited_for(
     eventually(lambda: told()["troubled"] == [], timeout=60)
 
 
+def test_what_is_shown_without_the_store_is_called_old(
+    ottla_cluster: Cluster, eventually: Eventually
+) -> None:
+    def told() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(status(ottla_cluster[1].bootstrap, "--json"))
+        return found
+
+    assert (told()["store_away"], told()["silent"]) == ([], [])
+    ottla_cluster.stop_metadata()
+    eventually(lambda: len(told()["store_away"]) == 3, timeout=60)
+    ottla_cluster[3].crash()
+    eventually(lambda: told()["silent"] == [3], timeout=60)
+    text = status(ottla_cluster[1].bootstrap)
+    assert "the metadata store is out of reach of brokers 1,2 since 20" in text
+    assert "called up, but without an answer: broker 3" in text
+
+    ottla_cluster.start_metadata()
+    eventually(lambda: told()["store_away"] == [], timeout=60)
+    eventually(lambda: told()["silent"] == [], timeout=60)
+
+
 STUCK = NewTopic("t", assignment=[[1, 2, 3]], config={"min.insync.replicas": "1"})
 
 

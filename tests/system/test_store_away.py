@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from ottla.cli import patience
+from ottla.cli.main import cli
+from ottla.client import direct
 from ottla.cluster.registry import Registry
 from ottla.controller import remote
 from ottla.errors import ErrorCode
@@ -15,6 +19,7 @@ from ottla.testing import Cluster, NewTopic
 
 SOON_MS = 300
 BLOCK = 3
+MOST_SECONDS = 3.0  # that a command is given
 TOPIC = {
     "name": "new",
     "num_partitions": 1,
@@ -33,7 +38,15 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def ask(wire: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
+def address() -> list[str]:
+    """Of the broker that `ask` asks."""
+    return []
+
+
+@pytest.fixture
+def ask(
+    wire: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, address: list[str]
+) -> Iterator[Ask]:
     """Asks a broker that is not the controller, and never gave a producer id to anybody."""
     monkeypatch.setattr(remote, "TIMEOUT_MS", SOON_MS)
     monkeypatch.setattr(metadata, "AUTO_CREATE_MS", SOON_MS)
@@ -41,6 +54,7 @@ def ask(wire: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[A
     with Cluster(2, topics=[NewTopic("t", 1, 2)]) as cluster:
         broker = next(each for each in cluster if each is not cluster.controller)
         connection = wire(broker.bootstrap)
+        address.append(broker.bootstrap)
         reserve = broker._services().producer_ids
         cluster.wait_until(lambda: reserve._reserve is not None)
         cluster.stop_metadata()
@@ -74,6 +88,38 @@ def test_what_only_the_controller_does_is_refused_for_a_reason_that_passes(ask: 
     codes = {ErrorCode.of(each.error_code) for each in outcomes}
     assert len(outcomes) == 6
     assert codes <= PASSING
+
+
+@pytest.mark.parametrize("command", ["create new", "delete t", "alter t -p 3"])
+def test_a_command_that_waits_for_the_controller_says_so(
+    ask: Ask, address: list[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(patience, "AFTER", 0.1)
+    asked = []
+
+    class Quick(direct.DirectAdmin):
+        """One with less patience, which remembers how long brokers were allowed to take."""
+
+        def __init__(self, bootstrap: str, **options: Any) -> None:
+            super().__init__(bootstrap, timeout=MOST_SECONDS, **options)
+
+        def _change(self, request: Any, results: Any) -> Any:
+            def noted(answer: Any) -> Any:
+                asked.append(request.timeout_ms)
+                return results(answer)
+
+            return super()._change(request, noted)
+
+    monkeypatch.setattr(direct, "DirectAdmin", Quick)
+    ended = CliRunner().invoke(cli, ["topic", *command.split(), "--bootstrap", address[0]])
+    assert ended.exit_code == 1
+    waiting, error = ended.stderr.splitlines()
+    assert waiting == patience.FOR_CONTROLLER
+    assert "there is no controller that can do it (" in error
+    assert "`ottla cluster status` tells why, try again when there is one" in error
+    # A second request has only what the first one has left.
+    assert asked == sorted(asked, reverse=True)
+    assert len(asked) == len(set(asked))
 
 
 def test_a_topic_that_cannot_be_created_hides_no_other(ask: Ask) -> None:

@@ -46,6 +46,7 @@ from ottla.broker.running_config import (
     storage_settings,
 )
 from ottla.broker.start_failed import StartFailed
+from ottla.cluster.contact import StoreContact
 from ottla.cluster.departed import DepartedBrokers
 from ottla.cluster.membership import Host, Membership
 from ottla.cluster.producer_ids import ProducerIds
@@ -360,6 +361,7 @@ class Broker:
             config=config.current(),
             registry=registry,
             departed=DepartedBrokers(registry, self._clock),
+            contact=StoreContact(self._clock),
             replicas=replicas,
             replication=replication,
             logs=logs,
@@ -433,7 +435,7 @@ class Broker:
             services.registry,
             services.controller,
             self._tasks,
-            self._clock,
+            services.contact,
             node_id=self.node_id,
             about=await self._about(services),
             on_registered=self._on_registered,

@@ -12,11 +12,11 @@ Certainty     What nobody but this broker holds it may tell only while its sessi
               in a session's time: who reads it there is known to the store from then on for as long
               as a session lasts.
 Outages       A store that is out of reach (`Unavailable`) is waited for, with pauses that grow. The
-              broker meanwhile serves whatever needs no change of the metadata, and logs one line a
-              minute. It also leads on, though its session may be lost: nobody can lead in its place
-              before the store is back, and if others reach it earlier, the followers that they take
-              along are missing for every acks=all. During the start the store is not waited for:
-              the start fails and says why.
+              broker meanwhile serves whatever needs no change of the metadata, and logs when the
+              outage begins and ends (`cluster/contact.py`). It also leads on, though its session
+              may be lost: nobody can lead in its place before the store is back, and if others
+              reach it earlier, the followers that they take along are missing for every acks=all.
+              During the start the store is not waited for: the start fails and says why.
 Failures      A store that does not come back (`StoreFailed`), and every error that is a bug, ends
               its task, and so the broker (`runtime.tasks`): an image that stands still is worse.
 
@@ -33,14 +33,13 @@ from dataclasses import replace
 from typing import Any
 
 from ottla.cluster import layout
+from ottla.cluster.contact import StoreContact
 from ottla.cluster.membership import Host, Membership, Registration
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import StoreClosed, StoreError, StoreFailed, Unavailable
 from ottla.controller.service import Controller
 from ottla.errors import KafkaError
 from ottla.replication.service import NO_REGISTRATION
-from ottla.runtime.clock import Clock
-from ottla.runtime.logs import RateLimit
 from ottla.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -48,7 +47,6 @@ logger = logging.getLogger(__name__)
 # Between attempts to reach the store: the first pause, and the longest.
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0  # well within a session: a controller does not wait longer for brokers
-OUTAGE_LOG_SECONDS = 60.0
 HAND_OVER_SECONDS = 10.0
 
 
@@ -60,7 +58,7 @@ class Lifecycle:
         registry: Registry,
         controller: Controller,
         tasks: Tasks,
-        clock: Clock,
+        contact: StoreContact,
         *,
         node_id: int,
         about: Host,
@@ -73,10 +71,10 @@ class Lifecycle:
         self._tasks = tasks
         self._node_id = node_id
         self._about = about
-        self._clock = clock
+        self._clock = contact.clock
         self._on_registered = on_registered
         self._on_certain = on_certain
-        self._outages = RateLimit(logger, clock, burst=1, interval=OUTAGE_LOG_SECONDS)
+        self._contact = contact
         # while it is a member
         self._registration: Registration | None = None
         self._running: list[asyncio.Task[None]] = []
@@ -177,10 +175,12 @@ class Lifecycle:
             registration = self._registration
             assert registration is not None
             asked = self._clock.monotonic()
+            self._contact.asked()
             try:
                 entry = (await store.read(key)).entries.get(key)
             except StoreError:
                 continue  # others wait for it, and say so
+            self._contact.answered()
             epoch = -1 if entry is None else layout.decode_broker(key, entry.value).epoch
             if registration is self._registration and epoch == registration.broker.epoch:
                 self._on_certain(asked + store.session_seconds)
@@ -234,12 +234,7 @@ class Lifecycle:
             except passing as error:
                 if not self._ready:
                     raise
-                self._outages.warning(
-                    "outage",
-                    "the metadata store cannot be used: %s; the broker goes on with what it knows, "
-                    "and tries again",
-                    error,
-                )
+                self._contact.failed(error)
             if loop.time() - begun > LONGEST_PAUSE:
                 pause = FIRST_PAUSE
             await asyncio.sleep(pause)

@@ -17,7 +17,7 @@ from ottla.errors import KafkaError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ottla.client.cluster_health import ClusterHealth, PartitionHealth
+    from ottla.client.cluster_health import ClusterHealth, Known, PartitionHealth
     from ottla.client.direct import DirectAdmin
 
 _PATIENCE = 10.0  # seconds for one answer
@@ -43,6 +43,8 @@ def status(watch: bool, interval: float, bootstrap: str, as_json: bool) -> None:
     \b
     JSON: {"cluster", "controller", "partitions", "offline", "under_min_insync", "under_replicated",
      "min_insync" (of the cluster), "overruled": [{"broker", "min_insync"} (in its own file)],
+     "store_away": [{"broker", "since"} (without the metadata store, and since when)],
+     "silent": [a broker that is called up and does not answer],
      "brokers": [{"id", "address", "host", "rack", "state", "since" (milliseconds since 1970),
                   "leads", "replicas", "in_sync"}],
      "troubled": [{"topic", "partition", "state", "leader", "replicas", "in_sync", "eligible",
@@ -179,9 +181,24 @@ def _broker_table(health: ClusterHealth) -> Table:
         f"cluster {health.cluster}: {count(len(health.live), 'broker')} up, {controller} is the "
         f"controller; {count(health.partitions, 'partition')}, {counts}"
     )
+    for line in _stale(health.known):
+        title += f"\n{line}"
     if health.known.overruled:
         title += f"\n{_overruled(health)}"
     return Table(columns, rows, title)
+
+
+def _stale(known: Known) -> Iterator[str]:
+    """What is not known for certain, and why."""
+    if known.store_away:
+        since = moment(min(known.store_away.values()))
+        whose = "broker" if len(known.store_away) == 1 else "brokers"
+        yield (
+            f"the metadata store is out of reach of {whose} {_ids(sorted(known.store_away))} since "
+            f"{since}: what is shown may be as old as that, and leaders cannot change"
+        )
+    if known.silent:
+        yield f"called up, but without an answer: broker {_ids(sorted(known.silent))}"
 
 
 def _overruled(health: ClusterHealth) -> str:
@@ -281,6 +298,11 @@ def document(health: ClusterHealth) -> dict[str, object]:
             {"broker": broker, "min_insync": value}
             for broker, value in sorted(health.known.overruled.items())
         ],
+        "store_away": [
+            {"broker": broker, "since": since}
+            for broker, since in sorted(health.known.store_away.items())
+        ],
+        "silent": sorted(health.known.silent),
         "brokers": [
             {
                 "id": each.id,

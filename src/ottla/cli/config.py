@@ -11,6 +11,7 @@ from ottla.cli.command import Noun
 from ottla.cli.names import nearest
 from ottla.cli.options import bootstrap_option, connect, json_option, settings
 from ottla.cli.output import Column, broker_errors, show_json, show_table
+from ottla.cli.patience import patience
 from ottla.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def alter(
     if not changes:
         raise click.UsageError("nothing to change; give --set, --delete, --append or --subtract")
     topics = [name] if kind == "topic" else []
-    with broker_errors(bootstrap, topics=topics), _open(bootstrap) as admin:
+    with broker_errors(bootstrap, topics=topics), _open(bootstrap) as admin, patience():
         _check_name(kind, name)
         try:
             admin.alter_configs(_number(kind), name, changes)

@@ -9,6 +9,7 @@ import click
 from ottla.cli.command import Command
 from ottla.cli.options import bootstrap_option, complete_topics, connect, json_option
 from ottla.cli.output import Column, broker_errors, count, show_json, show_table
+from ottla.cli.patience import patience
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def elect_leaders(
     with (
         broker_errors(bootstrap, topics=names),
         DirectAdmin(bootstrap, client_id="ottla-cli") as admin,
+        patience(),
     ):
         if accept_loss:
             _give_up(admin, names, accept, as_json)

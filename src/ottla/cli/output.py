@@ -136,6 +136,11 @@ def explain(error: KafkaError, bootstrap: str) -> str:
             f"the broker at {bootstrap} did not answer in time; is it a Kafka broker, and can "
             f"the addresses it advertises be reached from here?"
         )
+    if error.code is ErrorCode.NOT_CONTROLLER:
+        return (
+            f"there is no controller that can do it ({error.message or error.code.text}); "
+            "`ottla cluster status` tells why, try again when there is one"
+        )
     if error.message is None:
         return error.code.text
     return error.message.rstrip(".") + _meant(error.message)

@@ -16,6 +16,7 @@ from ottla.cli.options import (
     settings,
 )
 from ottla.cli.output import Column, broker_errors, say, show_json, show_table
+from ottla.cli.patience import patience
 from ottla.cli.retention import explain_retention
 from ottla.errors import ErrorCode, KafkaError
 
@@ -67,7 +68,7 @@ def create(
     from ottla.client.descriptions import NewTopic
 
     config = settings(configs, "--config")
-    with broker_errors(bootstrap), _admin(bootstrap) as admin:
+    with broker_errors(bootstrap), _admin(bootstrap) as admin, patience():
         failures = admin.create_topics(
             NewTopic(name, partitions, replication, config) for name in names
         )
@@ -174,7 +175,7 @@ def alter(
     changes = settings(configs, "--config")
     if partitions is None and not changes and not deleted:
         raise click.UsageError("nothing to change; give --partitions, --config or --delete-config")
-    with broker_errors(bootstrap, topics=[name]), _admin(bootstrap) as admin:
+    with broker_errors(bootstrap, topics=[name]), _admin(bootstrap) as admin, patience():
         try:
             _alter(admin, name, partitions, changes, deleted)
         except KafkaError as error:
@@ -197,7 +198,7 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, as_json: boo
 
     JSON: {"deleted": [name], "missing": [name]}
     """
-    with broker_errors(bootstrap, topics=names), _admin(bootstrap) as admin:
+    with broker_errors(bootstrap, topics=names), _admin(bootstrap) as admin, patience():
         missing = _tolerated(
             admin.delete_each(names),
             names,

@@ -6,8 +6,9 @@
 
 It comes from Kafka's own requests, so it works with any Kafka cluster. Brokers that are not there
 are known by the partitions that they should have. Ottla's brokers are also asked what only they
-know: on which machine a broker runs or ran, since when it is what it is, and which logs it cannot
-serve.
+know: on which machine a broker runs or ran, since when it is what it is, which logs it cannot
+serve, and since when it has not reached the metadata store. While all are without the store, what
+they tell is as old as that, and a broker that has died since still counts as up.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Known:
     offline_logs: Mapping[TopicPartition, frozenset[int]] = field(default_factory=dict)
     min_insync: int | None = None  # the cluster's
     overruled: Mapping[int, int] = field(default_factory=dict)  # what files of brokers say instead
+    store_away: Mapping[int, int] = field(default_factory=dict)  # since when, for those brokers
+    silent: frozenset[int] = frozenset()  # called up, and did not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +234,15 @@ def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool) -> Known:
     offline: dict[TopicPartition, frozenset[int]] = {}
     cluster: int | None = None
     overruled: dict[int, int] = {}
+    away: dict[int, int] = {}
+    silent: set[int] = set()
     answered = False
     for broker in live:
         try:
             of_all, of_file = _min_insync_of(admin, broker)
             answer = _ask_broker(admin, broker) if ours else None
         except KafkaError:
+            silent.add(broker)
             continue
         cluster = of_all if cluster is None else cluster
         if of_all is not None and of_file not in (None, of_all):
@@ -245,6 +251,8 @@ def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool) -> Known:
             ours = False  # whoever does not know the request hangs up
             continue
         answered = True
+        if answer.store_away_since_ms >= 0:
+            away[broker] = answer.store_away_since_ms
         remembered |= {
             each.broker_id: Remembered(
                 each.host or None, each.state, None if each.since_ms < 0 else each.since_ms
@@ -254,7 +262,7 @@ def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool) -> Known:
         for log in answer.offline_logs:
             tp = TopicPartition(log.topic, log.partition_index)
             offline[tp] = offline.get(tp, frozenset()) | {broker}
-    return Known(answered, remembered, offline, cluster, overruled)
+    return Known(answered, remembered, offline, cluster, overruled, away, frozenset(silent))
 
 
 def _ask_broker(admin: DirectAdmin, broker: int) -> DescribeBrokersResponse | None:

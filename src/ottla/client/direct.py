@@ -13,6 +13,7 @@ that is asked about, to the leader of a partition.
 from __future__ import annotations
 
 import base64
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -452,8 +453,11 @@ class DirectAdmin:
         self, request: Any, results: Callable[[Any], Iterable[Any]]
     ) -> dict[str, KafkaError]:
         """Have the controller change topics; what went wrong, by topic."""
+        deadline = time.monotonic() + self._timeout
 
         def ask() -> dict[str, KafkaError]:
+            # Who asks again leaves the broker the rest of the time, not all of it once more.
+            request.timeout_ms = max(1, round((deadline - time.monotonic()) * 1000))
             failures: dict[str, KafkaError] = {}
             for result in results(self.router.controller().ask(request)):
                 if result.error_code == ErrorCode.NOT_CONTROLLER:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from ottla.cluster.contact import StoreContact
 from ottla.cluster.departed import DepartedBrokers
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import Registry
@@ -71,6 +72,8 @@ class Services:
     config: BrokerConfig
     registry: Registry
     departed: DepartedBrokers
+
+    contact: StoreContact
     replicas: Replicas
     replication: Replication
     logs: LogDirectories

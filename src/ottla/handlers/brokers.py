@@ -5,6 +5,7 @@ Behaviour  Every broker that ever registered, with its machine and since when it
            `up`, `fenced` (there, but not admitted), `stopping` (handing over its leaderships) or
            `missing`. Any broker answers that from its copy of the metadata. The logs that cannot be
            served are those of the broker that answers: who wants all of them asks every broker.
+           The same is true of how long it has been without the metadata store.
 Odd        Not advertised by ApiVersions, so that no client of Kafka's is surprised. Another broker
            than Ottla closes the connection.
 See        `model/broker.py`
@@ -37,6 +38,7 @@ def describe_brokers(
     request: Request[DescribeBrokersRequest], services: Services
 ) -> DescribeBrokersResponse:
     image = services.image
+    away = services.contact.away_since_ms
     return DescribeBrokersResponse(
         node_id=services.node_id,
         brokers=[
@@ -52,6 +54,7 @@ def describe_brokers(
             OfflineLog(topic=tp.topic, partition_index=tp.partition, reason=reason)
             for tp, reason in services.logs.offline_partitions.items()
         ],
+        store_away_since_ms=-1 if away is None else away,
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 from ottla.broker import lifecycle
 from ottla.broker.lifecycle import Lifecycle
 from ottla.cluster import layout
+from ottla.cluster.contact import StoreContact
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.handle import StoreHandle
 from ottla.cluster.membership import Host
@@ -96,11 +97,12 @@ class Member:
         self.deaths: list[tuple[str, BaseException | None]] = []
         self.epochs: list[int] = []
         self.certain_until: list[float] = []
+        self.contact = StoreContact(SystemClock())
         self.lifecycle = Lifecycle(
             self.registry,
             self.controller,
             Tasks(lambda what, error: self.deaths.append((what, error))),
-            SystemClock(),
+            self.contact,
             node_id=node_id,
             about=Host(directories=(f"{folder}-{node_id}",)),
             on_registered=self.epochs.append,
@@ -245,6 +247,30 @@ async def test_a_registration_lost_in_an_outage_comes_back_with_the_store(
     assert member.registry.image.brokers[1].epoch > before
     assert not member.deaths
     assert caplog.text.count("no connection") == 1, "an outage is logged once"
+
+
+async def test_the_beginning_and_the_end_of_an_outage_are_logged_once_and_known_meanwhile(
+    store: EmbeddedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    member = Member(store, 1)
+    member.store.session = SESSION
+    await member.start()
+    assert member.contact.away_since_ms is None
+    begun = SystemClock().now_ms()
+    member.store.fail(Unavailable("no connection"), "read", "campaign")
+    other = Registry(store)
+    await other.load()
+    await other.set_broker_config("", {"log.retention.hours": "1"})
+    await until(lambda: member.contact.away_since_ms is not None)
+    assert begun <= (member.contact.away_since_ms or 0) <= SystemClock().now_ms()
+    failures = member.store.failures
+    await until(lambda: member.store.failures > failures + 10)
+    member.store.heal()
+    await until(lambda: member.contact.away_since_ms is None)
+    assert caplog.text.count("the metadata store cannot be used: no connection") == 1
+    assert caplog.text.count("the metadata store answers again, after 0 s") == 1
+    await member.stop()
 
 
 async def test_the_metadata_is_followed_again_after_an_outage(

@@ -52,6 +52,22 @@ def test_partitions_that_lack_something_are_listed_with_whom_they_wait_for() -> 
     ]
 
 
+def test_what_is_old_is_called_old() -> None:
+    known = Known(ours=True, store_away={1: NOON + 1_000, 2: NOON}, silent=frozenset({3}))
+    health = ClusterHealth("abc", 1, (UP,), 12, (), known)
+    assert list(as_lines(frame(health)))[1:3] == [
+        "the metadata store is out of reach of brokers 1,2 since 2026-11-16 12:00:00: what is "
+        "shown may be as old as that, and leaders cannot change",
+        "called up, but without an answer: broker 3",
+    ]
+    shown = document(health)
+    assert shown["store_away"] == [
+        {"broker": 1, "since": NOON + 1_000},
+        {"broker": 2, "since": NOON},
+    ]
+    assert shown["silent"] == [3]
+
+
 def test_one_that_could_be_led_already_waits_for_the_controller() -> None:
     live = PartitionHealth("t", 0, None, (1,), (1,), (), ())
     assert lines(live, brokers=(UP,))[-1].endswith("the controller")
@@ -101,6 +117,8 @@ def test_programs_are_told_everything() -> None:
         "under_replicated": 1,
         "min_insync": None,
         "overruled": [],
+        "store_away": [],
+        "silent": [],
         "brokers": [
             {
                 "id": 1,

@@ -31,10 +31,15 @@ class OfflineLog:
 
 @message(api_key=10_001, kind="response", versions="0", flexible="0+")
 class DescribeBrokersResponse:
-    """Every broker that ever registered, and the logs that cannot be served here."""
+    """Every broker that ever registered, and the logs that cannot be served here.
+
+    `store_away_since_ms` tells since when the broker has not reached the metadata store, so that
+    its answer is as old as that; -1 while it does.
+    """
 
     error_code: int = int16(default=0)
     error_message: str | None = string(nullable="0+", default=None)
     node_id: int = int32(default=-1)
     brokers: list[RememberedBroker] = array(RememberedBroker)
     offline_logs: list[OfflineLog] = array(OfflineLog)
+    store_away_since_ms: int = int64(default=-1, tag=0)
