@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -316,7 +316,14 @@ class ClusterKeeper:
         try:
             while waiting:
                 together, waiting = waiting[:ASKED_TOGETHER], waiting[ASKED_TOGETHER:]
-                asked = [each for each in together if not silent & {*each[1]}]
+                asked = [
+                    (partition, answering)
+                    for partition, replicas in together
+                    if self._can_decide(
+                        partition,
+                        answering := tuple(each for each in replicas if each not in silent),
+                    )
+                ]
                 left = left or len(asked) < len(together)
                 answers = await asyncio.gather(*(self._ask(*each) for each in asked))
                 recovered: list[PartitionChange] = []
@@ -328,7 +335,7 @@ class ClusterKeeper:
                             left = True
                         elif is_unclean(change.before, change.after):
                             recovered.append(change)
-                self._note_unclean("unclean recovery, by what all replicas have", recovered)
+                self._note_unclean("unclean recovery, by what the replicas have", recovered)
             if left:
                 await asyncio.sleep(LONGEST_PAUSE)
         except StoreError as error:
@@ -341,6 +348,11 @@ class ClusterKeeper:
         self._asking = None
         self._everything = True
         self._changed.set()
+
+    def _can_decide(self, partition: TopicPartition, replicas: Iterable[int]) -> bool:
+        """Whether it is enough to know what these replicas have."""
+        reports = {each: LogEnd(0, 0) for each in replicas}
+        return plan_recovery(self._registry.image, partition, reports) is not None
 
     async def _recover_one(
         self,
