@@ -305,6 +305,9 @@ class Partition:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker} holds no replica of {self.id}"
             )
+        if offset > self.log.log_end_offset:
+            # Its log is another one, and says nothing about what it has of this one.
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         moved = in_sync.fetched(
             broker,
             broker_epoch,
