@@ -156,6 +156,8 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.leading = True
         self.log.begin_epoch(state.leader_epoch)
+        if self.written < self.log.log_end_offset and not self._flushing:
+            self._flush_tail()  # got as a follower, and perhaps nobody has asked for it since
         cluster, followers = self._cluster, self.in_sync
         if cluster is None or len(state.replicas) == 1:
             self.in_sync = None

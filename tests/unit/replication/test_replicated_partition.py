@@ -291,3 +291,19 @@ async def test_a_follower_beyond_the_end_of_the_log_has_none_of_it() -> None:
     append(led, b"a")
     replica.fetch(b2=4)
     assert led.high_watermark == 3, "3 has nothing of it"
+
+
+async def test_a_leader_syncs_what_it_got_as_a_follower() -> None:
+    replica = Replica(TopicConfig(flush_messages=1))
+    partition = replica.partition
+    partition.follow(FOLLOWED)
+    batch = build_batch([(NOW, None, b"a", ())])
+    partition.append_replicated(memoryview(batch), 0, 0)
+    partition.lead(replace(LED, leader_epoch=7, partition_epoch=2), Rules(2))
+    replica.fetch(b2=1, b3=1)
+    assert partition.high_watermark == 0, "this replica has not synced it yet"
+    [flush] = replica.disk.waiting
+    flush.set_result(None)
+    await asyncio.sleep(0)
+    assert partition.high_watermark == 1
+    assert partition.knows_high_watermark
