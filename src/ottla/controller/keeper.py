@@ -84,6 +84,7 @@ class ClusterKeeper:
         # When leaderships are balanced next.
         self._balance_at = float("inf")
         self._asking: asyncio.Task[None] | None = None  # replicas, what they have
+        self._in_vain: set[TopicPartition] = set()  # asked about the last time
         # What has changed since the last plan.
         self._changed = asyncio.Event()
         self._topics: set[str] = set()
@@ -307,10 +308,12 @@ class ClusterKeeper:
         """Nobody is certain to have all of these partitions, and all who could have it are there:
         let those lead who have most of them. Afterwards everything is looked at again.
 
-        A replica that does not answer is waited for once, for all partitions.
+        A replica that does not answer is waited for once, for all partitions. It may answer for
+        some: those that were asked about in vain come last the next time.
         """
         silent: set[int] = set()
-        waiting, left = list(to_ask.items()), False
+        waiting, left = sorted(to_ask.items(), key=lambda each: each[0] in self._in_vain), False
+        self._in_vain.intersection_update(to_ask)
         # Who registers anew after having been asked may not have any more what it has reported.
         asked_of = self._registry.image.broker_states
         try:
@@ -333,6 +336,7 @@ class ClusterKeeper:
                         change = await self._recover_one(partition, reports, asked_of, fence)
                         if change is None:
                             left = True
+                            self._in_vain.add(partition)
                         elif is_unclean(change.before, change.after):
                             recovered.append(change)
                 self._note_unclean("unclean recovery, by what the replicas have", recovered)

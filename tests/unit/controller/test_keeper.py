@@ -355,3 +355,22 @@ async def test_unclean_elections_are_counted_and_told(
     await bench.brokers[1].session.release()
     await bench.until(lambda: bench.state(1).leader == 2)
     assert bench.keeper.unclean.total == 1
+
+
+async def test_who_cannot_tell_of_many_partitions_is_asked_about_the_others(bench: Bench) -> None:
+    """A replica that answers, but not for many partitions, is none that never does."""
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    failed = range(2 * keeper.ASKED_TOGETHER)
+
+    async def ask(partition: TopicPartition, replicas: Collection[int]) -> dict[int, LogEnd]:
+        there = [each for each in replicas if each != 1 or partition.partition not in failed]
+        return {each: LogEnd(4, 10) for each in there}
+
+    bench.keeper._ask = ask
+    await bench.create(*[OFFLINE] * len(failed), OFFLINE)
+    await bench.until(lambda: "t" in bench.registry.image.topics)
+    await bench.until(lambda: bench.state(len(failed)).leader == 1)
+    assert bench.state().leader == NO_LEADER
