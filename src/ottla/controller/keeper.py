@@ -8,7 +8,8 @@ A broker that is not there is dead, with one exception: when this broker's own s
 than a session's time ago, or the store was out of its reach until then, the store itself may have
 been away for all, and sessions have ended with it. Then the others are waited for. So are they when
 this broker has become the controller before it could register again: for a session's time from then
-on, and from its registration.
+on, and from its registration. A connection that only flickers is no outage, or nobody who is gone
+would be missed for as long as it does.
 
 From time to time partitions are given back to their preferred replicas, so that brokers which were
 away share the load again (`auto.leader.rebalance.enable`); as in Kafka 4 any imbalance counts, and
