@@ -267,6 +267,37 @@ def test_who_stopped_after_its_disk_had_failed_does_not_lead(cluster: Cluster) -
     assert not services.image.broker_states[leader].lost
 
 
+@pytest.fixture
+def last_in_sync() -> Iterator[Cluster]:
+    """All brokers are dead. Broker 1 was in sync alone at last, with one record more."""
+    topic = NewTopic("t", assignment=[[1, 2, 3]], config={"min.insync.replicas": "1"})
+    with Cluster(3, topics=[topic]) as cluster:
+        cluster.wait_in_sync("t")
+        for value in VALUES:
+            produce(cluster, value)
+        for number, left in ((3, (1, 2)), (2, (1,))):
+            cluster[number].crash()
+            cluster.wait_until(lambda left=left: cluster.state("t", 0).isr == left)
+        cluster[1].produce("t", b"d", partition=0)
+        cluster[1].crash()
+        yield cluster
+
+
+@pytest.mark.parametrize("order", [(2, 3, 1), (1, 2, 3)], ids=["at the end", "at first"])
+def test_the_last_one_in_sync_does_not_lead_with_an_emptied_disk(
+    last_in_sync: Cluster, order: tuple[int, ...]
+) -> None:
+    """Nobody has the record that it alone had; what all of them had is still there."""
+    cluster = last_in_sync
+    shutil.rmtree(cluster[1].data_dir)
+    for each in order:
+        cluster[each].start()
+    cluster.wait_in_sync("t")
+    assert cluster.state("t", 0).leader in (2, 3)
+    assert consume(cluster, 3) == VALUES
+    check_replica(cluster, 1, 3)
+
+
 # ---------------------------------------------------------------------- fetched anew
 
 

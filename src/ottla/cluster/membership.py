@@ -99,6 +99,7 @@ class Membership:
                 clean=about.clean,
                 lost=_may_have_lost(before, about),
                 lost_partitions=_lost_partitions(before, about),
+                emptied=_was_emptied(before, about),
                 failed=before is not None and before.failed and _lives_on(before, about),
                 host=about.host,
                 since_ms=self._clock.now_ms(),
@@ -253,7 +254,7 @@ class Membership:
 
 
 def _admitted(state: BrokerState) -> BrokerState:
-    return replace(state, fenced=False, lost=False, lost_partitions=frozenset())
+    return replace(state, fenced=False, lost=False, lost_partitions=frozenset(), emptied=False)
 
 
 def _may_have_lost(before: BrokerState | None, about: Host) -> bool:
@@ -281,6 +282,16 @@ def _lost_partitions(before: BrokerState | None, about: Host) -> frozenset[LostP
     if before is None or not before.fenced:
         return about.lost_partitions
     return about.lost_partitions | before.lost_partitions
+
+
+def _was_emptied(before: BrokerState | None, about: Host) -> bool:
+    """Whether nothing of what a broker had can be left: all of its data folders are others. That
+    stands, too, until the controller has drawn its conclusions."""
+    if before is None:
+        return False
+    if before.fenced and before.emptied:
+        return True
+    return bool(before.directories) and not {*before.directories} & {*about.directories}
 
 
 def _lives_on(before: BrokerState, about: Host) -> bool:

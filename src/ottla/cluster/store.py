@@ -224,8 +224,9 @@ class MetadataStore(Protocol):
 
 
 def returned_at(store: MetadataStore) -> float:
-    """When the store was last within reach again after it had been away, by the loop's clock, for a
-    store that keeps sessions meanwhile; with any other, a new session tells."""
+    """When the store was last within reach again, by the loop's clock, after it had been away so
+    long that others may have lost their sessions. That is of a store that keeps sessions meanwhile;
+    with any other, a new session tells."""
     moment: float = getattr(store, "returned_at", float("-inf"))
     return moment
 

@@ -5,13 +5,15 @@ Three sets of a partition's replicas decide about its records:
     isr             in sync: they have every record below the high watermark, and are live
     elr             eligible: they left an ISR that was below min.insync.replicas; the high
                     watermark has not moved since, so they have every record below it too
-    last_known_elr  were in one of the two once, and may have lost records since
+    last_known_elr  were in one of the two once, and may have lost records since, but not all
 
 A leader comes from the ISR; if that is empty, from the ELR. Both elections are clean: nothing that
 was acknowledged with `acks=all` is lost. Where nobody is left, the partition waits. Whether it may
 be led by any other replica is for the topic to say (`unclean.leader.election.enable`), or for all
 of those who were last known to be eligible: once each of them has reported what it has, there is
-nothing better to wait for (`recover`).
+nothing better to wait for (`recover`). Whoever else is there reports as well, for those may have
+lost more than others ever lacked. Where nobody was last known, because all of them have lost
+everything, all replicas are waited for.
 
 `min.insync.replicas` counts up to the number of replicas, as in Kafka: more can never be in sync.
 """
@@ -43,16 +45,18 @@ def settle(
     *,
     lost: Collection[int] = NOBODY,
     absent: Collection[int] = NOBODY,
+    emptied: Collection[int] = NOBODY,
 ) -> PartitionState:
     """The state to be in while `live` brokers may lead; the same object if it is in it already.
 
     `lost` brokers may have lost records: they are trusted with nothing until they have caught up.
+    Of these the `emptied` ones have lost all, and are not asked for what they have either.
     `absent` ones count as live, and may come back without their records: they keep what they have,
     and are not elected. Where nobody else could be, nothing changes, unless somebody has lost
     records: then the absent ones, who may have them, are eligible and waited for.
     """
     in_sync = tuple(each for each in state.isr if each in live and each not in lost)
-    elr, last_known = eligible(state, in_sync, rules, lost=lost)
+    elr, last_known = eligible(state, in_sync, rules, lost=lost, emptied=emptied)
     there = [each for each in live if each not in absent]
     if in_sync:
         leader = state.leader
@@ -62,7 +66,7 @@ def settle(
             return _changed(state, leader, in_sync, elr, last_known)
         if not any(each in lost for each in (*state.isr, *state.elr)):
             return state
-        elr, last_known = eligible(state, NOBODY, rules, lost=lost)
+        elr, last_known = eligible(state, NOBODY, rules, lost=lost, emptied=emptied)
     leader = _first(state.replicas, [each for each in elr if each in there])
     if leader != NO_LEADER:
         others = tuple(each for each in elr if each != leader)
@@ -92,15 +96,16 @@ def recover(
 ) -> PartitionState:
     """Led by whoever has most of it, once all that were last known to be eligible have reported.
 
-    The highest last epoch counts first, then the longest log. With `force` an operator has given up
-    all who did not report, be they eligible: the others decide alone. The same object while there
-    is somebody to wait for, and where there is a leader or (without `force`) somebody eligible.
+    The highest last epoch counts first, then the longest log: whatever was committed in another
+    replica's log is in that one too, eligible or not. With `force` an operator has given up all who
+    did not report, be they eligible: the others decide alone. The same object while there is
+    somebody to wait for, and where there is a leader or (without `force`) somebody eligible.
     """
     if state.leader != NO_LEADER or state.isr or (state.elr and not force):
         return state
-    awaited = state.replicas if force else state.last_known_elr or state.replicas
-    reported = [each for each in awaited if each in reports]
-    if not reported or (len(reported) < len(awaited) and not force):
+    awaited = state.last_known_elr or state.replicas
+    reported = [each for each in state.replicas if each in reports]
+    if not reported or not (force or all(each in reports for each in awaited)):
         return state
     return _uncleanly_led_by(state, max(reported, key=lambda each: reports[each]))
 

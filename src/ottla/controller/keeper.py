@@ -8,7 +8,8 @@ A broker that is not there is dead, with one exception: when this broker's own s
 than a session's time ago, or the store was out of its reach until then, the store itself may have
 been away for all, and sessions have ended with it. Then the others are waited for. So are they when
 this broker has become the controller before it could register again: for a session's time from then
-on, and from its registration.
+on, and from its registration. A connection that only flickers is no outage, or nobody who is gone
+would be missed for as long as it does.
 
 From time to time partitions are given back to their preferred replicas, so that brokers which were
 away share the load again (`auto.leader.rebalance.enable`); as in Kafka 4 any imbalance counts, and
@@ -20,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -84,6 +85,7 @@ class ClusterKeeper:
         # When leaderships are balanced next.
         self._balance_at = float("inf")
         self._asking: asyncio.Task[None] | None = None  # replicas, what they have
+        self._in_vain: set[TopicPartition] = set()  # asked about the last time
         # What has changed since the last plan.
         self._changed = asyncio.Event()
         self._topics: set[str] = set()
@@ -307,16 +309,25 @@ class ClusterKeeper:
         """Nobody is certain to have all of these partitions, and all who could have it are there:
         let those lead who have most of them. Afterwards everything is looked at again.
 
-        A replica that does not answer is waited for once, for all partitions.
+        A replica that does not answer is waited for once, for all partitions. It may answer for
+        some: those that were asked about in vain come last the next time.
         """
         silent: set[int] = set()
-        waiting, left = list(to_ask.items()), False
+        waiting, left = sorted(to_ask.items(), key=lambda each: each[0] in self._in_vain), False
+        self._in_vain.intersection_update(to_ask)
         # Who registers anew after having been asked may not have any more what it has reported.
         asked_of = self._registry.image.broker_states
         try:
             while waiting:
                 together, waiting = waiting[:ASKED_TOGETHER], waiting[ASKED_TOGETHER:]
-                asked = [each for each in together if not silent & {*each[1]}]
+                asked = [
+                    (partition, answering)
+                    for partition, replicas in together
+                    if self._can_decide(
+                        partition,
+                        answering := tuple(each for each in replicas if each not in silent),
+                    )
+                ]
                 left = left or len(asked) < len(together)
                 answers = await asyncio.gather(*(self._ask(*each) for each in asked))
                 recovered: list[PartitionChange] = []
@@ -326,9 +337,10 @@ class ClusterKeeper:
                         change = await self._recover_one(partition, reports, asked_of, fence)
                         if change is None:
                             left = True
+                            self._in_vain.add(partition)
                         elif is_unclean(change.before, change.after):
                             recovered.append(change)
-                self._note_unclean("unclean recovery, by what all replicas have", recovered)
+                self._note_unclean("unclean recovery, by what the replicas have", recovered)
             if left:
                 await asyncio.sleep(LONGEST_PAUSE)
         except StoreError as error:
@@ -341,6 +353,11 @@ class ClusterKeeper:
         self._asking = None
         self._everything = True
         self._changed.set()
+
+    def _can_decide(self, partition: TopicPartition, replicas: Iterable[int]) -> bool:
+        """Whether it is enough to know what these replicas have."""
+        reports = {each: LogEnd(0, 0) for each in replicas}
+        return plan_recovery(self._registry.image, partition, reports) is not None
 
     async def _recover_one(
         self,

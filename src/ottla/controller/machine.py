@@ -46,7 +46,8 @@ class Plan:
     relied_on: dict[int, BrokerState] = field(default_factory=dict)
     # Those of `partitions` that get a leader which may lack records.
     unclean: set[PartitionChange] = field(default_factory=set)
-    # Partitions without a leader that wait to learn what these replicas have.
+    # Partitions without a leader that wait to learn what these replicas have: all who are there,
+    # among them everybody who was last known to be eligible.
     to_ask: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -84,10 +85,12 @@ def relied_on(image: ClusterImage, changes: Iterable[PartitionChange]) -> dict[i
 
 
 class Losses(NamedTuple):
-    """Who may have lost records: brokers of all partitions, and of single ones."""
+    """Who may have lost records: brokers of all partitions, and of single ones; and of the former
+    those that have lost everything."""
 
     everywhere: Collection[int]
     of_partitions: Mapping[LostPartition, Collection[int]]
+    emptied: Collection[int]
 
     def of(self, topic: Topic, index: int) -> Collection[int]:
         if not self.of_partitions:
@@ -129,7 +132,8 @@ def _judge_brokers(image: ClusterImage, result: Plan, patient: bool) -> _Brokers
                 lost_here.setdefault(partition, set()).add(broker)
         elif state.stopping:
             live.discard(broker)
-    return _Brokers(live, Losses(lost, lost_here), absent)
+    emptied = {each for each in lost if image.broker_states[each].emptied}
+    return _Brokers(live, Losses(lost, lost_here, emptied), absent)
 
 
 def _plan_topic(result: Plan, topic: Topic, brokers: _Brokers, rules: Rules) -> None:
@@ -142,14 +146,12 @@ def _plan_topic(result: Plan, topic: Topic, brokers: _Brokers, rules: Rules) -> 
         # Nobody has more than the only replica, whatever that one has lost. It has begun a new
         # leader epoch by itself, so that clients notice (`broker/loaded_logs.py`).
         untrusted = lost if len(before.replicas) > 1 else NOBODY
-        after = settle(before, live, rules, lost=untrusted, absent=absent)
+        emptied = losses.emptied if untrusted else NOBODY
+        after = settle(before, live, rules, lost=untrusted, absent=absent, emptied=emptied)
         if after.leader == NO_LEADER and not after.elr:
-            candidates = after.last_known_elr or after.replicas
-            if len(candidates) == 1 and candidates[0] in live and candidates[0] not in absent:
-                # Nobody else can have more.
-                after = recover(after, {candidates[0]: LogEnd(0, 0)})
-            elif all(each in live and each not in absent for each in candidates):
-                result.to_ask[TopicPartition(topic.name, index)] = candidates
+            there = tuple(each for each in after.replicas if each in live and each not in absent)
+            if all(each in there for each in after.last_known_elr or after.replicas):
+                result.to_ask[TopicPartition(topic.name, index)] = there
         if after is not before:
             change = PartitionChange(topic.id, index, before, after)
             result.partitions.append(change)

@@ -2,7 +2,7 @@
 
 A leader that is neither in sync nor eligible may lack records that were acknowledged. It is elected
 where a topic allows that (`unclean.leader.election.enable`), where all who could have more have
-reported (`election.recover`), where only one could, and where an operator has given up the others.
+reported (`election.recover`), and where an operator has given up the others.
 Kafka counts the same as UncleanLeaderElectionsPerSec.
 """
 

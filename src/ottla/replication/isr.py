@@ -43,18 +43,26 @@ class Rules(NamedTuple):
 
 
 def eligible(
-    state: PartitionState, isr: Collection[int], rules: Rules, *, lost: Collection[int] = NOBODY
+    state: PartitionState,
+    isr: Collection[int],
+    rules: Rules,
+    *,
+    lost: Collection[int] = NOBODY,
+    emptied: Collection[int] = NOBODY,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Who may lead when nobody is in sync, and who was last known to, once `isr` are in sync.
 
-    The sets are explained in `controller/election.py`.
+    The sets are explained in `controller/election.py`. Of those who have `lost` records the
+    `emptied` ones have none left.
     """
     if len(isr) >= min(rules.min_insync, len(state.replicas)):
         return (), ()
     were = {*state.isr, *state.elr}
     elr = tuple(each for each in state.replicas if each in were and each not in (*isr, *lost))
     were.update(state.last_known_elr)
-    last_known = tuple(each for each in state.replicas if each in were and each not in (*isr, *elr))
+    last_known = tuple(
+        each for each in state.replicas if each in were and each not in (*isr, *elr, *emptied)
+    )
     return elr, last_known
 
 

@@ -156,6 +156,8 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.leading = True
         self.log.begin_epoch(state.leader_epoch)
+        if self.written < self.log.log_end_offset and not self._flushing:
+            self._flush_tail()  # got as a follower, and perhaps nobody has asked for it since
         cluster, followers = self._cluster, self.in_sync
         if cluster is None or len(state.replicas) == 1:
             self.in_sync = None
@@ -305,6 +307,9 @@ class Partition:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker} holds no replica of {self.id}"
             )
+        if offset > self.log.log_end_offset:
+            # Its log is another one, and says nothing about what it has of this one.
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         moved = in_sync.fetched(
             broker,
             broker_epoch,

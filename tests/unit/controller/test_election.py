@@ -138,14 +138,29 @@ def test_recovery_waits_until_all_that_were_last_eligible_have_reported() -> Non
     [
         ({1: LogEnd(4, 100), 3: LogEnd(5, 90)}, 3),
         ({1: LogEnd(5, 100), 3: LogEnd(5, 90)}, 1),
-        ({1: LogEnd(5, 100), 2: LogEnd(6, 200), 3: LogEnd(5, 101)}, 3),
+        ({1: LogEnd(5, 100), 2: LogEnd(4, 200), 3: LogEnd(5, 101)}, 3),
+        ({1: LogEnd(-1, 0), 2: LogEnd(5, 90), 3: LogEnd(4, 100)}, 2),
     ],
-    ids=["the higher epoch", "the longer log", "never one that was not eligible"],
+    ids=["the higher epoch", "the longer log", "not the longest", "one that was not eligible"],
 )
 def test_recovery_takes_who_has_most(reports: dict[int, LogEnd], leader: int) -> None:
     after = recover(OFFLINE, reports)
     assert led(after) == (leader, (leader,), (), ())
     assert after.leader_epoch == OFFLINE.leader_epoch + 1
+
+
+def test_who_has_lost_everything_is_not_asked_for_what_it_has() -> None:
+    """It would be the only one to be asked, and everybody would drop what it lacks."""
+    alone = replace(STATE, isr=(1,))
+    rebooted = settle(alone, {1, 2, 3}, Rules(1), lost={1})
+    assert led(rebooted) == (NO_LEADER, (), (), (1,))
+    emptied = settle(rebooted, {1, 2, 3}, Rules(1), lost={1}, emptied={1})
+    assert led(emptied) == (NO_LEADER, (), (), ())
+    assert led(settle(alone, {1, 2, 3}, Rules(1), lost={1}, emptied={1})) == led(emptied)
+    assert awaited(emptied, {1}) == (2, 3)
+    nothing = LogEnd(-1, 0)
+    assert recover(emptied, {1: nothing, 2: LogEnd(4, 9)}) is emptied
+    assert recover(emptied, {1: nothing, 2: LogEnd(4, 9), 3: LogEnd(4, 8)}).leader == 2
 
 
 def test_an_operator_can_give_up_who_never_returns() -> None:

@@ -160,8 +160,13 @@ def test_a_leader_that_may_lack_records_is_to_be_reported() -> None:
     eligible = replace(LED, leader=NO_LEADER, isr=(), elr=(1,))
     single = replace(alone, replicas=(1,))
     states = {**LIVE, 1: BrokerState(7, lost=True)}
+    todo = plan(
+        image(LED, alone, eligible, single, states=states), lambda _: Rules(2, unclean=True)
+    )
+    assert {(each.partition, each.after.leader) for each in todo.unclean} == {(1, 2), (2, 2)}
     todo = plan(image(LED, alone, eligible, single, states=states), two)
-    assert {(each.partition, each.after.leader) for each in todo.unclean} == {(1, 1), (2, 1)}
+    assert not todo.unclean, "who leads is found out later"
+    assert {each.partition for each in todo.to_ask} == {1, 2}
     assert not plan(image(LED, eligible, there={1, 2}), two).unclean
     gone = plan(image(LED, there=set()), lambda _: Rules(2, unclean=True))
     assert not gone.unclean
@@ -198,16 +203,24 @@ LOST = replace(LED, leader=NO_LEADER, isr=(), last_known_elr=(1, 3))
 
 
 def test_replicas_are_asked_once_all_that_could_have_most_are_there() -> None:
-    assert plan(image(LOST), two).to_ask == {TP: (1, 3)}
+    assert plan(image(LOST), two).to_ask == {TP: (1, 2, 3)}
     gone = {**LIVE, 3: BrokerState(3, fenced=True)}
     assert not plan(image(LOST, states=gone, there={1, 2}), two).to_ask
+    alone = replace(LOST, last_known_elr=(1,))
+    todo = plan(image(alone, states=gone, there={1, 2}), two)
+    assert todo.to_ask == {TP: (1, 2)}, "whoever is there may have more"
+    assert not todo.partitions
 
 
-def test_a_single_one_that_could_have_anything_is_not_asked() -> None:
-    todo = plan(image(replace(LOST, last_known_elr=(3,))), two)
-    assert not todo.to_ask
+def test_when_all_who_were_eligible_have_lost_everything_all_replicas_are_waited_for() -> None:
+    alone = replace(LED, isr=(1,))
+    states = {**LIVE, 1: BrokerState(7, lost=True, emptied=True)}
+    todo = plan(image(alone, states=states, there={1, 2}), lambda _: Rules(1))
     [change] = todo.partitions
-    assert (change.after.leader, change.after.isr) == (3, (3,))
+    assert change.after.leader == NO_LEADER
+    assert change.after.last_known_elr == ()
+    assert not todo.to_ask
+    assert plan(image(alone, states=states), lambda _: Rules(1)).to_ask == {TP: (1, 2, 3)}
 
 
 def test_somebody_eligible_is_waited_for_and_nobody_asked() -> None:
@@ -273,13 +286,6 @@ def test_an_election_by_force_takes_whoever_is_certain_to_have_everything() -> N
 def test_plans_tell_which_elections_may_lose_records() -> None:
     clean = plan(image(LED, there={2, 3}), two)
     assert not clean.unclean
-    alone = plan(image(replace(LOST, last_known_elr=(3,))), two)
-    assert alone.unclean == {*alone.partitions}
-    emptied = {**LIVE, 1: BrokerState(7, lost=True)}
-    itself = plan(
-        image(replace(LED, replicas=(1, 2), isr=(1,)), states=emptied), lambda _: Rules(1)
-    )
-    assert itself.unclean == {*itself.partitions}
     allowed = plan(image(LOST), lambda _: Rules(2, unclean=True))
     assert allowed.unclean == {*allowed.partitions}
 

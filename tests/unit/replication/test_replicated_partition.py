@@ -275,3 +275,35 @@ async def test_a_follower_takes_records_and_the_mark_from_its_leader() -> None:
     replica.partition.append_replicated(memoryview(b""), 9, 1)
     assert replica.partition.high_watermark == 2
     assert replica.partition.log_start_offset == 1
+
+
+async def test_a_follower_beyond_the_end_of_the_log_has_none_of_it() -> None:
+    """Its log is another one: empty, say, from where the log of an earlier leader began."""
+    replica = Replica(records=3)
+    led = replica.lead(replace(LED, isr=(1, 2)))
+    replica.fetch(b2=3)
+    with pytest.raises(KafkaError) as caught:
+        replica.fetch(b3=10)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert not replica.cluster.proposed
+    replica.cluster.proposed.clear()
+    led.lead(replace(LED, partition_epoch=1), Rules(2))
+    append(led, b"a")
+    replica.fetch(b2=4)
+    assert led.high_watermark == 3, "3 has nothing of it"
+
+
+async def test_a_leader_syncs_what_it_got_as_a_follower() -> None:
+    replica = Replica(TopicConfig(flush_messages=1))
+    partition = replica.partition
+    partition.follow(FOLLOWED)
+    batch = build_batch([(NOW, None, b"a", ())])
+    partition.append_replicated(memoryview(batch), 0, 0)
+    partition.lead(replace(LED, leader_epoch=7, partition_epoch=2), Rules(2))
+    replica.fetch(b2=1, b3=1)
+    assert partition.high_watermark == 0, "this replica has not synced it yet"
+    [flush] = replica.disk.waiting
+    flush.set_result(None)
+    await asyncio.sleep(0)
+    assert partition.high_watermark == 1
+    assert partition.knows_high_watermark

@@ -80,6 +80,10 @@ CONNECT_TIMEOUT = 18.0
 CHANGES_KEPT = 1_000
 """Whoever is further behind reads everything once. There may be twice as many before a trim."""
 
+OUTAGE = 1 / 3
+"""The part of a session's time that ZooKeeper must have been away for sessions to be in danger: who
+is connected speaks to it that often, and has the other two thirds to come back."""
+
 _TRIMMED_AT_ONCE = 500
 _REFUSALS = 5
 
@@ -334,8 +338,10 @@ class ZooKeeperStore:
             return
         if state is State.CONNECTED:
             if self._offline_since is not None and self.follower.full_loads:
-                self.returned_at = self._loop.time()
-                seconds = self.returned_at - self._offline_since
+                now = self._loop.time()
+                seconds = now - self._offline_since
+                if seconds >= OUTAGE * self.session_seconds:
+                    self.returned_at = now
                 logger.info("connected to ZooKeeper again after %.1f s", seconds)
             self._offline_since = None
             self._online.set()
