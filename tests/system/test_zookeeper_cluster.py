@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import time
@@ -358,6 +359,8 @@ def test_zookeeper_goes_away_and_comes_back(
         server.start() if way == "killed" else door.open()
         for number, broker in brokers.brokers.items():
             broker.wait_log("connected to ZooKeeper again", since=marks[number], timeout=30)
+            [seconds] = re.findall(r"again after ([0-9.]+) s", broker.log_since(marks[number]))
+            assert float(seconds) > OUTAGE_SECONDS / 2, "of the whole outage"
         load.wait_for_more()
         eventually(lambda: brokers.controller >= 0)
         eventually(lambda: _created(brokers.admin, NewTopic("another", 1, 3)), timeout=30)

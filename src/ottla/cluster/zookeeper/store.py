@@ -107,6 +107,7 @@ class ZooKeeperStore:
         self._online = asyncio.Event()
         self._offline = asyncio.Event()
         self._offline_since: float | None = self._loop.time()
+        self._away_since = self._offline_since  # the same, though a session has ended meanwhile
         self.returned_at = float("-inf")  # see `cluster.store`
         # What is known.
         self.follower = Follower(self.connection, self._note_changes)
@@ -335,7 +336,7 @@ class ZooKeeperStore:
         if state is State.CONNECTED:
             if self._offline_since is not None and self.follower.full_loads:
                 self.returned_at = self._loop.time()
-                seconds = self.returned_at - self._offline_since
+                seconds = self.returned_at - self._away_since
                 logger.info("connected to ZooKeeper again after %.1f s", seconds)
             self._offline_since = None
             self._online.set()
@@ -345,7 +346,7 @@ class ZooKeeperStore:
         self._online.clear()
         self._offline.set()
         if self._offline_since is None:
-            self._offline_since = self._loop.time()
+            self._offline_since = self._away_since = self._loop.time()
             logger.warning(
                 "no connection to ZooKeeper at %s; what needs no change of metadata goes on",
                 self._address,
