@@ -517,7 +517,8 @@ class ZooKeeperStore:
         there = await connection.exists("")
         if there is None and not create:
             raise StoreError(
-                f"there is no {self._address.chroot} in ZooKeeper at {self._address.hosts}"
+                f"there is no {self._address.chroot} in ZooKeeper at {self._address.hosts}: is the "
+                "chroot right?"
             )
         if there is None:
             await connection.create_root()
