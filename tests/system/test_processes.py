@@ -402,8 +402,15 @@ def test_a_real_zookeeper_is_run_along_and_watched(
     produce(on_zookeeper.bootstrap, "t", range(100))
     first = on_zookeeper.zookeeper
     assert first is not None
+    logged = (on_zookeeper.data / "zookeeper.log").read_text()
+    assert "INFO binding to port /127.0.0.1:" in logged
+    assert f"its log is in {on_zookeeper.data / 'zookeeper.log'}" in on_zookeeper.log()
+    assert "org.apache.zookeeper" not in on_zookeeper.log()
+    assert "ZooKeeper | " not in on_zookeeper.log(), "nothing is wrong with it"
     os.kill(first, signal.SIGKILL)
     eventually(lambda: on_zookeeper.zookeeper not in (None, first), timeout=END)
+    eventually(lambda: "connected to ZooKeeper again" in on_zookeeper.log(), timeout=END)
+    assert "Exception" not in on_zookeeper.log()
     second = on_zookeeper.zookeeper
     before = on_zookeeper.pids()
     on_zookeeper.signal(signal.SIGKILL)

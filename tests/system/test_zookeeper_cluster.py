@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import time
@@ -358,6 +359,8 @@ def test_zookeeper_goes_away_and_comes_back(
         server.start() if way == "killed" else door.open()
         for number, broker in brokers.brokers.items():
             broker.wait_log("connected to ZooKeeper again", since=marks[number], timeout=30)
+            [seconds] = re.findall(r"again after ([0-9.]+) s", broker.log_since(marks[number]))
+            assert float(seconds) > OUTAGE_SECONDS / 2, "of the whole outage"
         load.wait_for_more()
         eventually(lambda: brokers.controller >= 0)
         eventually(lambda: _created(brokers.admin, NewTopic("another", 1, 3)), timeout=30)
@@ -413,6 +416,15 @@ def test_an_address_where_no_zookeeper_is(
     assert reason in refusal(start_broker(launch=False, settings=settings))
 
 
+def test_a_start_that_waits_for_zookeeper_says_so(
+    start_broker: Callable[..., BrokerProcess],
+) -> None:
+    settings = {"zookeeper.connect": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "3000"}
+    broker = start_broker(launch=False, settings=settings)
+    refusal(broker)
+    assert "waiting for ZooKeeper at 127.0.0.1:1, for up to 3 s" in broker.log()
+
+
 def test_a_wrong_chroot_and_the_data_of_another_cluster(
     start_broker: Callable[..., BrokerProcess], zookeeper: str, unique: Callable[[], str]
 ) -> None:
@@ -422,7 +434,9 @@ def test_a_wrong_chroot_and_the_data_of_another_cluster(
     cluster = _cluster_id(broker)
     broker.terminate()
     broker.settings["zookeeper.connect"] = f"{ours}-wrong"
-    assert f"the data folders belong to cluster {cluster}" in refusal(broker)
+    reason = refusal(broker)
+    assert f"in ZooKeeper at {zookeeper}: is the chroot right?" in reason
+    assert reason.count(f"the data folders belong to cluster {cluster}") == 1
     broker.settings["zookeeper.connect"] = others
     reason = refusal(broker)
     assert "this is cluster" in reason
@@ -443,6 +457,10 @@ def test_a_broker_is_started_twice(
     expected = f"Another broker is registered with broker id 3, at {first.bootstrap}: give this"
     assert expected in refusal(elsewhere)
     assert _cluster_id(first)
+    # Its folder has kept nothing of the wrong id.
+    elsewhere.settings["broker.id"] = "5"
+    elsewhere.start()
+    assert _cluster_id(first) == _cluster_id(elsewhere)
     second = start_broker("second", settings={**settings, "broker.id": "4"})
     assert _cluster_id(first) == _cluster_id(second)
 

@@ -286,11 +286,23 @@ class Broker:
         registry = Registry(store, tasks=self._tasks)
         await registry.load()
         self._identify(logs)
+        await self._refuse_duplicate(registry, logs)
         self.cluster_id = await registry.ensure_cluster_id(_cluster_id_of(logs))
         logs.identify(self.node_id, self.cluster_id)
         if own is not None:
             own.note()
         return registry
+
+    async def _refuse_duplicate(self, registry: Registry, logs: LogDirectories) -> None:
+        """Before anything is changed in the name of this broker: new folders keep no wrong id."""
+        known = all(meta is not None and meta.directory_id for meta in logs.meta.values())
+        registered = Peers(registry, self.node_id, self._static.listener_plan.inter_broker)
+        Membership(registry).refuse_duplicate(
+            self.node_id,
+            logs.directory_ids if known else (),
+            socket.gethostname(),
+            answers=await registered.answers(self.node_id),
+        )
 
     def _identify(self, logs: LogDirectories) -> None:
         """The node's number: as told, else as the folders remember it."""
@@ -305,14 +317,6 @@ class Broker:
         self, stack: AsyncExitStack, logs: LogDirectories, registry: Registry, config: RunningConfig
     ) -> None:
         """The logs, recovered where needed, and in agreement with the metadata."""
-        # Before anything is changed in the name of this broker.
-        registered = Peers(registry, self.node_id, self._static.listener_plan.inter_broker)
-        Membership(registry).refuse_duplicate(
-            self.node_id,
-            logs.directory_ids,
-            socket.gethostname(),
-            answers=await registered.answers(self.node_id),
-        )
         await logs.load(
             config.of_topic_named,
             progress=log_progress,

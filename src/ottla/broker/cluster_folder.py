@@ -4,7 +4,7 @@
     supervisor.pid      held by the supervisor, while there is one
     metadata.socket     where it lends the metadata
     cluster/            the metadata, or
-    zookeeper/          that of a ZooKeeper, and zookeeper.pid
+    zookeeper/          that of a ZooKeeper, and zookeeper.pid and zookeeper.log
     broker-1.pid        held by broker 1, while it runs
     broker-1/           its data
 
@@ -49,6 +49,11 @@ class ClusterFolder:
     def zookeeper(self) -> str:
         """The data of a ZooKeeper that is run along."""
         return os.path.join(self.home, "zookeeper")
+
+    @property
+    def zookeeper_log(self) -> str:
+        """What that ZooKeeper tells."""
+        return os.path.join(self.home, "zookeeper.log")
 
     @property
     def supervisor(self) -> str:

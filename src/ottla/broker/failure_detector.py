@@ -188,8 +188,14 @@ class FailureDetector:
         if self._is_trusted(broker.id):
             self._warn_once(broker, "broker %d refuses connections: only its session decides")
             return
+        state = self._registry.image.broker_states.get(broker.id)
+        stopping = state is not None and state.stopping
         try:
-            if await self._members.fence(broker.id, broker.epoch):
+            if not await self._members.fence(broker.id, broker.epoch):
+                return
+            if stopping:
+                logger.info("broker %d has stopped", broker.id)
+            else:
                 logger.warning("broker %d is dead: its address refuses connections", broker.id)
         except StoreError as error:
             self._warn_once(broker, "broker %d is dead, but cannot be fenced yet: %s", error)

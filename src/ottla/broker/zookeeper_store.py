@@ -27,6 +27,8 @@ from ottla.storage.directory import LogDirectories
 logger = logging.getLogger(__name__)
 
 PAUSE = 0.2
+NOTICE_SECONDS = 2.0
+"""After so long without an answer a line says what is waited for."""
 
 
 async def open_zookeeper(
@@ -43,12 +45,22 @@ async def open_zookeeper(
         if find_stores(fs, logs.folders):
             source = await OwnStore(fs, logs).open()
             closing.push_async_callback(source.close)
+        notice = asyncio.get_running_loop().call_later(
+            NOTICE_SECONDS,
+            logger.warning,
+            "waiting for ZooKeeper at %s, for up to %g s (zookeeper.connection.timeout.ms)",
+            config.zookeeper_connect,
+            config.zookeeper_connection_timeout_ms / 1000,
+        )
+        closing.callback(notice.cancel)
         try:
             return await _open_in_time(config, source, cluster_id)
         except BadAddress as error:
             raise StartFailed(f"zookeeper.connect: {error}") from None
         except StoreError as error:
-            whose = f"; the data folders belong to cluster {cluster_id}" if cluster_id else ""
+            whose = ""
+            if cluster_id is not None and cluster_id not in str(error):
+                whose = f"; the data folders belong to cluster {cluster_id}"
             raise StartFailed(
                 f"zookeeper.connect={config.zookeeper_connect}: {error}{whose}"
             ) from None

@@ -92,12 +92,24 @@ def up(
         loaded = load(None, given)
     except InvalidConfig as error:
         raise click.ClickException("\n  ".join(error.problems)) from None
+    if zookeeper:
+        _check_runnable()
     moved = "choose other ports with --base-port"
     told = Told(None, given, False, "human", log_level, moved)
     port = zookeeper_port if zookeeper else None
     code = run_processes(loaded, told, brokers, started, port)
     if code:
         raise click.exceptions.Exit(code)
+
+
+def _check_runnable() -> None:
+    """Refuse a ZooKeeper that is not here before anything is made for it."""
+    from ottla.cli.zookeeper_server import SERVER_CLASS, ServerError, java_line
+
+    try:
+        java_line(SERVER_CLASS, ())
+    except ServerError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _replicated(brokers: int) -> dict[str, str]:

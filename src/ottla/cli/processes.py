@@ -101,9 +101,10 @@ def _zookeeper(folder: ClusterFolder, port: int) -> MemberPlan:
     pid_file = f"{folder.zookeeper}.pid"
     command = (sys.executable, "-m", "ottla", "zookeeper", "start", "--pid-file", pid_file)
     place = ("--listen", f"127.0.0.1:{port}", "--data-dir", folder.zookeeper)
+    log = ("--log-file", folder.zookeeper_log)
     return MemberPlan(
         0,
-        (*command, *place),
+        (*command, *place, *log),
         pid_file,
         port,
         listens=(("127.0.0.1", port),),

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.cli.output import count, explain, grouped
+from ottla.cli.patience import patience
 from ottla.cli.progress import Bar, sigterm_interrupts
 from ottla.cli.record_lines import BadLine, HeaderList, Line, LongLine, Shape, parse, strip_end
 from ottla.client.interrupts import Interrupts
@@ -29,6 +31,7 @@ _LARGE = 100_000
 # Between two looks at the clock, and between two steps of the progress bar.
 _STEP_BYTES = 65_536
 _STEP_SECONDS = 0.1
+_AGAIN = "Ctrl-C again gives up"
 # librdkafka does not hand on which record the broker refused, and why. This is the usual cause.
 _NO_KEY = "; in a compacted topic every record must have a key (--key-separator or --key)"
 
@@ -259,7 +262,9 @@ class Sender:
             if stopped and has_end:
                 after = f" after {count(self._done, noun)}" if self._done else ""
                 problems.append(f"stopped{after}: the rest was not sent")
-            failed, lost = self._settle(problems)
+            line = f"waiting until {count(len(self._producer), 'record')} can be stored; {_AGAIN}"
+            with patience(line) if stopped else nullcontext():
+                failed, lost = self._settle(problems)
         seconds = round(time.monotonic() - started, 3)
         problem = "; ".join(problems) or None
         return Report(self._offered - failed, failed, self._size - lost, seconds, problem)

@@ -411,7 +411,8 @@ def cluster_banner(plan: Plan, seconds: float) -> str:
     noun = "broker" if len(plan.addresses) == 1 else "brokers"
     zookeeper = ""
     if plan.zookeeper is not None:
-        zookeeper = f"  ZooKeeper   127.0.0.1:{plan.zookeeper.port}\n"
+        log = plan.folder.zookeeper_log
+        zookeeper = f"  ZooKeeper   127.0.0.1:{plan.zookeeper.port}, its log is in {log}\n"
     return f"""\
 Ottla {__version__}: {len(plan.addresses)} {noun}, started in {seconds:.2f} s
   brokers     {brokers}

@@ -52,6 +52,7 @@ def zookeeper() -> None:
     help="One setting of ZooKeeper's; may be given several times.",
 )
 @click.option("--pid-file", hidden=True)
+@click.option("--log-file", hidden=True, type=click.Path(path_type=Path))
 def start(
     config_file: Path | None,
     listen: str | None,
@@ -59,6 +60,7 @@ def start(
     server_id: int | None,
     settings: tuple[str, ...],
     pid_file: str | None,
+    log_file: Path | None,
 ) -> None:
     """Run a ZooKeeper server in the foreground until Ctrl-C or SIGTERM.
 
@@ -86,13 +88,14 @@ def start(
         if pid_file is not None:
             # Java inherits it with the number of this process, and the lock with it.
             os.set_inheritable(hold(pid_file), True)
-        prepared = prepare(config_file, given, server_id)
+        prepared = prepare(config_file, given, server_id, log_file=log_file)
         where = ", ".join(prepared.addresses)
         ensemble = f", one of {prepared.servers} servers" if prepared.servers > 1 else ""
-        click.echo(
-            f"Apache ZooKeeper {prepared.version} on {where}{ensemble}; data in "
-            f"{prepared.data_dir}. Ctrl-C stops it."
-        )
+        if log_file is None:  # otherwise somebody else has the terminal
+            click.echo(
+                f"Apache ZooKeeper {prepared.version} on {where}{ensemble}; data in "
+                f"{prepared.data_dir}. Ctrl-C stops it."
+            )
         become(prepared)
     except ServerError as error:
         raise click.ClickException(str(error)) from None

@@ -77,14 +77,24 @@ def jars() -> list[Path]:
     )  # fmt: skip
     if not any(jar.name.startswith("zookeeper-") for jar in found):
         raise ServerError(
-            "there is no Apache ZooKeeper here: `pip install 'ottla[zookeeper]'` brings one (it "
-            "comes with PySpark). Any other that runs serves as well, as zookeeper.connect"
+            "there is no Apache ZooKeeper here: Ottla's extra [zookeeper] brings one (with PySpark), "
+            "in a checkout by `pip install '.[zookeeper]'`. Any other that runs serves as well, as "
+            "zookeeper.connect"
         )
     return found
 
 
-def java_line(main: str, arguments: Sequence[str], options: Sequence[str] = ()) -> tuple[str, ...]:
-    """A command line that runs one of ZooKeeper's classes."""
+def java_line(
+    main: str,
+    arguments: Sequence[str],
+    options: Sequence[str] = (),
+    *,
+    log_file: Path | None = None,
+) -> tuple[str, ...]:
+    """A command line that runs one of ZooKeeper's classes.
+
+    With `log_file` everything is logged there, and on the terminal only what is wrong.
+    """
     path = os.pathsep.join(str(jar) for jar in jars())
     try:
         home = java.find(os.environ, "ZooKeeper", "zookeeper")
@@ -92,6 +102,9 @@ def java_line(main: str, arguments: Sequence[str], options: Sequence[str] = ()) 
         raise ServerError(str(error)) from None
     heap = os.environ.get("KAFKA_HEAP_OPTS", _HEAP).split()
     log = Path(__file__).with_name("zookeeper_log4j2.properties")
+    if log_file is not None:
+        log = log.with_name("zookeeper_file_log4j2.properties")
+        options = (*options, f"-Dottla.log.file={log_file.absolute()}")
     return (
         str(home / "bin" / "java"),
         *heap,
@@ -128,7 +141,11 @@ def _says(file: Path, name: str) -> bool:
 
 
 def prepare(  # noqa: C901 - one check after the other, each with its own message
-    file: Path | None, given: Sequence[tuple[str, str]] = (), server_id: int | None = None
+    file: Path | None,
+    given: Sequence[tuple[str, str]] = (),
+    server_id: int | None = None,
+    *,
+    log_file: Path | None = None,
 ) -> Prepared:
     """Everything that can be found out before Java is there."""
     settings = read_settings(file, given)
@@ -141,7 +158,7 @@ def prepare(  # noqa: C901 - one check after the other, each with its own messag
         for name in ("initLimit", "syncLimit"):
             settings.setdefault(name, {"initLimit": "10", "syncLimit": "5"}[name])
     addresses = _addresses(origin, settings)
-    line = java_line(SERVER_CLASS, ())
+    line = java_line(SERVER_CLASS, (), log_file=log_file)
     data_dir = Path(settings["dataDir"]).absolute()
     for name in ("dataDir", "dataLogDir"):
         if name in settings:

@@ -48,7 +48,8 @@ def problems(
             holders = ", ".join(map(str, states[tp.partition].replica_nodes))
             reason = known[tp.topic].get(
                 tp.partition,
-                f"nobody leads it; the log of broker {holders}, which has its files, says why",
+                f"nobody leads it (replicas {holders}); `ottla cluster status` tells whom it waits "
+                "for",
             )
             found[tp] = KafkaError(
                 ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} is offline: {reason.rstrip('.')}"

@@ -266,8 +266,13 @@ class ClusterKeeper:
 
     async def _carry_out(self, todo: Plan, fence: Check) -> None:
         for departure in todo.departures:
+            state = self._registry.image.broker_states.get(departure[0])
+            stopping = state is not None and state.stopping
             if await self._members.note_departure(*departure, fence=fence):
-                logger.warning("broker %d is gone (epoch %d)", *departure)
+                if stopping:
+                    logger.info("broker %d has stopped", departure[0])
+                else:
+                    logger.warning("broker %d is gone (epoch %d)", *departure)
         try:
             refused = await self._registry.change_partitions(
                 todo.partitions,
@@ -397,4 +402,4 @@ def _report(changes: list[PartitionChange], refused: list[PartitionChange]) -> N
         else:
             elected += change.after.leader != change.before.leader
     if elected or offline:
-        logger.info("%d partitions have new leaders, %d have none now", elected, offline)
+        logger.info("%d partition(s) have a new leader, %d have none now", elected, offline)

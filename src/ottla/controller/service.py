@@ -369,7 +369,7 @@ class Controller:
         outcomes |= dict.fromkeys(elected)
         if elected:
             kind = "unclean" if unclean else "preferred"
-            logger.info("%s election: %d partitions have new leaders", kind, len(elected))
+            logger.info("%s election: %d partition(s) have a new leader", kind, len(elected))
         self.unclean.note(
             "unclean election on request",
             {

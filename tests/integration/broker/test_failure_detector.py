@@ -155,6 +155,19 @@ async def test_who_ends_and_refuses_is_fenced_with_its_registration(bench: Bench
         await registration.session.lost
 
 
+async def test_who_was_stopping_is_not_called_dead(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    registration = await bench.register()
+    await bench.until(lambda: bench.address.accepted == 1)
+    await bench.members.announce_stop(2, registration.broker.epoch)
+    bench.address.close()
+    await bench.until(bench.fenced)
+    await bench.until(lambda: "broker 2 has stopped" in caplog.text)
+    assert not any(record.levelno > logging.INFO for record in caplog.records)
+
+
 async def test_who_died_while_the_store_was_away_is_fenced_when_it_is_back(bench: Bench) -> None:
     await bench.register()
     await bench.until(lambda: bench.address.accepted == 1)

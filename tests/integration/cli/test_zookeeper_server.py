@@ -8,10 +8,12 @@ import socket
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from ottla.cli import zookeeper_server
 from ottla.cli.kafka_compat import run
 from ottla.cli.kafka_compat import zookeeper as tools
+from ottla.cli.main import cli
 from ottla.cli.zookeeper_server import EFFECTIVE, ServerError, jars, prepare, read_settings
 from ottla.config.properties import parse_properties
 from ottla.testing.process import free_port
@@ -53,8 +55,17 @@ def test_the_jars_of_zookeeper_are_found_among_sparks():
 
 def test_without_the_extra_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setattr(zookeeper_server.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ServerError, match=r"pip install 'ottla\[zookeeper\]'"):
+    with pytest.raises(ServerError, match=r"pip install '\.\[zookeeper\]'"):
         prepare(None)
+
+
+def test_a_cluster_is_not_begun_without_its_zookeeper(monkeypatch, tmp_path):
+    monkeypatch.setattr(zookeeper_server.importlib.util, "find_spec", lambda _: None)
+    ended = CliRunner().invoke(cli, ["cluster", "up", "--zookeeper", "--data-dir", "trial"])
+    assert ended.exit_code == 1
+    assert "Error: there is no Apache ZooKeeper here" in ended.stderr
+    assert "pip install '.[zookeeper]'" in ended.stderr
+    assert not (tmp_path / "trial").exists()
 
 
 def test_without_java_it_is_said_what_to_install(monkeypatch):

@@ -423,6 +423,30 @@ def test_a_full_buffer_is_waited_for_and_no_line_is_lost(producer: FakeProducer)
     assert report.sent == 2
 
 
+def test_after_ctrl_c_a_long_wait_for_the_last_records_is_explained(
+    producer: FakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("ottla.cli.patience.AFTER", 0.0)
+    monkeypatch.setattr("ottla.cli.patience.click.echo", lambda line, err: told.append(line))
+    producer.under_way = 2
+
+    def typed() -> Iterator[bytes]:
+        yield b"a\n"
+        yield b"b\n"
+        os.kill(os.getpid(), signal.SIGINT)
+        yield b"c\n"
+
+    def stored(_seconds: float) -> None:
+        if told:
+            producer.under_way = 0
+
+    monkeypatch.setattr("ottla.cli.sending.time.sleep", stored)
+    report = sender(producer).send_lines(typed(), Shape())
+    assert (report.sent, report.error) == (2, None)
+    assert told == ["waiting until 2 records can be stored; Ctrl-C again gives up"]
+
+
 def test_a_second_ctrl_c_says_what_may_be_stored_or_not(
     producer: FakeProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

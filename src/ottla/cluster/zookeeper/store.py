@@ -111,6 +111,7 @@ class ZooKeeperStore:
         self._online = asyncio.Event()
         self._offline = asyncio.Event()
         self._offline_since: float | None = self._loop.time()
+        self._away_since = self._offline_since  # the same, though a session has ended meanwhile
         self.returned_at = float("-inf")  # see `cluster.store`
         # What is known.
         self.follower = Follower(self.connection, self._note_changes)
@@ -339,7 +340,7 @@ class ZooKeeperStore:
         if state is State.CONNECTED:
             if self._offline_since is not None and self.follower.full_loads:
                 now = self._loop.time()
-                seconds = now - self._offline_since
+                seconds = now - self._away_since
                 if seconds >= OUTAGE * self.session_seconds:
                     self.returned_at = now
                 logger.info("connected to ZooKeeper again after %.1f s", seconds)
@@ -351,7 +352,7 @@ class ZooKeeperStore:
         self._online.clear()
         self._offline.set()
         if self._offline_since is None:
-            self._offline_since = self._loop.time()
+            self._offline_since = self._away_since = self._loop.time()
             logger.warning(
                 "no connection to ZooKeeper at %s; what needs no change of metadata goes on",
                 self._address,
@@ -522,7 +523,8 @@ class ZooKeeperStore:
         there = await connection.exists("")
         if there is None and not create:
             raise StoreError(
-                f"there is no {self._address.chroot} in ZooKeeper at {self._address.hosts}"
+                f"there is no {self._address.chroot} in ZooKeeper at {self._address.hosts}: is the "
+                "chroot right?"
             )
         if there is None:
             await connection.create_root()
