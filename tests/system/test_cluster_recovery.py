@@ -18,15 +18,15 @@ Eventually = Callable[..., object]
 QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 100}
 
 
-def produce(bootstrap: str, *values: bytes, partition: int = 0) -> None:
-    """Produce one batch with acks=all; it was acknowledged when this returns."""
+def produce(bootstrap: str, *values: bytes, partition: int = 0, acks: str = "all") -> None:
+    """Produce one batch; it was acknowledged when this returns."""
     outcomes: list[str | None] = []
 
     def delivered(error: object, _: object) -> None:
         outcomes.append(None if error is None else str(error))
 
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 50,
+        {"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 50,
          "message.timeout.ms": 20_000, **QUIET}
     )  # fmt: skip
     for value in values:
@@ -194,3 +194,36 @@ def test_a_follower_catches_up_with_a_log_that_starts_behind_its_end(together: b
         found = [message.value() for message in consumer.consume(5, 20)]
         consumer.close()
         assert found == values[5:]
+
+
+@pytest.mark.parametrize("start", [8, 10])
+def test_a_follower_whose_log_went_apart_inside_of_a_batch_that_was_deleted_in_part(
+    start: int,
+) -> None:
+    """It ends in the middle of the leader's first batch, which the leader sends as a whole."""
+    with Cluster(3, topics=[NewTopic("t", assignment=[[1, 2, 3]])]) as cluster:
+        cluster.wait_in_sync("t")
+        produce(cluster.bootstrap, *[b"%d" % each for each in range(5)])
+        for each in (2, 3):
+            cluster[each].crash()
+        produce(cluster.bootstrap, *[b"only here"] * 5, acks="1")
+        cluster[1].crash()
+        for each in (2, 3):
+            cluster[each].start()
+        values = [b"%d" % each for each in range(5, 15)]
+        produce(cluster.bootstrap, *values)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        [done] = admin.delete_records([TopicPartition("t", 0, start)]).values()
+        assert done.result(10).low_watermark == start
+        cluster[1].start()
+        cluster.wait_in_sync("t")
+        replica = cluster.replica(1, "t", 0)
+        cluster.wait_until(lambda: replica.log.log_start_offset == start)
+        for each in (2, 3):
+            cluster[each].crash()
+        cluster.wait_until(lambda: cluster.state("t", 0).leader == 1)
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", **QUIET})
+        consumer.assign([TopicPartition("t", 0, start)])
+        found = [message.value() for message in consumer.consume(15 - start, 20)]
+        consumer.close()
+        assert found == values[start - 5 :]

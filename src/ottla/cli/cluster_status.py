@@ -254,6 +254,8 @@ def _waits(each: PartitionHealth, health: ClusterHealth) -> str | None:
     brokers, all_of_them = each.waits_for(health.live)
     if not brokers:
         return "the controller" if each.offline else None
+    if each.offline and all(broker in health.live for broker in brokers) and not each.broken:
+        return f"reports of {_ids(brokers)}"
     if len(brokers) == 1:
         [broker] = brokers
         up = broker in each.broken and broker in health.live

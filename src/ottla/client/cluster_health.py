@@ -121,7 +121,8 @@ class PartitionHealth:
 
         One with a leader waits for all replicas that are not in sync. Without one, whoever is in
         sync or eligible (KIP-966) may lead at once. When nobody is, those last known to be have to
-        report first, all of them, so that the one with the most records leads.
+        report first, all of them, so that the one with the most records leads; also when they are
+        there: one of them does not answer the controller.
         """
         if not self.offline:
             return tuple(each for each in self.replicas if each not in self.isr), True
@@ -130,7 +131,7 @@ class PartitionHealth:
         if able:
             return tuple(each for each in able if each not in there), False
         known = self.last_known_elr or self.replicas
-        return tuple(each for each in known if each not in there), True
+        return tuple(each for each in known if each not in there) or known, True
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,13 +304,17 @@ class Fetcher:
             try:
                 partition.append_replicated(answer.records, answer.high_watermark, answer.log_start)
             except UnexpectedOffset as error:
-                log = partition.log
-                if log.log_start_offset != log.log_end_offset:
-                    raise
                 # The leader's first offset lies inside of a batch, which was sent whole. The log
                 # begins with that batch, then, and takes this answer (`_take_from`): the leader
                 # would not give it to who asks for its first record.
-                return Cut(partition.id, error.first_offset, fully=True)
+                log = partition.log
+                if log.log_start_offset == log.log_end_offset:
+                    return Cut(partition.id, error.first_offset, fully=True)
+                if error.first_offset < partition.high_watermark:
+                    raise
+                # This log has other records there. The leader's epochs do not tell that any more:
+                # what was before its first offset is deleted.
+                return Cut(partition.id, error.first_offset)
             self._resting.pop(partition.id, None)
             if partition.log.flush_due:
                 self._unsynced[partition.id] = partition

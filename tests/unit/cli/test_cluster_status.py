@@ -73,6 +73,11 @@ def test_one_that_could_be_led_already_waits_for_the_controller() -> None:
     assert lines(live, brokers=(UP,))[-1].endswith("the controller")
 
 
+def test_one_whose_replicas_are_all_there_waits_for_what_they_report() -> None:
+    silent = PartitionHealth("t", 0, None, (1, 3), (), (), (1,))
+    assert lines(silent, brokers=(UP,))[-1].endswith("reports of 1")
+
+
 def test_one_whose_log_cannot_be_served_waits_for_that() -> None:
     broken = PartitionHealth("t", 0, None, (1, 3), (1,), (), (), 1, broken=(1,))
     assert lines(broken, brokers=(UP,))[-1].endswith("the log of broker 1")

@@ -104,6 +104,7 @@ def test_with_nobody_eligible_it_waits_for_all_who_were_last_known_to_be() -> No
     part = PartitionDescription(0, None, (1, 2, 3), (), (), (1, 2))
     assert waits(part, 1, 3) == ((2,), True)
     assert waits(part, 3) == ((1, 2), True)
+    assert waits(part, 1, 2) == ((1, 2), True), "until they have reported what they have"
 
 
 def test_with_nothing_known_it_waits_for_all_replicas() -> None:
