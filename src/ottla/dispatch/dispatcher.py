@@ -275,34 +275,51 @@ class Dispatcher:
         """The answer is not there yet: a Deferred of the encoded one."""
         if isinstance(result, Deferred):
             reply: Deferred[Reply] = Deferred(exclusive=result.exclusive)
-            inner = result
-            reply.on_abandon = inner.abandon
-
-            def finish(done: Deferred[Any]) -> None:
-                try:
-                    response = done.result()
-                    if type(response) is GeneratorType:
-                        response = self._turns.begin(response)
-                        request.has_many = True
-                except Exception as error:
-                    try:
-                        response = self._failed(route, request, error)
-                    except Hangup as hangup:
-                        reply.fail(hangup)
-                        return
-                if isinstance(response, Deferred):
-                    reply.on_abandon = response.abandon
-                    response.on_done(finish)
-                elif isinstance(response, Coroutine):
-                    self._start(self._run(route, request, correlation_id, response, started, reply))
-                else:
-                    self._resolve(route, request, correlation_id, response, started, reply)
-
-            inner.on_done(finish)
+            reply.on_abandon = result.abandon
+            result.on_done(partial(self._finish, route, request, correlation_id, started, reply))
             return reply
         reply = Deferred(exclusive=True)
         self._start(self._run(route, request, correlation_id, result, started, reply))
         return reply
+
+    def _finish(
+        self,
+        route: Route,
+        request: Request[Any],
+        correlation_id: int,
+        started: float,
+        reply: Deferred[Reply],
+        done: Deferred[Any],
+    ) -> None:
+        """The result is there. Not a function within `_later`: one that hands itself on is a cycle,
+        with all that it holds, for the garbage collector to find."""
+        failure = done.error
+        try:
+            if isinstance(failure, Exception):  # not raised: its traceback would be such a cycle
+                response = self._failed(route, request, failure)
+            else:
+                response = self._gone_on(route, request, done.result())
+        except Hangup as hangup:
+            reply.fail(hangup)
+            return
+        if isinstance(response, Deferred):
+            reply.on_abandon = response.abandon
+            response.on_done(partial(self._finish, route, request, correlation_id, started, reply))
+        elif isinstance(response, Coroutine):
+            self._start(self._run(route, request, correlation_id, response, started, reply))
+        else:
+            self._resolve(route, request, correlation_id, response, started, reply)
+
+    def _gone_on(self, route: Route, request: Request[Any], result: Any) -> Any:
+        """The result, or what has become of it in turns."""
+        if type(result) is not GeneratorType:
+            return result
+        try:
+            response = self._turns.begin(result)
+        except Exception as error:
+            return self._failed(route, request, error)
+        request.has_many = True
+        return response
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

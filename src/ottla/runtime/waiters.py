@@ -52,6 +52,11 @@ class Deferred(Generic[T]):
         self._error = error
         self._finish()
 
+    @property
+    def error(self) -> BaseException | None:
+        """What it has failed with, if it has: to be looked at without being raised."""
+        return self._error
+
     def result(self) -> T:
         if self._error is not None:
             try:

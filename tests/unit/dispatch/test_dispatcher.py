@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from ottla.coordinator.replies import settle
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.dispatcher import Dispatcher
 from ottla.dispatch.pieces import ListOf
@@ -114,6 +117,21 @@ def deferred(reply: object) -> Deferred[Reply]:
     return reply
 
 
+@contextmanager
+def garbage() -> Iterator[list[object]]:
+    """What only the garbage collector frees of all that is made meanwhile."""
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    found: list[object] = []
+    try:
+        yield found
+        gc.collect()
+        found += gc.garbage
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+
+
 # -- answers -----------------------------------------------------------------------------------
 
 
@@ -174,6 +192,23 @@ def test_a_deferred_answer_may_be_none() -> None:
     later.resolve(None)
     assert reply.done
     assert reply.result() is None
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_answer_that_came_later_leaves_nothing_to_the_garbage_collector(refused: bool) -> None:
+    waiting: list[Deferred[Any]] = []
+
+    def handler(request: Request[Any], services: Services) -> Deferred[Any]:
+        waiting.append(Deferred())
+        return waiting[0]
+
+    bench = Bench(handler)
+    answers: list[object] = []
+    with garbage() as found:
+        deferred(bench.send()).on_done(lambda done: answers.append(done.result()))
+        settle(waiting.pop(), KafkaError(ErrorCode.NOT_COORDINATOR) if refused else well())
+        assert answers
+    assert not [kept for kept in found if isinstance(kept, Deferred | InitProducerIdRequest)]
 
 
 def test_an_exclusive_deferred_stays_exclusive() -> None:
