@@ -49,7 +49,7 @@ def eligible(
 
     The sets are explained in `controller/election.py`.
     """
-    if len(isr) >= min(rules.min_insync, len(state.replicas)):
+    if len(isr) >= state.minimum(rules.min_insync):
         return (), ()
     were = {*state.isr, *state.elr}
     elr = tuple(each for each in state.replicas if each in were and each not in (*isr, *lost))
@@ -231,7 +231,7 @@ class InSyncReplicas:
     @property
     def min_insync(self) -> int:
         """How many must be in sync: never more than there are replicas."""
-        return min(self.rules.min_insync, len(self.state.replicas))
+        return self.state.minimum(self.rules.min_insync)
 
     @property
     def enough(self) -> bool:
