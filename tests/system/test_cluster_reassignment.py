@@ -227,3 +227,43 @@ def test_groups_go_on_when_their_coordinator_moves(cluster: Cluster, wire: Conne
     assert found.offset == 7
     again.commit(offsets=[TopicPartition("t", 0, 8)], asynchronous=False)
     again.close()
+
+
+SIDES = {"leader": "0:1,1:1,2:1", "follower": "0:4,1:4,2:4"}
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_throttle_holds_back_who_catches_up_and_nobody_in_sync(
+    side: str, start_load: StartLoad, wire: Connect
+) -> None:
+    topic = NewTopic(
+        "t",
+        assignment=[[1, 2, 3]] * PARTITIONS,
+        config={f"{side}.replication.throttled.replicas": SIDES[side]},
+    )
+    # A fetch takes a batch or two of each partition.
+    with Cluster(4, {"replica.fetch.max.bytes": 1}, topics=[topic]) as cluster:
+        load = start_load(cluster.bootstrap)
+        load.wait_for_more(600)
+        limit(wire(cluster[1].bootstrap), f"{side}.replication.throttled.rate", "1")
+        connection = wire(cluster[1].bootstrap)
+        assert reassign(connection, [1, 2, 4]) == [ErrorCode.NONE] * PARTITIONS
+        # Those in sync are as fast as ever, or nothing would be acknowledged; the new one waits.
+        load.wait_for_more(600)
+        assert {*in_progress(connection)} == {0, 1, 2}
+        assert not any(4 in cluster.state("t", index).isr for index in range(PARTITIONS))
+        limit(wire(cluster[1].bootstrap), f"{side}.replication.throttled.rate", None)
+        wait_for(cluster, [1, 2, 4])
+        check(cluster, load)
+
+
+def limit(connection: Any, name: str, value: str | None) -> None:
+    """Set a rate for all brokers, or remove it."""
+    change = {"name": name, "config_operation": 0 if value else 1, "value": value}
+    answer = connection.ask(
+        "incremental_alter_configs",
+        1,
+        resources=[{"resource_type": 4, "resource_name": "", "configs": [change]}],
+        validate_only=False,
+    )
+    assert not answer.responses[0].error_code, answer.responses[0].error_message
