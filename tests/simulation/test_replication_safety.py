@@ -5,7 +5,8 @@ in-sync sets, the proposals of leaders, the controller's plans and elections. Th
 as it can be: logs are lists, the store is a list of states that every broker may lag behind, and a
 request is a call. What happens next is drawn: records and fetches, crashes with and without loss,
 sessions that end while their brokers live, plans that are carried out in part, answers of the store
-that are lost on the way, other values of min.insync.replicas, operators who give up replicas.
+that are lost on the way, other values of min.insync.replicas, operators who give up replicas, and
+reassignments that begin, are replaced and cancelled; who holds a partition no longer deletes it.
 OTTLA_SIMULATION_SEEDS runs more.
 
 After every step:
@@ -33,7 +34,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.controller.election import LogEnd, is_unclean
-from ottla.controller.machine import Plan, plan, plan_forced, plan_preferred, plan_recovery
+from ottla.controller.machine import (
+    Plan,
+    electable,
+    plan,
+    plan_forced,
+    plan_preferred,
+    plan_recovery,
+)
+from ottla.controller.reassignment import plan_reassignment
 from ottla.errors import KafkaError
 from ottla.model.broker import Broker, BrokerState
 from ottla.model.ids import TopicId, TopicPartition
@@ -163,6 +172,10 @@ class Node:
             return
         self.view = view = self.cluster.stored
         state = view.partition
+        if self.id not in state.replicas and self.log.records:
+            self.log = ListLog()
+            self.checkpoint = 0
+            self.cluster._start(self)
         admitted = self.id in view.image().brokers and (
             view.registrations[self.id].epoch == self.broker_epoch
         )
@@ -187,8 +200,7 @@ class Cluster:
         self.now = 0.0
         self.numbers = 0
         self.epochs = len(BROKERS)
-        self.replicas = BROKERS[:replicas]
-        state = PartitionState(1, 0, 0, self.replicas, self.replicas)
+        state = PartitionState(1, 0, 0, BROKERS[:replicas], BROKERS[:replicas])
         self.stored = Stored(
             state,
             Rules(min_insync, unclean),
@@ -201,11 +213,15 @@ class Cluster:
         self.unclean_epoch = 0
         self.unclean_elections = 0
         self.steps: list[str] = []
-        self.nodes = {each: Node(each, self) for each in self.replicas}
+        self.nodes = {each: Node(each, self) for each in BROKERS}
         for node in self.nodes.values():
             self._start(node)
             node.broker_epoch = node.id
             node.see()
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        return self.stored.partition.replicas
 
     def _start(self, node: Node) -> None:
         node.partition = Partition(
@@ -479,13 +495,31 @@ class Cluster:
         for change in plan_preferred(self.stored.image()):
             self.change_partition(change)
 
+    def reassign(self, node: Node, way: int) -> None:
+        """Somebody moves the partition, or changes their mind."""
+        first = BROKERS.index(node.id)
+        target = (*BROKERS[first:], *BROKERS[:first])[: 1 + way % 3]
+        image = self.stored.image()
+        try:
+            before, after = plan_reassignment(
+                image, TP, None if way > 5 else target, electable(image), self.stored.rules
+            )
+        except KafkaError:
+            return
+        if after is not before:
+            change = PartitionChange(TOPIC_ID, 0, before, after)
+            self.change_partition(change, told=is_unclean(before, after))
+            if len(after.replicas) == 1 and self._lost().issuperset(after.replicas):
+                # The only one left has come back with less, under an epoch that says so.
+                self._unclean(after)
+
     def min_insync(self, _: Node, value: int) -> None:
         self.put(rules=self.stored.rules._replace(min_insync=1 + value % 3))
 
     # --- what must hold ---------------------------------------------------------------------------
 
     def step(self, action: str, node: int, argument: int) -> None:
-        chosen = self.nodes[self.replicas[node % len(self.replicas)]]
+        chosen = self.nodes[BROKERS[node % len(BROKERS)]]
         self.steps.append(f"{action}({chosen.id}, {argument})")
         try:
             getattr(self, action)(chosen, argument)
@@ -548,7 +582,7 @@ WORK = {
     "carry_out": 14, "register": 8, "recover": 2, "decide": 2,
 }  # fmt: skip
 MISFORTUNES = (
-    "lag", "expire", "fence", "stop", "kill", "crash", "prefer", "min_insync", "force",
+    "lag", "expire", "fence", "stop", "kill", "crash", "prefer", "min_insync", "force", "reassign",
 )  # fmt: skip
 
 STEPS = st.tuples(

@@ -323,7 +323,7 @@ class Broker:
             topic_ids={name: topic.id for name, topic in registry.image.topics.items()},
         )
         stack.push_async_callback(self._close_logs, logs)
-        set_aside_strays(logs, registry.image)
+        set_aside_strays(logs, registry.image, self.node_id)
         await registry.raise_leader_epochs(needing_new_epochs(logs, registry.image, self.node_id))
         self._epochs_raised = True
         self.data_dirs = tuple(logs.folders)

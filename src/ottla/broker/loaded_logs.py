@@ -26,8 +26,9 @@ MOST_LOST = 10_000
 """So many partitions fit into a registration, which is one key of the store."""
 
 
-def set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
-    """Logs that no topic claims: a topic was deleted while we were dying, or made anew since.
+def set_aside_strays(logs: LogDirectories, image: ClusterImage, node_id: int) -> None:
+    """Logs that no topic claims: a topic was deleted while we were dying, or made anew since. And
+    those of partitions that were moved to other brokers meanwhile.
 
     Kafka renames such folders and keeps them, since the metadata may be what is wrong.
     """
@@ -35,10 +36,19 @@ def set_aside_strays(logs: LogDirectories, image: ClusterImage) -> None:
     for partition, topic_id in found.items():
         topic = image.topics.get(partition.topic)
         known = topic is not None and partition.partition < len(topic.partitions)
+        moved = False
         if known and topic is not None and topic_id in (topic.id, ZERO_TOPIC_ID):
-            continue
+            if node_id in topic.partitions[partition.partition].replicas:
+                continue
+            moved = True
         kept = logs.set_aside(partition)
-        if kept is not None:
+        if kept is None:
+            continue
+        if moved:
+            logger.warning(
+                "%s was moved to other brokers; its data was kept in %s", partition, kept
+            )
+        else:
             logger.warning(
                 "%s belongs to no topic of this cluster; its data was kept in %s", partition, kept
             )

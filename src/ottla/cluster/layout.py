@@ -40,6 +40,9 @@ from ottla.model.ids import TopicId, parse_topic_id, topic_id_text
 from ottla.model.topic import PartitionState
 
 VERSION = 1
+REASSIGNING = 2
+"""The version of partitions of which some are reassigned: who did not know that and changed another
+of them would forget it."""
 CHUNK = 64
 """Partitions per key."""
 
@@ -296,15 +299,19 @@ def chunks(partitions: Sequence[PartitionState]) -> list[Sequence[PartitionState
 def encode_partitions(partitions: Sequence[PartitionState]) -> bytes:
     # An array each, not an object: there may be a million of them.
     states = []
+    version = VERSION
     for state in partitions:
         fields: list[object] = [state.leader, state.leader_epoch, state.partition_epoch]
         fields += (state.replicas, state.isr)
-        if state.elr or state.last_known_elr:
+        if state.elr or state.last_known_elr or state.reassigning:
             fields.append(state.elr)
-        if state.last_known_elr:
+        if state.last_known_elr or state.reassigning:
             fields.append(state.last_known_elr)
+        if state.reassigning:
+            fields += (state.adding, state.removing)
+            version = REASSIGNING
         states.append(fields)
-    return _encode({"p": states})
+    return _encode({"p": states}, version)
 
 
 def decode_partitions(key: str, value: bytes) -> tuple[PartitionState, ...]:
@@ -317,28 +324,30 @@ def decode_partitions(key: str, value: bytes) -> tuple[PartitionState, ...]:
             isr=tuple(fields[4]),
             elr=tuple(fields[5]) if len(fields) > 5 else (),
             last_known_elr=tuple(fields[6]) if len(fields) > 6 else (),
+            adding=tuple(fields[7]) if len(fields) > 7 else (),
+            removing=tuple(fields[8]) if len(fields) > 8 else (),
         )
-        for fields in _decode(key, value)["p"]
+        for fields in _decode(key, value, REASSIGNING)["p"]
     )
 
 
 # --- values ---------------------------------------------------------------------------------------
 
 
-def _encode(fields: dict[str, object]) -> bytes:
-    return json.dumps({"v": VERSION, **fields}, separators=(",", ":")).encode("ascii")
+def _encode(fields: dict[str, object], version: int = VERSION) -> bytes:
+    return json.dumps({"v": version, **fields}, separators=(",", ":")).encode("ascii")
 
 
-def _decode(key: str, value: bytes) -> dict[str, Any]:
+def _decode(key: str, value: bytes, newest: int = VERSION) -> dict[str, Any]:
     try:
         fields = json.loads(value)
     except ValueError as error:
         raise UnreadableValue(key, str(error)) from None
     if not isinstance(fields, dict) or "v" not in fields:
         raise UnreadableValue(key, "it is not one of ours")
-    if fields["v"] != VERSION:
+    if fields["v"] not in range(VERSION, newest + 1):
         raise UnreadableValue(
-            key, f"it has format version {fields['v']}, this Ottla knows {VERSION}"
+            key, f"it has format version {fields['v']}, this Ottla knows {newest}"
         )
     return fields
 

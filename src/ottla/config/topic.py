@@ -98,7 +98,6 @@ class TopicConfig(Settings):
     follower_replication_throttled_replicas: tuple[str, ...] = names(
         default=(),
         rule=throttled_replicas(),
-        effect="later",
         doc="Replicas whose incoming replication is rate-limited, as partition:broker pairs, or "
         "`*` for all.",
     )
@@ -116,7 +115,6 @@ class TopicConfig(Settings):
     leader_replication_throttled_replicas: tuple[str, ...] = names(
         default=(),
         rule=throttled_replicas(),
-        effect="later",
         doc="Replicas whose outgoing replication is rate-limited, as partition:broker pairs, or "
         "`*` for all.",
     )

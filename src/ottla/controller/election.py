@@ -16,6 +16,7 @@ lost more than others ever lacked. Where nobody was last known, because all of t
 everything, all replicas are waited for.
 
 `min.insync.replicas` counts up to the number of replicas, as in Kafka: more can never be in sync.
+Replicas that a reassignment brings are not among these until it is done.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def settle(
     leader = _first(state.replicas, [each for each in elr if each in there])
     if leader != NO_LEADER:
         others = tuple(each for each in elr if each != leader)
-        if min(rules.min_insync, len(state.replicas)) <= 1:
+        if state.minimum(rules.min_insync) <= 1:
             return _changed(state, leader, (leader,), (), ())
         return _changed(state, leader, (leader,), others, last_known)
     if rules.unclean and not any(each in absent for each in elr):
@@ -79,7 +80,7 @@ def settle(
         if leader == NO_LEADER:
             leader = _first(state.replicas, there)
         if leader != NO_LEADER:
-            return _uncleanly_led_by(state, leader)
+            return uncleanly_led_by(state, leader)
     return _changed(state, NO_LEADER, (), elr, last_known)
 
 
@@ -107,7 +108,7 @@ def recover(
     reported = [each for each in state.replicas if each in reports]
     if not reported or not (force or all(each in reports for each in awaited)):
         return state
-    return _uncleanly_led_by(state, max(reported, key=lambda each: reports[each]))
+    return uncleanly_led_by(state, max(reported, key=lambda each: reports[each]))
 
 
 def is_unclean(
@@ -132,7 +133,7 @@ def _first(replicas: tuple[int, ...], candidates: Collection[int]) -> int:
     return next((each for each in replicas if each in candidates), NO_LEADER)
 
 
-def _uncleanly_led_by(state: PartitionState, leader: int) -> PartitionState:
+def uncleanly_led_by(state: PartitionState, leader: int) -> PartitionState:
     """Led by a replica that may lack records: what it has is the partition from now on, so nobody
     else is in sync, nor eligible, before having caught up with it. The epoch is a new one even for
     who has led before: it goes on from less, and others must not take that for what they have."""

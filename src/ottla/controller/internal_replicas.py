@@ -43,8 +43,8 @@ def _grow(topic: Topic, factor: int, able: Mapping[int, Broker]) -> list[Partiti
     preferred = Counter(state.replicas[0] for state in topic.partitions)
     changes = []
     for index, before in enumerate(topic.partitions):
-        if before.leader not in able:
-            continue  # nobody to fetch from
+        if before.leader not in able or before.reassigning:
+            continue  # nobody to fetch from; somebody is at it
         replicas = _with_more(before, factor, able, held)
         if len(replicas) == len(before.replicas):
             continue

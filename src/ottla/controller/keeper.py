@@ -393,13 +393,16 @@ async def _happened(term: Term) -> None:
 
 def _report(changes: list[PartitionChange], refused: list[PartitionChange]) -> None:
     """Say in one line what became of partitions, however many."""
-    elected = offline = 0
+    elected = offline = moved = 0
     for change in changes:
         if change in refused:
             continue
+        moved += change.before.reassigning and not change.after.reassigning
         if change.after.leader == NO_LEADER:
             offline += change.before.leader != NO_LEADER
         else:
             elected += change.after.leader != change.before.leader
     if elected or offline:
         logger.info("%d partition(s) have a new leader, %d have none now", elected, offline)
+    if moved:
+        logger.info("%d partition(s) are on the replicas that they were to be moved to", moved)

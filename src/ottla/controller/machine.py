@@ -6,7 +6,7 @@ needs nothing, and a plan that was carried out in part is made again for the res
 a plan matters:
 
     departures   brokers that are not there any more are fenced,
-    partitions   then leaders and in-sync sets follow,
+    partitions   then leaders and in-sync sets follow, and reassignments are done that can be,
     arrivals     and only when nothing counts on what a broker may have lost is that one admitted.
 
 A partition may name a broker as leader before that one is admitted; a broker acts on what the
@@ -15,11 +15,12 @@ image says of it only from its admission on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ottla.controller.election import LogEnd, is_unclean, prefer, recover, settle
+from ottla.controller.reassignment import complete
 from ottla.model.broker import BrokerState, LostPartition
 from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
@@ -102,9 +103,9 @@ class Losses(NamedTuple):
 class _Brokers(NamedTuple):
     """Brokers by what can be expected of them."""
 
-    live: Collection[int]
+    live: Set[int]
     losses: Losses
-    absent: Collection[int]
+    absent: Set[int]
 
 
 def _judge_brokers(image: ClusterImage, result: Plan, patient: bool) -> _Brokers:
@@ -141,13 +142,20 @@ def _plan_topic(result: Plan, topic: Topic, brokers: _Brokers, rules: Rules) -> 
     for index, before in enumerate(topic.partitions):
         lost = losses.of(topic, index)
         # Nearly every partition of nearly every plan: led, and by live replicas.
-        if before.leader in live and not lost and all(each in live for each in before.isr):
+        if (
+            before.leader in live
+            and not lost
+            and all(each in live for each in before.isr)
+            and not before.reassigning
+        ):
             continue
         # Nobody has more than the only replica, whatever that one has lost. It has begun a new
         # leader epoch by itself, so that clients notice (`broker/loaded_logs.py`).
         untrusted = lost if len(before.replicas) > 1 else NOBODY
         emptied = losses.emptied if untrusted else NOBODY
         after = settle(before, live, rules, lost=untrusted, absent=absent, emptied=emptied)
+        if after.reassigning:
+            after = complete(after, live - absent)
         if after.leader == NO_LEADER and not after.elr:
             there = tuple(each for each in after.replicas if each in live and each not in absent)
             if all(each in there for each in after.last_known_elr or after.replicas):
@@ -179,11 +187,7 @@ def plan_preferred(
     image: ClusterImage, partitions: Collection[TopicPartition] | None = None
 ) -> list[PartitionChange]:
     """Every partition, or the given ones, led by its first replica where that can lead."""
-    able = {
-        broker
-        for broker in image.brokers
-        if not (state := image.broker_states.get(broker)) or not state.stopping
-    }
+    able = electable(image)
     changes = []
     for topic in _topics(image, None):
         for index, before in enumerate(topic.partitions):
@@ -193,6 +197,15 @@ def plan_preferred(
             if after is not before:
                 changes.append(PartitionChange(topic.id, index, before, after))
     return changes
+
+
+def electable(image: ClusterImage) -> set[int]:
+    """The brokers that may lead: those that are there, and stay."""
+    return {
+        broker
+        for broker in image.brokers
+        if not (state := image.broker_states.get(broker)) or not state.stopping
+    }
 
 
 def plan_forced(

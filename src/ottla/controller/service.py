@@ -38,8 +38,9 @@ from ottla.controller.keeper import (
     ClusterKeeper,
     Upkeep,
 )
-from ottla.controller.machine import relied_on
+from ottla.controller.machine import electable, relied_on
 from ottla.controller.placement import Random
+from ottla.controller.reassignment import plan_reassignment
 from ottla.controller.topics import (
     ConfigCheck,
     DeleteTopic,
@@ -356,13 +357,7 @@ class Controller:
             except KafkaError:
                 # Somebody who is relied on has come or gone. What was done before that stands.
                 now = self._registry.image.topics
-                refused = {
-                    change
-                    for tp, change in changes.items()
-                    if (topic := now.get(tp.topic)) is None
-                    or tp.partition >= len(topic.partitions)
-                    or topic.partitions[tp.partition] != change.after
-                }
+                refused = {change for tp, change in changes.items() if not _is_in(now, tp, change)}
             # Leaders change in-sync sets at any time: who lost a race is planned once more.
             left = [tp for tp, change in changes.items() if change in refused]
             elected |= {tp: change for tp, change in changes.items() if change not in refused}
@@ -375,6 +370,72 @@ class Controller:
             {
                 tp: change.after.leader
                 for tp, change in elected.items()
+                if is_unclean(change.before, change.after)
+            },
+        )
+        return outcomes
+
+    async def reassign(
+        self,
+        wanted: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_factor_change: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Move partitions to these replicas, or (None) cancel that; what is wrong with each.
+
+        What has begun is in the image when this returns.
+        """
+        outcomes: dict[TopicPartition, KafkaError | None] = {}
+        done: dict[TopicPartition, PartitionChange] = {}
+        async with self._as_controller() as fence:
+            left = dict(wanted)
+            while left:
+                image = self._registry.image
+                able = electable(image)
+                changes: dict[TopicPartition, PartitionChange] = {}
+                for tp, replicas in left.items():
+                    topic = image.topics.get(tp.topic)
+                    try:
+                        before, after = plan_reassignment(
+                            image,
+                            tp,
+                            replicas,
+                            able,
+                            Rules(1) if topic is None else self._rules_of(topic),
+                            allow_factor_change=allow_factor_change,
+                        )
+                    except KafkaError as error:
+                        outcomes[tp] = error
+                        continue
+                    outcomes[tp] = None
+                    if after is not before and topic is not None:
+                        changes[tp] = PartitionChange(topic.id, tp.partition, before, after)
+                sure = relied_on(image, changes.values())
+                try:
+                    refused = set(
+                        await self._registry.change_partitions(
+                            changes.values(),
+                            fence=fence,
+                            demands=partial(self._members.unchanged, sure),
+                        )
+                    )
+                except KafkaError:
+                    # Somebody who is relied on has come or gone. What was done before that stands.
+                    now = self._registry.image.topics
+                    refused = {
+                        change for tp, change in changes.items() if not _is_in(now, tp, change)
+                    }
+                # Leaders change in-sync sets at any time: who lost a race is planned once more.
+                left = {tp: wanted[tp] for tp, change in changes.items() if change in refused}
+                done |= {tp: change for tp, change in changes.items() if change not in refused}
+        if done:
+            names = first_few(done)
+            logger.info("the replicas of %d partitions are changed: %s", len(done), names)
+        self.unclean.note(
+            "cancelling a reassignment",
+            {
+                tp: change.after.leader
+                for tp, change in done.items()
                 if is_unclean(change.before, change.after)
             },
         )
@@ -435,6 +496,16 @@ class Controller:
                 fence=fence,
                 forget_eligible=config.get(MIN_INSYNC) != topic.config.get(MIN_INSYNC),
             )
+
+
+def _is_in(topics: Mapping[str, Topic], tp: TopicPartition, change: PartitionChange) -> bool:
+    """Whether a partition is what a change has made of it."""
+    topic = topics.get(tp.topic)
+    return (
+        topic is not None
+        and tp.partition < len(topic.partitions)
+        and topic.partitions[tp.partition] == change.after
+    )
 
 
 def _with_another_minimum(image: ClusterImage, broker: str, config: Mapping[str, str]) -> list[str]:

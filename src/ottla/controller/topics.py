@@ -327,7 +327,7 @@ def _grow(request: GrowTopic, image: ClusterImage, rng: Random, room: int) -> To
         )
     if additional > room:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-    factor = len(topic.partitions[0].replicas)
+    factor = len(topic.partitions[0].target)
     placed: Iterable[Sequence[int]]
     if request.assignments is None:
         placed = place(image.brokers.values(), additional, factor, rng)

@@ -17,6 +17,8 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
            It waits for half a second at most, and not at all with the first fetch of a session or
            long after its last answer: by asking again it vouches for its leader
            (`replication/lease.py`).
+           A follower that is not in sync gets nothing of a partition for which its leader has
+           sent more than `leader.replication.throttled.rate` in the last seconds (KIP-73).
            A consumer of version 11 or later may also read from a follower, up to the high
            watermark that one knows (KIP-392). With the RackAwareReplicaSelector the leader sends
            consumers that name their rack to an in-sync replica there.
@@ -26,7 +28,7 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
 Odd        The last batch may be cut off by the limit, as in Kafka; every client copes.
            An offset beyond the high watermark but not beyond the log's end is no error.
 Not done   Tiered offsets.
-See        KIP-74, KIP-98, KIP-227, KIP-320, KIP-392, KIP-516, KIP-595, KIP-951, KIP-1166
+See        KIP-73, KIP-74, KIP-98, KIP-227, KIP-320, KIP-392, KIP-516, KIP-595, KIP-951, KIP-1166
 """
 
 from __future__ import annotations
@@ -150,6 +152,10 @@ class Reader(NamedTuple):
             return partition.log.log_end_offset
         return partition.last_stable_offset() if self.committed else partition.high_watermark
 
+    def is_held_back(self, partition: Partition, services: Services) -> bool:
+        """Whether it gets no records for now: those of a replica that catches up are limited."""
+        return self.follows and services.replication.holds_back(partition, self.broker)
+
     def signal(self, partition: Partition) -> Signal:
         """What tells it of more."""
         return partition.appended if self.follows else partition.readable
@@ -245,6 +251,8 @@ def _suffices(plan: Plan, reading: Reading, services: Services) -> bool:
         return True
     for key, wanted in plan.items.items():
         partition = plan.reader.find(key, services)
+        if plan.reader.is_held_back(partition, services):
+            continue
         if partition.log.is_behind(wanted.offset, plan.reader.upper(partition)):
             return True
     return False
@@ -455,8 +463,16 @@ def _read_some(
         try:
             partition = reader.find(key, services)
             nearer = _nearer(partition, wanted, reader, services) if reader.rack else None
+            whole = not reader.is_held_back(partition, services)
             part = nearer or _read_partition(
-                key[1], partition, wanted, reader, left, min_one, cached_only, first
+                key[1],
+                partition,
+                wanted,
+                reader,
+                left if whole else 0,
+                min_one and whole,
+                cached_only,
+                first,
             )
         except ColdRead:
             upper = reader.upper(partition)
@@ -587,8 +603,21 @@ def _read_partition(
 
 def _respond(plan: Plan, reading: Reading, services: Services) -> FetchResponse:
     by_topic: dict[str | bytes, FetchableTopicResponse] = {}
+    _note_sent(plan, reading, services)
     _respond_some(plan, reading.parts, by_topic)
     return _response(plan, by_topic, services)
+
+
+def _note_sent(plan: Plan, reading: Reading, services: Services) -> None:
+    """Have what followers are sent counted, where that is limited."""
+    replication = services.replication
+    if not plan.reader.follows or not replication.sending.limited:
+        return
+    for key, part in reading.parts:
+        size = _size(part)
+        if size:
+            with suppress(KafkaError):  # it is not led here any more
+                replication.note_sent(plan.reader.find(key, services), size)
 
 
 def _respond_some(
@@ -684,6 +713,7 @@ def _answer_many(
         if again is not None:
             return again
     by_topic: dict[str | bytes, FetchableTopicResponse] = {}
+    _note_sent(plan, reading, services)
     for parts in _chunks(reading.parts):
         _respond_some(plan, parts, by_topic)
         yield 0

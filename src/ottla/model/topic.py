@@ -16,7 +16,9 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 class PartitionState:
     """Who holds a partition, who leads it, and since when.
 
-    The sets are explained in `controller/election.py`.
+    The sets are explained in `controller/election.py`; `adding` and `removing` are the replicas
+    that a reassignment brings and takes away (`controller/reassignment.py`). Both are among the
+    `replicas` while it goes on.
     """
 
     leader: int
@@ -26,6 +28,40 @@ class PartitionState:
     isr: tuple[int, ...]
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def reassigning(self) -> bool:
+        """Whether a reassignment is in progress."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas that there will be when the reassignment is done."""
+        if not self.removing:
+            return self.replicas
+        return tuple(each for each in self.replicas if each not in self.removing)
+
+    @property
+    def original(self) -> tuple[int, ...]:
+        """The replicas that there will be if the reassignment is cancelled."""
+        if not self.adding:
+            return self.replicas
+        return tuple(each for each in self.replicas if each not in self.adding)
+
+    @property
+    def under_replicated(self) -> bool:
+        """Whether fewer are in sync than there are to be; those on their way do not count."""
+        return len(self.isr) < len(self.replicas) - len(self.adding)
+
+    def minimum(self, min_insync: int) -> int:
+        """How many must be in sync: never more than there are replicas.
+
+        Those that a reassignment brings do not count before it is done: it must not refuse what was
+        accepted before, nor ask for less.
+        """
+        return min(min_insync, len(self.replicas) - len(self.adding))
 
     def next_epoch(self, above: int = -1) -> PartitionState:
         """The same leader, under an epoch of its own that is also above the given one."""

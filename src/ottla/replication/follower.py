@@ -15,6 +15,9 @@ got before its next request tells the leader of it, all such partitions together
 A truncation that has begun is carried through, whoever leads meanwhile; another leader is asked
 when it is over.
 
+A partition that is held back, to spare the network while it catches up (`throttle.py`), is left out
+of the requests for a moment.
+
 A leader that does not answer is tried again after a pause. What the image says meanwhile comes
 before: a partition whose leader has moved leaves this fetcher.
 """
@@ -40,6 +43,7 @@ from ottla.storage.truncation import Cut
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.02
+HELD_BACK_SECONDS = 0.1
 EARLIEST = -2
 LATEST = -1
 UNKNOWN_OFFSET = -1
@@ -118,11 +122,14 @@ class Fetcher:
         endpoint: LeaderEndpoint,
         config: Callable[[], BrokerConfig],
         truncate: Callable[[Sequence[Cut]], Awaitable[None]],
+        holds_back: Callable[[Partition, int], bool] = lambda partition, size: False,
     ) -> None:
         self._leader = leader
         self._truncate = truncate
         self._endpoint = endpoint
         self._config = config
+        # Told how many bytes of a partition came; whether it is to wait.
+        self._holds_back = holds_back
         self._partitions: dict[TopicPartition, Partition] = {}
         self._complaints = RateLimit(logger, SystemClock(), burst=1, interval=COMPLAIN_SECONDS)
         self._touched: dict[TopicPartition, Partition] = {}  # the leader may know it otherwise
@@ -237,10 +244,7 @@ class Fetcher:
                 self._touched[tp] = self._partitions[tp]
         wanted = []
         for tp, partition in self._touched.items():
-            if partition.truncating:
-                # By the fetcher of an earlier leader: what is asked for now might be cut off after
-                # it was counted.
-                self._resting[tp] = now + FIRST_PAUSE
+            self._lay_to_rest(partition, now)
             if self._resting and self._resting.get(tp, 0.0) > now:
                 if self._asked.pop(tp, None) is not None:
                     self._forgotten[_key(partition)] = partition
@@ -252,6 +256,15 @@ class Fetcher:
                 wanted.append(want)
         self._touched.clear()
         return wanted
+
+    def _lay_to_rest(self, partition: Partition, now: float) -> None:
+        """Leave a partition out that must not be asked for now."""
+        if partition.truncating:
+            # By the fetcher of an earlier leader: what is asked for now might be cut off after
+            # it was counted.
+            self._resting[partition.id] = now + FIRST_PAUSE
+        elif self._holds_back(partition, 0):
+            self._resting[partition.id] = now + HELD_BACK_SECONDS
 
     def _is_current(self, partition: Partition) -> bool:
         """Whether the partition is still followed here, as it was when the leader was asked."""
@@ -316,6 +329,7 @@ class Fetcher:
                 # what was before its first offset is deleted.
                 return Cut(partition.id, error.first_offset)
             self._resting.pop(partition.id, None)
+            self._holds_back(partition, len(answer.records))
             if partition.log.flush_due:
                 self._unsynced[partition.id] = partition
         return None

@@ -55,7 +55,7 @@ def eligible(
     The sets are explained in `controller/election.py`. Of those who have `lost` records the
     `emptied` ones have none left.
     """
-    if len(isr) >= min(rules.min_insync, len(state.replicas)):
+    if len(isr) >= state.minimum(rules.min_insync):
         return (), ()
     were = {*state.isr, *state.elr}
     elr = tuple(each for each in state.replicas if each in were and each not in (*isr, *lost))
@@ -239,7 +239,7 @@ class InSyncReplicas:
     @property
     def min_insync(self) -> int:
         """How many must be in sync: never more than there are replicas."""
-        return min(self.rules.min_insync, len(self.state.replicas))
+        return self.state.minimum(self.rules.min_insync)
 
     @property
     def enough(self) -> bool:

@@ -32,8 +32,9 @@ Nobody else has acknowledged anything while one of these holds (`certain`):
 Where no follower has to vouch (one replica; one in sync; all are needed for a commit) the leader's
 own session with the metadata store must be alive for certain: else the replicas, or the minimum,
 may be others by now. Two things are beyond the rule: an unclean election gives up more than it
-protects, and whoever lowers `min.insync.replicas` while replicas are cut off from the store lets
-the others acknowledge alone.
+protects, and whoever lowers `min.insync.replicas`, or takes replicas away, while these are cut off
+from the store lets the others acknowledge alone. While a reassignment goes on the smaller of what
+acknowledging needs before and after it counts.
 
 All that counts up to the moment the fresh vouch for, which is up to `LEASE_MS` ago. The rest is the
 successor's part: it keeps what was written in its own epoch to itself until everybody who led
@@ -76,7 +77,7 @@ def certain(
     followers vouch for; `joining` are replicas that the store was asked to call in sync."""
     successors = {*state.isr, *state.elr, *joining} - {leader}
     others = sum(each != leader and each not in fresh for each in state.replicas)
-    needed = min(min_insync, len(state.replicas))
+    needed = min(min_insync, len(state.original), len(state.target))
     if successors.issubset(fresh) and (successors or session_alive):
         return True
     return others < needed and (bool(fresh) or session_alive)
@@ -103,7 +104,7 @@ class Succession:
         if self._over:
             return True
         here = {leader, *self._seen}
-        if self._enough_ms is None and len(here) >= min(min_insync, len(state.replicas)):
+        if self._enough_ms is None and len(here) >= state.minimum(min_insync):
             self._enough_ms = now_ms
         self._over = here.issuperset(state.replicas) or (
             self._enough_ms is not None and now_ms - self._enough_ms >= LEASE_MS + DRIFT_MS

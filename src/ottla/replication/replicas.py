@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from ottla.cluster.registry import ImageChange
@@ -26,7 +26,7 @@ from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
-from ottla.model.topic import NO_LEADER, Topic
+from ottla.model.topic import NO_LEADER, PartitionState, Topic
 from ottla.replication.isr import Rules
 from ottla.replication.partition import ClusterView, Durability, Partition
 from ottla.storage.directory import LogDirectories
@@ -209,8 +209,9 @@ class Replicas:
     def _apply_topic(self, before: Topic | None, after: Topic | None) -> None:
         if before is not None and (after is None or after.id != before.id):
             self._remove(before)
+            before = None
         if after is not None:
-            self._update(after, 0 if before is None else len(before.partitions))
+            self._update(after, () if before is None else before.partitions)
 
     def take_note_of_admission(self) -> None:
         """Lead from now on, or lead nothing any more, as the image and the registration say."""
@@ -233,20 +234,25 @@ class Replicas:
                 partition.log.config = config
                 self._assign_role(topic, tp, partition)
 
-    def _update(self, topic: Topic, known: int) -> None:
-        """Follow a topic of which the first `known` partitions existed before."""
+    def _update(self, topic: Topic, known: Sequence[PartitionState]) -> None:
+        """Follow a topic whose first partitions were in the `known` states before."""
         config = self._configs[topic.name] = self._config_of(topic)
         self._by_id[topic.id] = self._by_name.setdefault(topic.name, {})
         for index, state in enumerate(topic.partitions):
-            if self._node_id not in state.replicas:
-                continue
             tp = TopicPartition(topic.name, index)
+            if self._node_id not in state.replicas:
+                if index < len(known) and self._node_id in known[index].replicas:
+                    self._give_away(tp, state)
+                continue
             partition = self._held.get(tp)
             if partition is not None:
                 partition.log.config = config
                 self._assign_role(topic, tp, partition)
                 continue
-            is_new = self._following and index >= known
+            # Whoever had no replica before has nothing of it in a folder that has failed.
+            is_new = self._following and (
+                index >= len(known) or self._node_id not in known[index].replicas
+            )
             if tp in self._logs.logs:
                 self._make(topic, tp, is_new=False)
             elif tp not in self._logs.offline_partitions:
@@ -358,6 +364,27 @@ class Replicas:
                 # Its folder has failed, which was logged. The others' are deleted all the same.
                 self._logs.forget(partition.id)
             partition.retire()
+
+    def _give_away(self, tp: TopicPartition, state: PartitionState) -> None:
+        """The partition was moved to others, all of which have it: what is here is deleted."""
+        self._waiting.pop(tp, None)
+        self._by_name.get(tp.topic, {}).pop(tp.partition, None)
+        partition = self._held.pop(tp, None)
+        if partition is not None:
+            if self._cluster is not None:
+                self._cluster.stop_following(partition)
+            partition.follow(state)
+        if tp in self._logs.offline_partitions:
+            if self._logs.set_aside(tp) is None:
+                self._logs.forget(tp)
+        else:
+            try:
+                self._logs.delete(tp)
+            except KafkaError:
+                self._logs.forget(tp)  # its folder has failed, which was logged
+        if partition is not None:
+            partition.retire()
+        logger.info("%s was moved to other brokers, its log is deleted here", tp)
 
     def take_offline(self, lost: Iterable[TopicPartition]) -> None:
         """The disk of these partitions failed: they answer with an error from now on."""

@@ -18,6 +18,7 @@ from ottla.replication.lease import LONG_AGO
 from ottla.replication.partition import Partition
 from ottla.replication.remote import Peers, RemoteLeader
 from ottla.replication.replicas import Replicas
+from ottla.replication.throttle import Throttle
 from ottla.runtime.clock import Clock
 from ottla.runtime.tasks import Tasks
 from ottla.storage.truncation import Cut
@@ -49,6 +50,25 @@ class Replication:
         self._tasks = tasks
         self._peers = peers
         self._truncate = truncate
+        window = config()
+        samples, seconds = (
+            window.replication_quota_window_num,
+            window.replication_quota_window_size_seconds,
+        )
+        self.sending = Throttle(
+            node_id,
+            lambda: config().leader_replication_throttled_rate,
+            clock.monotonic,
+            samples=samples,
+            seconds=seconds,
+        )
+        self._fetching = Throttle(
+            node_id,
+            lambda: config().follower_replication_throttled_rate,
+            clock.monotonic,
+            samples=samples,
+            seconds=seconds,
+        )
         self._updates = IsrUpdates(registry, node_id, lambda: self.broker_epoch, tasks)
         self._fetchers: dict[int, Fetcher] = {}  # by the leader they fetch from
         self._followed: dict[TopicPartition, int] = {}
@@ -77,6 +97,31 @@ class Replication:
         state = image.broker_states.get(broker)
         return state is None or not state.stopping
 
+    def holds_back(self, partition: Partition, broker: int) -> bool:
+        """Whether a follower gets nothing of a partition for now, to spare the network."""
+        replicas = partition.log.config.leader_replication_throttled_replicas
+        return (
+            self.sending.names(partition.id.partition, replicas)
+            and broker not in partition.state.isr
+            and self.sending.exceeded
+        )
+
+    def note_sent(self, partition: Partition, size: int) -> None:
+        """A follower gets so many bytes of a partition."""
+        replicas = partition.log.config.leader_replication_throttled_replicas
+        if self.sending.names(partition.id.partition, replicas):
+            self.sending.record(size)
+
+    def _holds_back(self, partition: Partition, size: int) -> bool:
+        """Take note of what was fetched; whether no more is asked for now."""
+        throttle = self._fetching
+        replicas = partition.log.config.follower_replication_throttled_replicas
+        if not throttle.limited or not throttle.names(partition.id.partition, replicas):
+            return False
+        if size:
+            throttle.record(size)
+        return self.node_id not in partition.state.isr and throttle.exceeded
+
     def propose_isr(
         self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()
     ) -> None:
@@ -96,7 +141,7 @@ class Replication:
             endpoint = RemoteLeader(
                 leader, self._peers, self.node_id, lambda: self.broker_epoch, self._config
             )
-            fetcher = Fetcher(leader, endpoint, self._config, self._truncate)
+            fetcher = Fetcher(leader, endpoint, self._config, self._truncate, self._holds_back)
             self._fetchers[leader] = fetcher
             fetcher.start(self._tasks)
         self._followed[partition.id] = leader

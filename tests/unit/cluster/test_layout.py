@@ -133,11 +133,21 @@ def test_values_are_ascii() -> None:
 
 
 def test_fields_of_a_later_minor_change_are_ignored() -> None:
-    value = json.loads(layout.encode_partitions([PartitionState(1, 2, 3, (1,), (1,), (4,), (5,))]))
+    written = PartitionState(1, 2, 3, (1,), (1,), (4,), (5,), (6,), (7,))
+    value = json.loads(layout.encode_partitions([written]))
     value["p"][0].append("later")
     value["later"] = True
     (state,) = layout.decode_partitions("k", json.dumps(value).encode())
-    assert state == PartitionState(1, 2, 3, (1,), (1,), (4,), (5,))
+    assert state == written
+
+
+def test_partitions_that_are_reassigned_are_of_a_version_that_older_readers_refuse() -> None:
+    moved = PartitionState(1, 2, 3, (2, 1), (1,), adding=(2,), removing=(1,))
+    still = PartitionState(1, 2, 3, (1,), (1,))
+    assert json.loads(layout.encode_partitions([still]))["v"] == 1
+    value = layout.encode_partitions([still, moved])
+    assert json.loads(value)["v"] == 2
+    assert layout.decode_partitions("k", value) == (still, moved)
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b'{"v":2,"id":"x"}', b"{"])

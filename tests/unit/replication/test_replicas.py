@@ -234,3 +234,42 @@ async def test_a_topic_whose_folder_fails_when_it_is_deleted_is_forgotten(table:
     table.fs.fail("/data/t-0", errno.EIO, operations=["rename"])
     table.show()
     assert not table.logs.offline_partitions
+
+
+async def test_a_partition_that_was_moved_away_is_deleted_here(table: Table):
+    both = PartitionState(1, 0, 0, (2, 1), (1,), adding=(2,), removing=(1,))
+    table.show(topic("t", both, OURS))
+    moved = table.replicas.by_name("t", 0)
+    stays = table.replicas.by_name("t", 1)
+    records = bytearray(build_batch([(0, None, b"v", ())]))
+    moved.append(memoryview(records), 0)
+    table.show(topic("t", THEIRS, OURS))
+    assert table.code("t", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not moved.leading
+    assert not table.fs.exists("/data/t-0")
+    assert [name for name in table.fs.listdir("/data") if name.startswith("t-0.")]
+    assert table.replicas.by_name("t", 1) is stays
+    with pytest.raises(KafkaError):
+        moved.append(memoryview(records), 0)
+
+
+async def test_a_partition_that_comes_back_begins_with_nothing(table: Table):
+    table.show(topic("t", OURS))
+    records = bytearray(build_batch([(0, None, b"v", ())]))
+    table.replicas.by_name("t", 0).append(memoryview(records), 0)
+    table.show(topic("t", THEIRS))
+    table.show(topic("t", OURS))
+    assert table.replicas.by_name("t", 0).log.log_end_offset == 0
+
+
+async def test_a_new_replica_is_made_although_a_folder_has_failed(workers: Workers):
+    table = Table(workers, "/one", "/two")
+    table.show(topic("t", THEIRS))
+    table.show(topic("t", THEIRS), topic("u", OURS, number=2))
+    log = table.replicas.by_name("u", 0).log
+    log.storage_failed(OSError(errno.EIO, "Input/output error"), "appending")
+    added = replace(THEIRS, replicas=(2, 1), adding=(1,))
+    table.show(topic("t", added), topic("u", OURS, number=2))
+    made = table.replicas.replica_by_name("t", 0).log
+    assert made.folder.rpartition("/")[0] != log.folder.rpartition("/")[0]
+    table.replicas.stop_making()

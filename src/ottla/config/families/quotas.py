@@ -104,14 +104,12 @@ class QuotaSettings(Settings):
         default=11,
         rule=at_least(1),
         importance="low",
-        effect="later",
         doc="Samples kept for the rate limit on replication.",
     )
     replication_quota_window_size_seconds: int = integer(
         default=1,
         rule=at_least(1),
         importance="low",
-        effect="later",
         doc="Length of each such sample.",
     )
     telemetry_max_bytes: int = integer(
@@ -127,7 +125,6 @@ class QuotaSettings(Settings):
         default=MAX_LONG,
         rule=at_least(0),
         update="cluster-wide",
-        effect="later",
         internal=True,
         foreign=True,
         doc="Most bytes a second sent to followers for throttled replicas.",
@@ -136,7 +133,6 @@ class QuotaSettings(Settings):
         default=MAX_LONG,
         rule=at_least(0),
         update="cluster-wide",
-        effect="later",
         internal=True,
         foreign=True,
         doc="Most bytes a second fetched from leaders for throttled replicas.",
