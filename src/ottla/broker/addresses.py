@@ -10,13 +10,14 @@ _OTHER = (
 )
 
 
-def not_bound(host: str, port: int, error: OSError | UnicodeError) -> str:
-    """One line: which address, why not, and what to do about it."""
+def not_bound(host: str, port: int, error: OSError | UnicodeError, other: str = _OTHER) -> str:
+    """One line: which address, why not, and what to do about it (`other` says how to choose
+    another)."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return f"cannot listen on {address}: {_advice(host, port, error)}"
+    return f"cannot listen on {address}: {_advice(host, port, error, other)}"
 
 
-def _advice(host: str, port: int, error: OSError | UnicodeError) -> str:
+def _advice(host: str, port: int, error: OSError | UnicodeError, other: str) -> str:
     if isinstance(error, socket.gaierror | UnicodeError):
         return (
             f"{host} is not the name of a machine; listen on an address of this one, as 127.0.0.1, "
@@ -24,12 +25,12 @@ def _advice(host: str, port: int, error: OSError | UnicodeError) -> str:
         )
     match error.errno:
         case errno.EADDRINUSE:
-            return f"another program uses this port; stop it, or {_OTHER}"
+            return f"another program uses this port; stop it, or {other}"
         case errno.EADDRNOTAVAIL:
             return (
                 f"this machine has no such address; listen on one that it has, or on all of them "
                 f"(0.0.0.0), and tell clients {host} with --advertise"
             )
         case errno.EACCES:
-            return f"this user may not use port {port}, one below 1024; {_OTHER}"
-    return f"{error.strerror or error}; {_OTHER}"
+            return f"this user may not use port {port}, one below 1024; {other}"
+    return f"{error.strerror or error}; {other}"

@@ -49,7 +49,7 @@ class Replication:
         self._tasks = tasks
         self._peers = peers
         self._truncate = truncate
-        self._updates = IsrUpdates(registry, node_id, lambda: self.broker_epoch, tasks)
+        self.isr_updates = IsrUpdates(registry, node_id, lambda: self.broker_epoch, tasks)
         self._fetchers: dict[int, Fetcher] = {}  # by the leader they fetch from
         self._followed: dict[TopicPartition, int] = {}
         self._replicas: Replicas | None = None
@@ -80,7 +80,7 @@ class Replication:
     def propose_isr(
         self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()
     ) -> None:
-        self._updates.propose(partition, isr, lost)
+        self.isr_updates.propose(partition, isr, lost)
 
     # ------------------------------------------------------------------ for the partition table
 
@@ -136,7 +136,7 @@ class Replication:
         await asyncio.gather(*(fetcher.stopped() for fetcher in self._fetchers.values()))
         self._fetchers.clear()
         self._followed.clear()
-        await self._updates.stop()
+        await self.isr_updates.stop()
 
     async def _watch(self) -> None:
         while True:
