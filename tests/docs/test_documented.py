@@ -107,7 +107,8 @@ SETTING = re.compile(r"[a-z]+(?:\.[a-z]+)+(?:=\S*)?")
 # `name.name` in code that is no setting of a broker or topic: files, modules, and what belongs to
 # clients and to features.
 NOT_SETTINGS = re.compile(
-    r".*\.(py|md|sh|js|log|json|toml|lock|txt|svg|metadata|properties|index|timeindex|txnindex|snapshot)"
+    r".*\.(py|md|sh|js|log|json|toml|yaml|lock|txt|svg|metadata|properties)"
+    r"|.*\.(index|timeindex|txnindex|snapshot)"
     r"|(ottla|storage|runtime|protocol|confluent)\..*"
     r"|bootstrap\.servers|client\.id|group\.id|enable\.auto\.commit|auto\.offset\.reset"
     r"|isolation\.level|enable\.idempotence|linger\.ms|batch\.size|(transaction|group)\.version"
