@@ -38,7 +38,7 @@ $(COMPLETE): pyproject.toml uv.lock $(NATIVE) | $(UV)
 setup: $(COMPLETE) ## build .venv with everything, Spark too
 
 run: $(BROKER) ## a broker in the foreground on 127.0.0.1:9092, its data in ./data
-	@exec $(BIN)/ottla server start --listen 127.0.0.1:9092 --data-dir data --set group.initial.rebalance.delay.ms=0
+	@exec $(BIN)/ottla server start --listen 127.0.0.1:9092 --data-dir data --set group.initial.rebalance.delay.ms=0 --set metrics.listen=127.0.0.1:9308
 
 test: lint ## everything: lint, then all tests in parallel
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal

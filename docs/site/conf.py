@@ -16,6 +16,7 @@ root_doc = "README"
 include_patterns = [
     "*.md",
     "docs/**.md",
+    "deploy/README.md",
     "examples/README.md",
     "tests/README.md",
 ]
@@ -34,6 +35,7 @@ SECTIONS = {
     ],
     "Running it": [
         "docs/operations",
+        "deploy/README",
         "docs/reliability",
         "docs/verify",
         "docs/performance",

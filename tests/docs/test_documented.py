@@ -107,7 +107,8 @@ SETTING = re.compile(r"[a-z]+(?:\.[a-z]+)+(?:=\S*)?")
 # `name.name` in code that is no setting of a broker or topic: files, modules, and what belongs to
 # clients and to features.
 NOT_SETTINGS = re.compile(
-    r".*\.(py|md|sh|js|log|json|toml|lock|txt|svg|metadata|properties|index|timeindex|txnindex|snapshot)"
+    r".*\.(py|md|sh|js|log|json|toml|yaml|lock|txt|svg|metadata|properties)"
+    r"|.*\.(index|timeindex|txnindex|snapshot)"
     r"|(ottla|storage|runtime|protocol|confluent)\..*"
     r"|bootstrap\.servers|client\.id|group\.id|enable\.auto\.commit|auto\.offset\.reset"
     r"|isolation\.level|enable\.idempotence|linger\.ms|batch\.size|(transaction|group)\.version"
@@ -196,18 +197,25 @@ def test_a_command_that_a_page_tells_to_type_exists(page: Path) -> None:
 # -- metrics -----------------------------------------------------------------------------------
 
 
+METRIC = re.compile(r"`((?:ottla|kafka_[a-z]+|process)_\w+)`")
+
+
+def metric_names(page: str) -> set[str]:
+    return set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+
+
 def test_every_metric_is_explained_to_operators(rendered: dict[str, str]) -> None:
-    exist = set(re.findall(r"`(ottla_\w+)`", rendered["metrics.md"]))
+    exist = metric_names(rendered["metrics.md"])
     section = (ROOT / "docs" / "operations.md").read_text().partition("\n## Metrics\n")[2]
-    explained = set(re.findall(r"`(ottla_\w+)`", section.partition("\n## ")[0]))
+    explained = set(METRIC.findall(section.partition("\n## ")[0]))
     assert exist == explained
 
 
 @pytest.mark.parametrize("page", markdown(), ids=shown)
 def test_a_metric_that_a_page_names_exists(page: Path, rendered: dict[str, str]) -> None:
-    exist = set(re.findall(r"`(ottla_\w+)`", rendered["metrics.md"]))
+    exist = metric_names(rendered["metrics.md"])
     fixtures = {name for name in vars(plugin) if name.startswith("ottla_")}
-    named = {code for code in inline_code(page) if re.fullmatch(r"ottla_\w+", code)}
+    named = {code for code in inline_code(page) if METRIC.fullmatch(f"`{code}`")}
     assert named - fixtures <= exist
 
 

@@ -70,6 +70,7 @@ class MakeRun(BrokerProcess):
         recipe = re.search(r"^run:.*\n\t@exec (.+)$", (ROOT / "Makefile").read_text(), re.M)
         assert recipe is not None, "the Makefile has no recipe `run` that ends in exec"
         line = recipe[1].replace("$(BIN)", ".venv/bin").replace(MAKE_RUNS, self.bootstrap)
+        line = line.replace("127.0.0.1:9308", "127.0.0.1:0")
         return shlex.split(line)
 
 
@@ -251,6 +252,7 @@ def test_the_banner_says_where_things_are_and_what_to_type(broker: BrokerProcess
     assert re.search(r"^Ottla \S+ started in \d+\.\d+ s$", log, re.MULTILINE)
     assert f"\n  listening   PLAINTEXT://{broker.bootstrap}\n" in log
     assert "\n  data        data\n" in log
+    assert re.search(r"^  metrics     http://127\.0\.0\.1:\d+/metrics$", log, re.MULTILINE)
     assert (broker.folder / "data").is_dir()
     lines = log.partition("Try it from another terminal:\n")[2].splitlines()[:3]
     create, produce, consume = (line.strip() for line in lines)

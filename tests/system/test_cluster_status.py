@@ -16,6 +16,8 @@ from ottla.testing import Cluster, NewTopic
 
 Eventually = Callable[..., Any]
 
+UNCLEAN = "kafka_controller_controller_stats_unclean_leader_elections_total"
+
 
 def status(bootstrap: str, *flags: str) -> str:
     return run(bootstrap, "cluster", "status", *flags)
@@ -127,7 +129,7 @@ def test_a_replica_that_never_returns_can_be_given_up(
     assert planned("--yes")["elected"] == [{"topic": "t", "partition": 0}]
     assert cluster.state("t", 0).leader == 3
     assert "t-0 is led by broker 3" in caplog.text
-    counted = [broker.metrics()["ottla_unclean_elections_total"] for broker in cluster.running]
+    counted = [broker.metrics()[UNCLEAN] for broker in cluster.running]
     assert sorted(counted) == [0, 1], "by the controller"
     cluster[1].start()
     cluster.wait_in_sync("t")

@@ -540,7 +540,7 @@ def test_settings_and_metrics_can_be_looked_at(broker: Broker) -> None:
     broker.configure({"log.retention.ms": 7000})
     assert broker.configs("t")["retention.ms"] == "7000"
     assert by_confluent(broker, b"tea") is None
-    assert broker.metrics()['ottla_requests_total{api="Produce"}'] == 1
+    assert broker.metrics()['kafka_network_request_metrics_requests_total{request="Produce"}'] == 1
     broker.delete_topic("t")
     assert broker.topics() == {}
 

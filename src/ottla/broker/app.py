@@ -37,6 +37,7 @@ from ottla.broker.loaded_logs import (
     set_aside_strays,
 )
 from ottla.broker.metering import measure
+from ottla.broker.metrics_page import MetricsPage
 from ottla.broker.offline_partitions import OfflinePartitions
 from ottla.broker.own_store import OwnStore
 from ottla.broker.running_config import (
@@ -73,7 +74,7 @@ from ottla.net.listener import Bound, Listeners
 from ottla.replication.fetch_sessions import FetchSessions
 from ottla.replication.remote import HighWatermarks, Peers
 from ottla.replication.replicas import Replicas
-from ottla.replication.service import Replication
+from ottla.replication.service import NO_REGISTRATION, Replication
 from ottla.runtime.clock import Clock, SystemClock
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.runtime.loop import StallMonitor
@@ -131,6 +132,7 @@ class Broker:
         self._lifecycle: Lifecycle
         self._detector: FailureDetector
         self._offline: OfflinePartitions
+        self._page: MetricsPage | None = None
         # while it runs
         self._running = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
@@ -143,6 +145,11 @@ class Broker:
         """What handlers work with, from the moment there is something to answer."""
         assert self._services is not None, "the broker was not started"
         return self._services
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the metrics are served, if they are."""
+        return None if self._page is None else self._page.url
 
     @property
     def chosen_hosts(self) -> frozenset[str]:
@@ -211,6 +218,7 @@ class Broker:
     async def _start(self, stack: AsyncExitStack) -> None:
         if self._given_store is not None:
             stack.push_async_callback(self._given_store.close)
+        await self._open_page(stack)
         workers = Workers(children=self._static.num_recovery_threads_per_data_dir)
         stack.callback(workers.close)
         # The folders and the ports are ours, or nothing happens. Nothing is accepted yet.
@@ -238,6 +246,46 @@ class Broker:
         stack.push_async_callback(services.groups.close)
         stack.push_async_callback(self._lifecycle.hand_over)
         stack.push_async_callback(self._offline.note_failure)
+
+    async def _open_page(self, stack: AsyncExitStack) -> None:
+        """Metrics, and whether clients are served; before all else, and until the very end."""
+        address = self._static.metrics_address
+        if address is None:
+            return
+        self._page = page = MetricsPage(
+            self.metrics,
+            self._clock,
+            folders=lambda: self.data_dirs,
+            failure=self._failure,
+            missing=self._missing,
+        )
+        stack.push_async_callback(page.close)
+        await page.open(*address)
+
+    def _failure(self) -> str | None:
+        """Why the broker is about to end, if so."""
+        return None if self._failed is None or not self._failed.done() else self._failed.result()
+
+    def _missing(self) -> dict[str, str]:
+        """What is missing for clients to be served, and why."""
+        if self._ending:
+            return {"running": "the broker is stopping"}
+        failure = self._failure()
+        if failure is not None:
+            return {"running": failure}
+        if not self.listening:
+            return {"running": "the broker is starting"}
+        services = self.services
+        missing: dict[str, str] = {}
+        epoch, admitted = services.replication.broker_epoch, services.image.brokers
+        if epoch == NO_REGISTRATION:
+            missing["registered"] = "the broker has lost its registration in the metadata store"
+        elif self.node_id not in admitted or admitted[self.node_id].epoch != epoch:
+            missing["admitted"] = "the controller has not admitted the broker to the cluster"
+        failed = services.logs.offline_folders
+        if failed:
+            missing["log_dirs"] = "; ".join(f"{each}: {why}" for each, why in failed.items())
+        return missing
 
     def _take_folders(self, stack: AsyncExitStack, workers: Workers) -> LogDirectories:
         """The data folders, locked; their logs are not read yet."""
@@ -396,7 +444,8 @@ class Broker:
             new_id=self._new_member_id,
             consumer=consumer_machine,
             on_loaded=self.metrics.histogram(
-                "ottla_group_load_seconds", "Loading one partition of the groups' log."
+                "kafka_server_group_coordinator_metrics_partition_load_time_seconds",
+                "Loading one partition of the groups' log.",
             ).record,
         )
 

@@ -1,41 +1,105 @@
-"""What is measured besides requests: connections, bytes, logs, flushes, compaction, groups.
+"""What is measured besides requests: connections, logs, compaction, groups, the cluster.
 
-`MEASURES` is the whole list. Each number is read when somebody asks for it; the names of those that
-only grow end in `_total`, as is usual with Prometheus, and they are counters.
+Each number is read when somebody asks for it. A name that Kafka has for the same thing is Kafka's,
+by one rule: the domain, the type and the name of its MBean in snake case, with the other properties
+as labels; `PerSec` and what else only grows end in `_total`, `Ms` and `Secs` become `_seconds`,
+`Percent` becomes `_ratio`. Whatever has no such name begins with `ottla_`.
+
+`MEASURES` has the plain numbers; what has a series for each topic, follower, group or folder is in
+`series_metering`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from itertools import groupby
 from typing import NamedTuple
 
+from ottla import __version__
+from ottla.broker.series_metering import group_lag, logs_by_topic, replica_lag, traffic
+from ottla.controller.machine import plan_preferred
 from ottla.coordinator.group.group import Counts, GroupType
 from ottla.dispatch.context import Services
+from ottla.model.topic import NO_LEADER
 from ottla.net.listener import Listeners
 from ottla.records import walker
-from ottla.runtime.metrics import Metrics
+from ottla.runtime.metrics import Metrics, Reading
 from ottla.storage.cleaner import CleanerStatistics
 from ottla.storage.directory import StorageStatistics
 
+# So many partitions are counted before others have a turn on the loop.
+TURN = 256
 
-class Sources(NamedTuple):
-    """Where the numbers are."""
 
-    services: Services
-    listeners: Listeners
+class Replicated:
+    """The partitions that this broker leads, counted."""
 
-    @property
+    def __init__(self) -> None:
+        self.led = 0
+        self.under_replicated = 0
+        self.under_min_isr = 0
+        self.at_min_isr = 0
+
+
+class Sources:
+    """Where the numbers are, for one reading of them: what is counted is counted once."""
+
+    def __init__(self, services: Services, listeners: Listeners) -> None:
+        self.services = services
+        self.listeners = listeners
+        self.replicated = Replicated()
+        self.offline_partitions = 0
+        self.partitions_of_all = 0
+
+    @cached_property
     def logs(self) -> StorageStatistics:
         return self.services.logs.statistics()
 
-    @property
+    @cached_property
     def cleaner(self) -> CleanerStatistics:
         return self.services.logs.cleaner.statistics()
+
+    @cached_property
+    def totals(self) -> tuple[int, int]:
+        return self.listeners.totals()
 
     @property
     def counts(self) -> Counts:
         return self.services.groups.counts
+
+    @property
+    def controls(self) -> bool:
+        """Whether this broker is the controller, which alone counts for the whole cluster."""
+        return self.services.controller.active
+
+    @cached_property
+    def not_preferred(self) -> int:
+        """Partitions that could be led by their first replica, and are not."""
+        return len(plan_preferred(self.services.image)) if self.controls else 0
+
+    def count_partitions(self) -> Iterator[None]:
+        """Look at every partition that is led here and, as the controller, at all there are."""
+        counted = self.replicated
+        for number, partition in enumerate(list(self.services.replicas.led())):
+            state, config = partition.state, partition.log.config
+            in_sync, wanted = len(state.isr), len(state.replicas)
+            least = min(config.min_insync_replicas, wanted)
+            counted.led += 1
+            counted.under_replicated += in_sync < wanted
+            counted.under_min_isr += in_sync < least
+            counted.at_min_isr += in_sync == least
+            if number % TURN == TURN - 1:
+                yield
+        if self.controls:
+            number = 0
+            for topic in self.services.image.topics.values():
+                for state in topic.partitions:
+                    self.partitions_of_all += 1
+                    self.offline_partitions += state.leader == NO_LEADER
+                    number += 1
+                    if number % TURN == 0:
+                        yield
 
 
 class Measure(NamedTuple):
@@ -48,56 +112,194 @@ class Measure(NamedTuple):
 
 
 def measure(metrics: Metrics, services: Services, listeners: Listeners) -> None:
-    """Have every number of `MEASURES` shown."""
+    """Have all of it read whenever somebody reads the metrics."""
+    metrics.collect(partial(_collect, services, listeners))
+
+
+def _collect(services: Services, listeners: Listeners) -> Iterator[Reading | None]:
     sources = Sources(services, listeners)
-    for name, text, read, labels in MEASURES:
-        show = metrics.counted if name.endswith("_total") else metrics.gauge
-        show(name, text, partial(read, sources), **dict(labels))
+    yield from sources.count_partitions()
+    for name, measures in groupby(MEASURES, lambda one: one.name):
+        series = list(measures)
+        yield Reading(
+            name,
+            series[0].help,
+            "counter" if name.endswith("_total") else "gauge",
+            tuple(label for label, _ in series[0].labels),
+            tuple((tuple(text for _, text in one.labels), one.read(sources)) for one in series),
+        )
+    yield None
+    yield from traffic(services.replicas.traffic)
+    yield from logs_by_topic(services)
+    yield from replica_lag(services)
+    yield from group_lag(services)
 
 
 def _since_last_look(of: Sources) -> float:
     return max(0, of.services.clock.now_ms() - of.cleaner.last_look_ms) / 1000
 
 
+def _fenced(of: Sources) -> int:
+    image = of.services.image
+    return len(set(image.registrations) - set(image.brokers)) if of.controls else 0
+
+
+def _session_seconds(of: Sources) -> float:
+    return max(0.0, of.services.replication.session_until - of.services.clock.monotonic())
+
+
 _SIMPLE = (
+    Measure(
+        "ottla_build_info",
+        "1, with the version as a label.",
+        lambda of: 1,
+        (("version", __version__),),
+    ),
     # connections
     Measure(
-        "ottla_connections", "Open client connections.", lambda of: len(of.listeners.connections)
+        "kafka_server_socket_server_metrics_connection_count",
+        "Open client connections.",
+        lambda of: len(of.listeners.connections),
     ),
     Measure(
-        "ottla_connections_accepted_total",
+        "kafka_server_socket_server_metrics_connection_creation_total",
         "Connections accepted since the start.",
         lambda of: of.listeners.accepted,
     ),
     Measure(
-        "ottla_bytes_in_total", "Bytes received from clients.", lambda of: of.listeners.totals()[0]
+        "kafka_server_socket_server_metrics_incoming_byte_total",
+        "Bytes received from clients and other brokers.",
+        lambda of: of.totals[0],
     ),
-    Measure("ottla_bytes_out_total", "Bytes sent to clients.", lambda of: of.listeners.totals()[1]),
+    Measure(
+        "kafka_server_socket_server_metrics_outgoing_byte_total",
+        "Bytes sent to clients and other brokers.",
+        lambda of: of.totals[1],
+    ),
     Measure(
         "ottla_receive_memory_bytes",
         "Memory held by unfinished requests.",
         lambda of: of.listeners.memory.lent,
     ),
     Measure(
-        "ottla_fetch_sessions",
+        "kafka_server_fetch_session_cache_num_incremental_fetch_sessions",
         "Incremental fetch sessions.",
         lambda of: len(of.services.fetch_sessions),
     ),
-    # leaders
+    # replication
     Measure(
-        "ottla_unclean_elections_total",
-        "Partitions that got a leader which may lack acknowledged records, by this controller.",
-        lambda of: of.services.controller.unclean.total,
+        "kafka_server_replica_manager_partition_count",
+        "Partitions held, as leader or follower.",
+        lambda of: of.logs.partitions,
     ),
-    # logs
-    Measure("ottla_partitions", "Partitions served.", lambda of: of.logs.partitions),
     Measure(
-        "ottla_offline_partitions",
+        "kafka_server_replica_manager_leader_count",
+        "Partitions led.",
+        lambda of: of.replicated.led,
+    ),
+    Measure(
+        "kafka_server_replica_manager_offline_replica_count",
         "Partitions whose disk or log has failed.",
         lambda of: of.logs.offline_partitions,
     ),
-    Measure("ottla_log_segments", "Segment files.", lambda of: of.logs.segments),
-    Measure("ottla_log_bytes", "Bytes in all logs.", lambda of: of.logs.bytes),
+    Measure(
+        "kafka_server_replica_manager_under_replicated_partitions",
+        "Partitions led here with replicas that are not in sync.",
+        lambda of: of.replicated.under_replicated,
+    ),
+    Measure(
+        "kafka_server_replica_manager_under_min_isr_partition_count",
+        "Partitions led here that refuse acks=all for want of in-sync replicas.",
+        lambda of: of.replicated.under_min_isr,
+    ),
+    Measure(
+        "kafka_server_replica_manager_at_min_isr_partition_count",
+        "Partitions led here that will refuse acks=all with one in-sync replica less.",
+        lambda of: of.replicated.at_min_isr,
+    ),
+    Measure(
+        "kafka_server_replica_manager_isr_shrinks_total",
+        "Times that this leader took replicas out of the in-sync set of a partition.",
+        lambda of: of.services.replication.isr_updates.shrinks,
+    ),
+    Measure(
+        "kafka_server_replica_manager_isr_expands_total",
+        "Times that this leader took replicas into the in-sync set of a partition.",
+        lambda of: of.services.replication.isr_updates.expands,
+    ),
+    Measure(
+        "kafka_server_replica_manager_failed_isr_updates_total",
+        "Changes of in-sync sets that the metadata store did not take.",
+        lambda of: of.services.replication.isr_updates.failed,
+    ),
+    # the cluster
+    Measure(
+        "kafka_controller_kafka_controller_active_controller_count",
+        "1 on the controller, 0 elsewhere.",
+        lambda of: int(of.controls),
+    ),
+    Measure(
+        "kafka_controller_kafka_controller_active_broker_count",
+        "Brokers that were admitted to the cluster, as the controller sees it; 0 elsewhere.",
+        lambda of: len(of.services.image.brokers) if of.controls else 0,
+    ),
+    Measure(
+        "kafka_controller_kafka_controller_fenced_broker_count",
+        "Brokers that are registered and not admitted, as the controller sees it; 0 elsewhere.",
+        _fenced,
+    ),
+    Measure(
+        "kafka_controller_kafka_controller_global_topic_count",
+        "Topics of the cluster, on the controller; 0 elsewhere.",
+        lambda of: len(of.services.image.topics) if of.controls else 0,
+    ),
+    Measure(
+        "kafka_controller_kafka_controller_global_partition_count",
+        "Partitions of the cluster, on the controller; 0 elsewhere.",
+        lambda of: of.partitions_of_all,
+    ),
+    Measure(
+        "kafka_controller_kafka_controller_offline_partitions_count",
+        "Partitions of the cluster without a leader, on the controller; 0 elsewhere.",
+        lambda of: of.offline_partitions,
+    ),
+    Measure(
+        "kafka_controller_kafka_controller_preferred_replica_imbalance_count",
+        "Partitions that could be led by their first replica and are not, on the controller.",
+        lambda of: of.not_preferred,
+    ),
+    Measure(
+        "kafka_controller_controller_stats_unclean_leader_elections_total",
+        "Partitions that got a leader which may lack acknowledged records, by this controller.",
+        lambda of: of.services.controller.unclean.total,
+    ),
+    Measure(
+        "ottla_leader_elections_total",
+        "Partitions that got another leader, by this controller; unclean elections are among them.",
+        lambda of: of.services.controller.elections,
+    ),
+    Measure(
+        "ottla_controller_epoch",
+        "The newest term of a controller that this broker knows of.",
+        lambda of: of.services.image.controller_epoch,
+    ),
+    Measure(
+        "ottla_broker_epoch",
+        "The broker's registration; -1 while it has none.",
+        lambda of: of.services.replication.broker_epoch,
+    ),
+    Measure(
+        "ottla_store_session_seconds",
+        "For how long the metadata store certainly still counts on this broker; 0: not at all.",
+        _session_seconds,
+    ),
+    # logs
+    Measure(
+        "kafka_log_log_manager_offline_log_directory_count",
+        "Data folders that have failed.",
+        lambda of: of.logs.offline_folders,
+    ),
+    Measure("ottla_log_open_files", "Segment files held open.", lambda of: of.logs.open_files),
     Measure("ottla_log_flushes_total", "fsync rounds of logs.", lambda of: of.logs.flushes),
     Measure(
         "ottla_native_records",
@@ -142,50 +344,60 @@ _SIMPLE = (
         lambda of: of.cleaner.last_seconds,
     ),
     Measure(
-        "ottla_cleaner_buffer_used_ratio",
+        "kafka_log_log_cleaner_max_buffer_utilization_ratio",
         "How full log.cleaner.dedupe.buffer.size was in the last compaction; 1 ends it early.",
         lambda of: of.cleaner.map_used,
     ),
     Measure(
-        "ottla_cleaner_max_dirty_ratio",
+        "kafka_log_log_cleaner_manager_max_dirty_ratio",
         "Dirty share of the dirtiest compacted log at the cleaner's last look.",
         lambda of: of.cleaner.max_dirty_ratio,
     ),
     Measure(
-        "ottla_cleaner_max_overdue_seconds",
+        "kafka_log_log_cleaner_max_compaction_delay_seconds",
         "By how much max.compaction.lag.ms was missed at the cleaner's last look.",
         lambda of: of.cleaner.max_overdue_ms / 1000,
     ),
     Measure(
-        "ottla_cleaner_seconds_since_last_look",
+        "kafka_log_log_cleaner_manager_time_since_last_run_seconds",
         "Time since the cleaner last looked for work.",
         _since_last_look,
     ),
     Measure(
-        "ottla_cleaner_uncleanable_partitions",
+        "kafka_log_log_cleaner_manager_uncleanable_partitions_count",
         "Partitions that cannot be compacted; the log says why.",
         lambda of: of.cleaner.uncleanable,
     ),
     Measure(
-        "ottla_cleaner_uncleanable_bytes",
+        "kafka_log_log_cleaner_manager_uncleanable_bytes",
         "Bytes in partitions that cannot be compacted.",
         lambda of: of.cleaner.uncleanable_bytes,
     ),
     # groups
     Measure(
-        "ottla_group_offsets_committed_total",
+        "kafka_server_group_coordinator_metrics_offset_commit_total",
         "Offsets committed, one for each partition.",
         lambda of: of.counts.offsets_committed,
     ),
     Measure(
-        "ottla_group_offsets_expired_total",
+        "kafka_server_group_coordinator_metrics_offset_expiration_total",
         "Committed offsets past their retention.",
         lambda of: of.counts.offsets_expired,
     ),
     Measure(
-        "ottla_group_offsets_deleted_total",
+        "kafka_server_group_coordinator_metrics_offset_deletion_total",
         "Committed offsets that somebody deleted, other than with their group or topic.",
         lambda of: of.counts.offsets_deleted,
+    ),
+    Measure(
+        "kafka_server_group_coordinator_metrics_group_completed_rebalance_total",
+        "Classic groups that got their assignment, each time.",
+        lambda of: of.counts.classic_rebalances,
+    ),
+    Measure(
+        "kafka_server_group_coordinator_metrics_consumer_group_rebalance_total",
+        "New epochs of consumer groups.",
+        lambda of: of.counts.consumer_rebalances,
     ),
 )
 
@@ -196,7 +408,6 @@ _STATES = {
     GroupType.CLASSIC: ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable"),
     GroupType.CONSUMER: ("Empty", "Assigning", "Reconciling", "Stable"),
 }
-_REBALANCES = "Classic groups that got their assignment, new epochs of consumer groups."
 _PARTITIONS = "Partitions of the groups' log that are coordinated here."
 
 
@@ -212,7 +423,7 @@ MEASURES: tuple[Measure, ...] = (
     *_SIMPLE,
     *(
         Measure(
-            "ottla_groups",
+            "kafka_server_group_coordinator_metrics_group_count",
             "Groups coordinated here.",
             partial(_groups, protocol, state),
             (("protocol", protocol.value), ("state", state)),
@@ -222,23 +433,11 @@ MEASURES: tuple[Measure, ...] = (
     ),
     *(
         Measure(
-            "ottla_group_partitions",
+            "kafka_server_group_coordinator_metrics_num_partitions",
             _PARTITIONS,
             partial(_group_partitions, active),
             (("state", state),),
         )
         for active, state in ((False, "loading"), (True, "active"))
-    ),
-    Measure(
-        "ottla_group_rebalances_total",
-        _REBALANCES,
-        lambda of: of.counts.classic_rebalances,
-        (("protocol", GroupType.CLASSIC.value),),
-    ),
-    Measure(
-        "ottla_group_rebalances_total",
-        _REBALANCES,
-        lambda of: of.counts.consumer_rebalances,
-        (("protocol", GroupType.CONSUMER.value),),
     ),
 )

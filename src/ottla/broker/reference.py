@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from ottla.config.load import load
 from ottla.dispatch.table import Handler, Table
 from ottla.handlers import HANDLERS
-from ottla.runtime.metrics import LATENCY_BOUNDS, Family
+from ottla.runtime.metrics import LATENCY_BOUNDS, Reading
 
 _PROTOCOL = """\
 # Protocol support
@@ -54,9 +54,20 @@ _METRICS = """\
 
 <!-- Made by `make docs` from a broker that was started for it; a test compares. -->
 
-Everything below is counted from the start of the process. The page that serves the numbers over
-HTTP is not built yet; inside a process `Broker.metrics.render()` gives them in Prometheus' text
-format. What they are good for: [operations](../operations.md#metrics).
+A broker with [`metrics.listen`](config.md) serves all of this at `/metrics`, in Prometheus' text
+format, and in OpenMetrics' for those who ask for that. Everything is counted from the start of the
+process. What the numbers are good for: [operations](../operations.md#metrics).
+
+**Names.** Where Kafka has an MBean for the same thing, the name is that MBean's: domain, type and
+name in snake case, one after the other, and its other properties as labels. What only grows
+(`PerSec`, counts) ends in `_total`; `Ms` and `Secs` become `_seconds`, `Percent` becomes `_ratio`.
+So `kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec,topic=t` is
+`kafka_server_broker_topic_metrics_messages_in_total{topic="t"}`. What has no such name begins with
+`ottla_`; `process_` is what every Python program with Prometheus' library has.
+
+**Bounds.** The first 1,000 topics have series of their own, all others are counted together under
+the topic `(others)`; of the lags of groups the 1,000 largest are shown, for groups whose partitions
+this broker has replicas of. So nobody can make the page grow without end.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|
@@ -147,18 +158,18 @@ def _anchor(title: str) -> str:
 def render_metrics() -> str:
     """docs/reference/metrics.md."""
     rows = []
-    for family in asyncio.run(registered()):
-        labels = dict.fromkeys(name for series in family.series for name, _ in series)
-        shown = ", ".join(f"`{label}`" for label in labels)
-        rows.append(f"| `{family.name}` | {family.kind} | {shown} | {family.help} |\n")
+    for metric in asyncio.run(registered()):
+        shown = ", ".join(f"`{label}`" for label in metric.names)
+        rows.append(f"| `{metric.name}` | {metric.kind} | {shown} | {metric.help} |\n")
     bounds = ", ".join(f"{bound:g}" for bound in LATENCY_BOUNDS)
     tail = _wrapped(f"Histograms are in seconds and have the bounds {bounds}.")
     return f"{_METRICS}{''.join(sorted(rows))}\n{tail}\n"
 
 
-async def registered() -> list[Family]:
+async def registered() -> list[Reading]:
     """Every metric of a broker that has answered a request."""
     from ottla.broker.app import Broker
+    from ottla.broker.metrics_page import documented
 
     with tempfile.TemporaryDirectory() as folder:
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": folder}
@@ -166,7 +177,7 @@ async def registered() -> list[Family]:
         await broker.start()
         try:
             await _ask_once(broker.endpoints[0].port)
-            return list(broker.metrics.families())
+            return documented(broker.metrics, broker.data_dirs)
         finally:
             await broker.stop()
 

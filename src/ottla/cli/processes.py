@@ -128,6 +128,8 @@ def _command(told: Told, config: BrokerConfig, folder: ClusterFolder, number: in
     if config.is_given("advertised.listeners"):
         advertised = _shifted(config.listener_plan.advertised, number)
         settings["advertised.listeners"] = ",".join(map(str, advertised))
+    if config.metrics_address is not None:
+        settings["metrics.listen"] = _metrics_address(config.metrics_address, number)
     for name, text in settings.items():
         yield from ("--set", f"{name}={text}")
 
@@ -137,7 +139,18 @@ def _shifted(listeners: Sequence[Listener], number: int) -> list[Listener]:
     return [replace(one, port=one.port + number) if one.port else one for one in listeners]
 
 
+def _metrics_address(first: tuple[str, int], number: int) -> str:
+    """Where the broker that is `number` after the first serves its metrics."""
+    host, port = first
+    return f"{f'[{host}]' if ':' in host else host}:{port + number if port else 0}"
+
+
 def _check_ports(config: BrokerConfig, count: int) -> None:
+    metrics = 0 if config.metrics_address is None else config.metrics_address[1]
+    if metrics + count - 1 > _LAST_PORT:
+        raise click.UsageError(
+            f"{count} brokers with metrics from port {metrics} on need ports above {_LAST_PORT}"
+        )
     taken: dict[int, int] = {}
     for number in range(count):
         for listener in _shifted(config.listeners, number):

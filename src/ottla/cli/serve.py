@@ -382,12 +382,13 @@ def banner(broker: Broker, seconds: float) -> str:
     program = command_name()
     where = bootstrap_flag(broker)
     addresses = "\n              ".join(listening(broker))
+    metrics = "" if broker.metrics_url is None else f"  metrics     {broker.metrics_url}\n"
     return f"""\
 Ottla {__version__} started in {seconds:.2f} s
   listening   {addresses}
   data        {", ".join(broker.data_dirs)}
   node        {broker.node_id}, cluster {broker.cluster_id}
-Try it from another terminal:
+{metrics}Try it from another terminal:
   {program} topic create hello{where}
   echo 'hello, world' | {program} produce hello{where}
   {program} consume hello --from-beginning{where}

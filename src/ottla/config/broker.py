@@ -27,6 +27,7 @@ from ottla.config.families.tls import TlsSettings
 from ottla.config.families.transactions import TransactionSettings
 from ottla.config.families.zookeeper import ZookeeperSettings
 from ottla.config.listeners import Listener, ListenerPlan, plan_listeners
+from ottla.config.rules import parse_address
 
 FAMILIES: tuple[type[Settings], ...] = (
     NetworkSettings,
@@ -111,6 +112,13 @@ class BrokerConfig(
         address = f"PLAINTEXT://{self.host_name}:{self.port}"
         static = MappingProxyType({"listeners": address, **self.static})
         self.__dict__.update(listener_addresses=(address,), layers=(*self.layers[:-1], static))
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Where metrics are to be served, if anywhere."""
+        if self.metrics_listen is None:
+            return None
+        return parse_address("metrics.listen", self.metrics_listen)
 
     @cached_property
     def listener_plan(self) -> ListenerPlan:

@@ -24,10 +24,11 @@ from ottla.config.topic import TopicConfig
 _INTRODUCTION = """\
 # Settings
 
-Names, types, defaults and limits are those of Apache Kafka 4.2 (what begins with `ottla.` is ours);
-an existing `server.properties` works unchanged. They are given in a file (`ottla server start
---config FILE`, Java's .properties format), by flags (`--set key=value`, which come before the
-file), and, where *change* says so, while the broker runs (AlterConfigs, IncrementalAlterConfigs).
+Names, types, defaults and limits are those of Apache Kafka 4.2 (`metrics.listen` and what begins
+with `ottla.` are ours); an existing `server.properties` works unchanged. They are given in a file
+(`ottla server start --config FILE`, Java's .properties format), by flags (`--set key=value`, which
+come before the file), and, where *change* says so, while the broker runs (AlterConfigs,
+IncrementalAlterConfigs).
 
 A value that is not allowed stops the start, with every mistake named at once. A name that
 nothing knows is a warning with the nearest name, or an error with `--strict`.

@@ -9,6 +9,9 @@ import re
 
 from ottla.config.setting import ConfigError, Rule, Value, text_of
 
+_LAST_PORT = 65_535
+_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([^\s:\[\]]*)):([0-9]{1,5})")
+
 
 def at_least(low: int) -> Rule:
     """A number of at least `low`."""
@@ -58,6 +61,31 @@ def one_of_any_case(*choices: str) -> Rule:
         )
 
     return Rule("one of " + ", ".join(choices), judge)
+
+
+def host_and_port() -> Rule:
+    """An address to listen on; null is fine."""
+
+    def judge(name: str, value: Value) -> ConfigError | None:
+        if not isinstance(value, str):
+            return None
+        try:
+            parse_address(name, value)
+        except ConfigError as error:
+            return error
+        return None
+
+    return Rule("host:port", judge)
+
+
+def parse_address(name: str, text: str) -> tuple[str, int]:
+    """`host:port`, the host in brackets where it is one of IPv6; without one it is loopback."""
+    found = _ADDRESS.fullmatch(text.strip())
+    if found is None or int(found[3]) > _LAST_PORT:
+        raise ConfigError.invalid(
+            name, text, f"expected host:port, with a port from 0 to {_LAST_PORT}"
+        )
+    return found[1] or found[2] or "127.0.0.1", int(found[3])
 
 
 def non_empty() -> Rule:

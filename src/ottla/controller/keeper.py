@@ -78,6 +78,7 @@ class ClusterKeeper:
         self._members = Membership(registry)
         self._rules_of = rules_of
         self.unclean = UncleanElections()
+        self.elected = 0  # leaders, since the start
         # Until then brokers that are missing may come back: see above. By the loop's clock.
         self.patient_until = float("-inf")
         self._in_session = False  # whether this broker is registered itself
@@ -206,9 +207,9 @@ class ClusterKeeper:
         except KafkaError as error:
             logger.info("leaderships are balanced later: %s", error.message)
             return
-        logger.info(
-            "%d partitions are led by their preferred replicas again", len(changes) - len(refused)
-        )
+        balanced = len(changes) - len(refused)
+        self.elected += balanced
+        logger.info("%d partitions are led by their preferred replicas again", balanced)
 
     async def _finalize_features(self, fence: Check) -> None:
         """Agree on the levels of features that the cluster has none of."""
@@ -282,7 +283,7 @@ class ClusterKeeper:
         except KafkaError as error:
             logger.info("planning again: %s", error.message)
             return
-        _report(todo.partitions, refused)
+        self.elected += _report(todo.partitions, refused)
         self._note_unclean(
             "unclean election",
             [change for change in todo.partitions if change in todo.unclean - {*refused}],
@@ -384,15 +385,19 @@ class ClusterKeeper:
         except KafkaError as error:
             logger.info("%s: asking again: %s", partition, error.message)
             return None
-        return None if refused else change
+        if refused:
+            return None
+        self.elected += 1
+        return change
 
 
 async def _happened(term: Term) -> None:
     await term.lost
 
 
-def _report(changes: list[PartitionChange], refused: list[PartitionChange]) -> None:
-    """Say in one line what became of partitions, however many."""
+def _report(changes: list[PartitionChange], refused: list[PartitionChange]) -> int:
+    """Say in one line what became of partitions, however many; returns how many have a new
+    leader."""
     elected = offline = moved = 0
     for change in changes:
         if change in refused:
@@ -406,3 +411,4 @@ def _report(changes: list[PartitionChange], refused: list[PartitionChange]) -> N
         logger.info("%d partition(s) have a new leader, %d have none now", elected, offline)
     if moved:
         logger.info("%d partition(s) are on the replicas that they were to be moved to", moved)
+    return elected

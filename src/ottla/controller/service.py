@@ -136,6 +136,11 @@ class Controller:
         """The epoch of the term it serves, or -1."""
         return self._term.epoch if self._term is not None and self.active else -1
 
+    @property
+    def elections(self) -> int:
+        """Leaders that this broker has elected, as the controller, since its start."""
+        return self._cluster.elected
+
     def session_began(self) -> None:
         """This broker has registered: see `keeper.py` for why that makes a controller patient."""
         self._cluster.session_began()
@@ -362,6 +367,7 @@ class Controller:
             left = [tp for tp, change in changes.items() if change in refused]
             elected |= {tp: change for tp, change in changes.items() if change not in refused}
         outcomes |= dict.fromkeys(elected)
+        self._cluster.elected += len(elected)
         if elected:
             kind = "unclean" if unclean else "preferred"
             logger.info("%s election: %d partition(s) have a new leader", kind, len(elected))

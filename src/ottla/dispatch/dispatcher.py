@@ -83,13 +83,17 @@ class Route:
         self.header_v1 = self.flexible and spec.key != ApiKey.API_VERSIONS
         metrics = services.metrics
         self.requests: Counter = metrics.counter(
-            "ottla_requests_total", "Requests received.", api=spec.name
+            "kafka_network_request_metrics_requests_total", "Requests received.", request=spec.name
         )
         self.errors: Counter = metrics.counter(
-            "ottla_request_failures_total", "Requests that failed as a whole.", api=spec.name
+            "kafka_network_request_metrics_errors_total",
+            "Requests that failed as a whole.",
+            request=spec.name,
         )
         self.latency: Histogram = metrics.histogram(
-            "ottla_request_seconds", "From a request's last byte to its answer.", api=spec.name
+            "kafka_network_request_metrics_total_time_seconds",
+            "From a request's last byte to its answer.",
+            request=spec.name,
         )
 
 

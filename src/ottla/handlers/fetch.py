@@ -71,6 +71,7 @@ from ottla.replication.lease import FOLLOWER_WAIT_MS, LONG_AGO, OLD_MS
 from ottla.replication.partition import Partition
 from ottla.replication.read_replica import RACK_AWARE, nearest_replica
 from ottla.replication.rounds import Key, Rounds
+from ottla.replication.traffic import TopicTraffic
 from ottla.runtime.files import ColdRead
 from ottla.runtime.waiters import Deferred, Signal, Waiter
 
@@ -199,6 +200,7 @@ class Reading:
     size: int
     at_once: bool  # there is an error or a divergence: do not wait
     cold: list[Callable[[], None]]  # to be run in a thread before one can read on
+    sent: list[tuple[TopicTraffic, int]]  # bytes of topics, to be counted once they are answered
 
 
 def _failed(request: Request[FetchRequest], error: KafkaError) -> FetchResponse:
@@ -441,7 +443,7 @@ def _signals(plan: Plan, services: Services) -> Iterator[Signal]:
 
 
 def _read(plan: Plan, services: Services, *, cached_only: bool, first: bool = False) -> Reading:
-    reading = Reading([], 0, False, [])
+    reading = Reading([], 0, False, [], [])
     _read_some(plan, plan.items.items(), reading, services, cached_only=cached_only, first=first)
     return reading
 
@@ -505,6 +507,7 @@ def _read_some(
                 min_one = False
                 left = max(0, left - size)
                 reading.size += size
+                reading.sent.append((partition.traffic, size))
             if plan.rounds is not None:
                 plan.rounds.looked_at(key, partition, settled=_settled(partition, wanted, part))
         reading.parts.append((key, part))
@@ -605,6 +608,7 @@ def _respond(plan: Plan, reading: Reading, services: Services) -> FetchResponse:
     by_topic: dict[str | bytes, FetchableTopicResponse] = {}
     _note_sent(plan, reading, services)
     _respond_some(plan, reading.parts, by_topic)
+    _count(plan, reading)
     return _response(plan, by_topic, services)
 
 
@@ -618,6 +622,14 @@ def _note_sent(plan: Plan, reading: Reading, services: Services) -> None:
         if size:
             with suppress(KafkaError):  # it is not led here any more
                 replication.note_sent(plan.reader.find(key, services), size)
+
+
+def _count(plan: Plan, reading: Reading) -> None:
+    for traffic, size in reading.sent:
+        if plan.follower is None:
+            traffic.bytes_out += size
+        else:
+            traffic.replicated_out += size
 
 
 def _respond_some(
@@ -687,7 +699,7 @@ def _answer_many(
 ) -> InTurns[FetchResponse | Deferred[Any]]:
     """The answer about many partitions; if it is too early for one, a Deferred of the next try."""
     for attempt in range(WARM_UPS + 1):
-        reading = Reading([], 0, False, [])
+        reading = Reading([], 0, False, [], [])
         if plan.incremental:
             plan.look_again()
         for chunk in _chunks(list(plan.items.items())):
@@ -717,6 +729,7 @@ def _answer_many(
     for parts in _chunks(reading.parts):
         _respond_some(plan, parts, by_topic)
         yield 0
+    _count(plan, reading)
     return _response(plan, by_topic, services)
 
 

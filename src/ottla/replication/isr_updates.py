@@ -66,6 +66,10 @@ class IsrUpdates:
         self._tasks = tasks
         self._queue: dict[TopicPartition, Proposal] = {}
         self._worker: asyncio.Task[None] | None = None
+        # what became of them
+        self.shrinks = 0
+        self.expands = 0
+        self.failed = 0
 
     def propose(
         self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = NOBODY
@@ -123,7 +127,15 @@ class IsrUpdates:
                 forget(made)
             else:
                 taken.append(made)
+        self._count(taken, len(proposals))
         report(taken)
+
+    def _count(self, taken: Collection[Proposal], asked: int) -> None:
+        self.failed += asked - len(taken)
+        for made in taken:
+            before, after = {*made.change.before.isr}, {*made.change.after.isr}
+            self.shrinks += bool(before - after)
+            self.expands += bool(after - before)
 
     def _demands(self, proposals: list[Proposal]) -> list[Check]:
         image = self._registry.image

@@ -26,6 +26,7 @@ from ottla.model.topic import NO_LEADER, PartitionState
 from ottla.records.batch import BatchHeader
 from ottla.replication.isr import Attendance, InSyncReplicas, Rules
 from ottla.replication.lease import LONG_AGO
+from ottla.replication.traffic import TopicTraffic
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import AppendInfo, Log, ReadResult
@@ -91,7 +92,7 @@ class Partition:
         "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail",
         "_known_start", "_last_waiting", "_waiting", "_waiting_here",
         "appended", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log", "readable",
-        "state", "topic_id", "truncating", "watches", "written",
+        "state", "topic_id", "traffic", "truncating", "watches", "written",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +112,7 @@ class Partition:
         self.readable = Signal()  # signalled with the number of bytes that became readable
         self.appended = Signal()  # with the number of bytes that followers can fetch
         self.watches: list[Watch] = []  # of the followers' fetch sessions
+        self.traffic = TopicTraffic()  # where its topic is counted
         self._known_start = log.log_start_offset  # by these
         self._durability = durability
         self._cluster = cluster
@@ -246,6 +248,9 @@ class Partition:
             header=header,
         )
         if not info.duplicate:
+            traffic = self.traffic
+            traffic.messages_in += info.last_offset - info.base_offset + 1
+            traffic.bytes_in += info.bytes
             if self._flushing or log.flush_due:
                 self._flush()
                 if self.in_sync is not None:
@@ -450,6 +455,7 @@ class Partition:
         log = self.log
         if len(records):
             log.append_replicated(records, leader_epoch=self.leader_epoch)
+            self.traffic.replicated_in += len(records)
             if not log.flush_due:
                 self.written = log.log_end_offset
         mark = min(high_watermark, log.log_end_offset)

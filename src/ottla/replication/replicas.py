@@ -29,6 +29,7 @@ from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionState, Topic
 from ottla.replication.isr import Rules
 from ottla.replication.partition import ClusterView, Durability, Partition
+from ottla.replication.traffic import Traffic
 from ottla.storage.directory import LogDirectories
 from ottla.storage.faults import OutOfDescriptors
 
@@ -79,6 +80,7 @@ class Replicas:
         self._admitted = cluster is None
         # The settings in force, one value for all partitions of a topic.
         self._configs: dict[str, TopicConfig] = {}
+        self.traffic = Traffic()
         self._following = False  # after the first image: what is new in the next ones is new
         # New partitions without files yet.
         self._waiting: dict[TopicPartition, bool] = {}
@@ -92,6 +94,10 @@ class Replicas:
     def led(self) -> Iterator[Partition]:
         for partitions in self._by_name.values():
             yield from partitions.values()
+
+    def held(self, topic: str, index: int) -> Partition | None:
+        """The partition, if there is one here, led or followed; its files are not made for that."""
+        return self._held.get(TopicPartition(topic, index))
 
     def by_name(self, topic: str, index: int) -> Partition:
         """The partition, if this broker holds it. Raises KafkaError."""
@@ -302,6 +308,7 @@ class Replicas:
             self._cluster,
             self._logs.high_watermarks.get(tp, -1),
         )
+        partition.traffic = self.traffic.of(tp.topic)
         self._held[tp] = partition
         self._assign_role(topic, tp, partition)
         return partition
@@ -341,6 +348,7 @@ class Replicas:
         self._by_name.pop(topic.name, None)
         self._by_id.pop(topic.id, None)
         self._configs.pop(topic.name, None)
+        self.traffic.forget(topic.name)
         partitions = []
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)

@@ -69,7 +69,7 @@ class Replication:
             samples=samples,
             seconds=seconds,
         )
-        self._updates = IsrUpdates(registry, node_id, lambda: self.broker_epoch, tasks)
+        self.isr_updates = IsrUpdates(registry, node_id, lambda: self.broker_epoch, tasks)
         self._fetchers: dict[int, Fetcher] = {}  # by the leader they fetch from
         self._followed: dict[TopicPartition, int] = {}
         self._replicas: Replicas | None = None
@@ -125,7 +125,7 @@ class Replication:
     def propose_isr(
         self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()
     ) -> None:
-        self._updates.propose(partition, isr, lost)
+        self.isr_updates.propose(partition, isr, lost)
 
     # ------------------------------------------------------------------ for the partition table
 
@@ -181,7 +181,7 @@ class Replication:
         await asyncio.gather(*(fetcher.stopped() for fetcher in self._fetchers.values()))
         self._fetchers.clear()
         self._followed.clear()
-        await self._updates.stop()
+        await self.isr_updates.stop()
 
     async def _watch(self) -> None:
         while True:

@@ -1,16 +1,21 @@
-"""Counters, gauges and histograms of one broker, and their text for Prometheus.
+"""Counters, gauges and histograms of one broker, and what they say at a moment.
 
 Counting must cost next to nothing on the request path, so a counter is an object with a public
 `value` that the loop's thread adds to, and a histogram is one `bisect` into fixed bounds. The
-registry only names them; it is read when somebody asks.
+registry only names them. What is counted elsewhere, in the parts' own plain integers, is asked for
+by a collector when somebody reads.
+
+`read` gives everything as `Reading`s, values that no later count changes, so that a thread may make
+a page of them. It gives None now and then, where it has worked for a while: whoever reads on the
+event loop lets others have a turn there.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 # Seconds: a quarter of a millisecond apart at the bottom, where a local broker answers.
 LATENCY_BOUNDS: tuple[float, ...] = (
@@ -28,15 +33,6 @@ class Counter:
 
     def __init__(self) -> None:
         self.value = 0
-
-
-class Gauge:
-    """A number that is asked for when it is shown."""
-
-    __slots__ = ("read",)
-
-    def __init__(self, read: Callable[[], float]) -> None:
-        self.read = read
 
 
 class Histogram:
@@ -58,13 +54,35 @@ class Histogram:
         return sum(self.counts)
 
 
-Instrument = Counter | Gauge | Histogram
-AnyInstrument = TypeVar("AnyInstrument", Counter, Gauge, Histogram)
+class Distribution(NamedTuple):
+    """A histogram as it was."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All series of one metric name, as they were. Every series has the labels `names`."""
+
+    name: str
+    help: str
+    kind: str
+    names: tuple[str, ...]
+    series: tuple[tuple[tuple[str, ...], float | Distribution], ...]
+
+
+Collector = Callable[[], Iterable[Reading | None]]
+"""Called for each reading of the whole: gives numbers that are kept elsewhere."""
+
+Instrument = Counter | Histogram
+AnyInstrument = TypeVar("AnyInstrument", Counter, Histogram)
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All series of one metric name."""
+    """All instruments of one metric name."""
 
     name: str
     help: str
@@ -77,6 +95,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._families: dict[str, Family] = {}
+        self._collectors: list[Collector] = []
 
     def counter(self, name: str, help_text: str, **labels: str) -> Counter:
         return self._series(name, help_text, "counter", labels, Counter())
@@ -86,58 +105,56 @@ class Metrics:
     ) -> Histogram:
         return self._series(name, help_text, "histogram", labels, Histogram(bounds))
 
-    def gauge(self, name: str, help_text: str, read: Callable[[], float], **labels: str) -> Gauge:
-        return self._series(name, help_text, "gauge", labels, Gauge(read))
-
-    def counted(self, name: str, help_text: str, read: Callable[[], float], **labels: str) -> Gauge:
-        """A number that only grows and is kept elsewhere: asked for when it is shown."""
-        return self._series(name, help_text, "counter", labels, Gauge(read))
+    def collect(self, collector: Collector) -> None:
+        """Have the numbers of a collector read with the others."""
+        self._collectors.append(collector)
 
     def _series(
         self, name: str, help_text: str, kind: str, labels: Mapping[str, str], fresh: AnyInstrument
     ) -> AnyInstrument:
         """The series of this name and these labels: `fresh`, unless there is one already."""
         family = self._families.setdefault(name, Family(name, help_text, kind, {}))
-        if family.kind != kind:
-            raise ValueError(f"metric {name} is a {family.kind}, not a {kind}")
         found = family.series.setdefault(tuple(sorted(labels.items())), fresh)
         if not isinstance(found, type(fresh)):
-            raise ValueError(f"metric {name} is counted in two ways")
+            raise ValueError(f"metric {name} is a {family.kind}, not a {kind}")
         return found
 
-    def families(self) -> Iterator[Family]:
-        yield from self._families.values()
+    def read(self) -> Iterator[Reading | None]:
+        """Everything, at this moment. On the thread that counts."""
+        for family in list(self._families.values()):
+            yield _read(family)
+        for collector in self._collectors:
+            yield from collector()
 
-    def render(self) -> str:
-        """Everything in Prometheus' text format."""
-        lines: list[str] = []
-        for family in self._families.values():
-            lines.append(f"# HELP {family.name} {family.help}")
-            lines.append(f"# TYPE {family.name} {family.kind}")
-            for labels, instrument in family.series.items():
-                lines.extend(_render_series(family.name, labels, instrument))
-        return "\n".join(lines) + "\n"
+    def values(self) -> dict[str, float]:
+        """Every single number by its name in Prometheus' form, for tests and for people:
+        `requests_total{request="Produce"}`; of a histogram its `_sum` and `_count`."""
+        found: dict[str, float] = {}
+        for reading in self.read():
+            if reading is None:
+                continue
+            for labels, value in reading.series:
+                shown = ",".join(
+                    f'{name}="{text}"' for name, text in zip(reading.names, labels, strict=True)
+                )
+                suffix = f"{{{shown}}}" if shown else ""
+                if isinstance(value, Distribution):
+                    found[f"{reading.name}_sum{suffix}"] = value.total
+                    found[f"{reading.name}_count{suffix}"] = sum(value.counts)
+                else:
+                    found[f"{reading.name}{suffix}"] = value
+        return found
 
 
-def _render_series(name: str, labels: Labels, instrument: Instrument) -> Iterator[str]:
-    if isinstance(instrument, Histogram):
-        running = 0
-        for bound, count in zip((*instrument.bounds, "+Inf"), instrument.counts, strict=True):
-            running += count
-            yield f"{name}_bucket{_labels((*labels, ('le', str(bound))))} {running}"
-        yield f"{name}_sum{_labels(labels)} {instrument.total:g}"
-        yield f"{name}_count{_labels(labels)} {running}"
-    elif isinstance(instrument, Gauge):
-        yield f"{name}{_labels(labels)} {instrument.read():g}"
-    else:
-        yield f"{name}{_labels(labels)} {instrument.value}"
-
-
-def _labels(labels: Labels) -> str:
-    if not labels:
-        return ""
-    escaped = (
-        (key, value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n"))
-        for key, value in labels
-    )
-    return "{" + ",".join(f'{key}="{value}"' for key, value in escaped) + "}"
+def _read(family: Family) -> Reading:
+    series = []
+    names: tuple[str, ...] = ()
+    for labels, instrument in family.series.items():
+        names = tuple(name for name, _ in labels)
+        value = (
+            instrument.value
+            if isinstance(instrument, Counter)
+            else Distribution(instrument.bounds, tuple(instrument.counts), instrument.total)
+        )
+        series.append((tuple(text for _, text in labels), value))
+    return Reading(family.name, family.help, family.kind, names, tuple(series))

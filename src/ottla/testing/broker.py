@@ -147,6 +147,11 @@ class Broker:
         return tuple(self._folders)
 
     @property
+    def metrics_url(self) -> str | None:
+        """Where its metrics are served over HTTP; None unless `config` has `metrics.listen`."""
+        return self._running_app().metrics_url
+
+    @property
     def running(self) -> bool:
         return self._app is not None and self.failure is None
 
@@ -447,12 +452,11 @@ class Broker:
         return self._call(self._services().logs.apply_retention())
 
     def metrics(self) -> dict[str, float]:
-        """Every series by its name in Prometheus' form: `ottla_requests_total{api="Produce"}`."""
+        """Every number by its name, as `kafka_server_replica_manager_leader_count`, or with labels:
+        `kafka_network_request_metrics_requests_total{request="Produce"}`."""
         app = self._running_app()
         assert self._thread is not None
-        text = self._thread.do(app.metrics.render, CALL_SECONDS)
-        lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
-        return {name: float(value) for name, _, value in lines}
+        return self._thread.do(app.metrics.values, CALL_SECONDS)
 
     # ------------------------------------------------------------------ inside
 

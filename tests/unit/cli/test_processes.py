@@ -62,6 +62,19 @@ def test_what_is_advertised_goes_on_too() -> None:
     assert plan.addresses[1] == (2, "box:31001")
 
 
+def test_metrics_are_served_on_ports_in_sequence() -> None:
+    plan = plan_of(3, metrics_listen="[::1]:9308")
+    assert [told(plan, n)["metrics.listen"] for n in range(3)] == [
+        "[::1]:9308",
+        "[::1]:9309",
+        "[::1]:9310",
+    ]
+    assert told(plan_of(2, metrics_listen=":0"), 1)["metrics.listen"] == "127.0.0.1:0"
+    assert "metrics.listen" not in told(plan_of(2), 1)
+    with pytest.raises(click.UsageError, match="metrics from port 65535 on"):
+        plan_of(2, metrics_listen=":65535")
+
+
 def test_a_free_port_stays_one() -> None:
     plan = plan_of(2, listeners="PLAINTEXT://127.0.0.1:0")
     assert told(plan, 1)["listeners"] == "PLAINTEXT://127.0.0.1:0"

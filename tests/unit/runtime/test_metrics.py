@@ -1,57 +1,60 @@
-"""Counters, gauges and histograms, and the text they are shown as."""
+"""Counters and histograms, collectors, and what they say when they are read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from ottla.runtime.metrics import Metrics
+from ottla.runtime.metrics import Distribution, Metrics, Reading
 
 
-def test_the_same_name_and_labels_are_the_same_series():
+def test_the_same_name_and_labels_are_the_same_series() -> None:
     metrics = Metrics()
     metrics.counter("requests", "Requests.", api="Fetch").value += 2
     metrics.counter("requests", "Requests.", api="Fetch").value += 3
     metrics.counter("requests", "Requests.", api="Produce").value += 1
-    assert 'requests{api="Fetch"} 5' in metrics.render()
-    assert 'requests{api="Produce"} 1' in metrics.render()
+    assert metrics.values() == {'requests{api="Fetch"}': 5, 'requests{api="Produce"}': 1}
 
 
-def test_a_name_keeps_its_kind():
+def test_a_name_keeps_its_kind() -> None:
     metrics = Metrics()
     metrics.counter("x", "X.")
     with pytest.raises(ValueError, match="counter"):
         metrics.histogram("x", "X.")
 
 
-def test_a_number_kept_elsewhere_is_not_also_counted_here():
+def test_a_collector_is_asked_at_each_reading() -> None:
     metrics = Metrics()
-    metrics.counted("x", "X.", lambda: 1)
-    with pytest.raises(ValueError, match="two ways"):
-        metrics.counter("x", "X.")
+    numbers = iter([1.0, 2.0])
+
+    def collect() -> Iterator[Reading | None]:
+        yield None
+        yield Reading("level", "Level.", "gauge", (), (((), next(numbers)),))
+
+    metrics.collect(collect)
+    assert metrics.values() == {"level": 1}
+    assert metrics.values() == {"level": 2}
 
 
-def test_a_gauge_is_read_when_it_is_shown():
+def test_a_reading_is_not_changed_by_what_is_counted_later() -> None:
     metrics = Metrics()
-    values = iter([1, 2])
-    metrics.gauge("level", "Level.", lambda: next(values))
-    assert "level 1" in metrics.render()
-    assert "level 2" in metrics.render()
+    counter = metrics.counter("c", "C.")
+    histogram = metrics.histogram("h", "H.", bounds=(1.0,))
+    readings = list(metrics.read())
+    counter.value += 1
+    histogram.record(0.5)
+    assert readings == [
+        Reading("c", "C.", "counter", (), (((), 0),)),
+        Reading("h", "H.", "histogram", (), (((), Distribution((1.0,), (0, 0), 0.0)),)),
+    ]
 
 
-def test_histogram_buckets_are_cumulative_when_shown():
+def test_a_histogram_counts_by_bounds() -> None:
     metrics = Metrics()
     histogram = metrics.histogram("seconds", "Seconds.", bounds=(0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):
         histogram.record(value)
-    text = metrics.render()
-    assert 'seconds_bucket{le="0.1"} 2' in text
-    assert 'seconds_bucket{le="1.0"} 3' in text
-    assert 'seconds_bucket{le="+Inf"} 4' in text
-    assert "seconds_count 4" in text
-    assert "seconds_sum 7.65" in text
-
-
-def test_label_values_are_escaped():
-    metrics = Metrics()
-    metrics.counter("c", "C.", topic='a"b\\c').value = 1
-    assert r'c{topic="a\"b\\c"} 1' in metrics.render()
+    assert histogram.counts == [2, 1, 1]
+    assert histogram.count == 4
+    assert metrics.values() == {"seconds_sum": pytest.approx(7.65), "seconds_count": 4}

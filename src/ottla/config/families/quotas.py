@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.config.declare import Settings, class_name, integer, long, names, string
-from ottla.config.rules import at_least, distinct
+from ottla.config.rules import at_least, distinct, host_and_port
 from ottla.config.setting import MAX_LONG
 
 
@@ -65,6 +65,14 @@ class QuotaSettings(Settings):
         update="cluster-wide",
         effect="none",
         doc="Java classes that report metrics.",
+    )
+    metrics_listen: str | None = string(
+        default=None,
+        rule=host_and_port(),
+        internal=True,
+        foreign=True,
+        doc="Where metrics are served over HTTP, with /healthz and /readyz, as host:port. Without "
+        "a host it is 127.0.0.1; port 0 takes a free one. Without it nothing is served.",
     )
     metrics_num_samples: int = integer(
         default=2,

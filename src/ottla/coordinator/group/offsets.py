@@ -134,6 +134,14 @@ class OffsetMachine:
             for partition, found in topics.get(topic, {}).items():
                 yield group_id, partition, found.committed.offset
 
+    def all_committed(self) -> Iterator[tuple[str, str, int, int]]:
+        """Group, topic, partition and offset of everything committed; others may commit between
+        two steps."""
+        for group_id in list(self._stored):
+            for topic, partitions in list(self._stored.get(group_id, {}).items()):
+                for partition, found in list(partitions.items()):
+                    yield group_id, topic, partition, found.committed.offset
+
     # ------------------------------------------------------------------ delete, expire
 
     def delete(self, command: DeleteOffsets, now: Now) -> Result:

@@ -8,7 +8,7 @@ before it looks for a shard is checked here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from ottla.cluster.registry import ImageChange
@@ -244,6 +244,13 @@ class Groups:
         ]
 
     # ------------------------------------------------------------------ groups as a whole
+
+    def all_committed(self) -> Iterator[tuple[str, str, int, int]]:
+        """Group, topic, partition and offset of everything committed by the groups of this broker
+        that are in service. Offsets may be committed between two steps."""
+        for slot in list(self.host):
+            if slot.active and isinstance(slot.shard, GroupShard):
+                yield from slot.shard.offsets.all_committed()
 
     def list_groups(self, command: ListGroups) -> Reply[list[ListedGroup]]:
         """The groups of all shards on this broker."""

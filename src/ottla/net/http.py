@@ -1,0 +1,223 @@
+"""A small HTTP server for a few pages that only read: GET and HEAD, one request a connection.
+
+It is made for a port that anybody may connect to. A request has to arrive whole within
+`READ_SECONDS` and `HEAD_LIMIT` bytes, its body is not read, its answer has to be taken within
+`WRITE_SECONDS`, and no more than `MOST_CONNECTIONS` are open: so what strangers can hold is a few
+kilobytes each, and the pages that they are being sent. Whoever breaks a rule is answered if that is
+possible, closed, and named in the log, a few times in ten seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from ottla.runtime.clock import Clock
+from ottla.runtime.logs import RateLimit
+
+logger = logging.getLogger(__name__)
+
+MOST_CONNECTIONS = 16
+HEAD_LIMIT = 8_192
+READ_SECONDS = 5.0
+ANSWER_SECONDS = 20.0
+WRITE_SECONDS = 10.0
+
+_REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.[01]")
+_FIELD = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: HTTPStatus = HTTPStatus.OK
+
+    @classmethod
+    def of_json(cls, value: object, status: HTTPStatus = HTTPStatus.OK) -> Page:
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        return cls(f"{text}\n".encode(), "application/json", status)
+
+
+Fields = Mapping[str, str]
+"""The header fields of a request, by their names in lower case."""
+
+Answer = Callable[[Fields], Awaitable[Page]]
+
+
+class BadRequest(Exception):
+    """What came cannot be answered with a page; the message says why."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class HttpServer:
+    """Serves pages by their path. `bind`, then `await start()`; `await close()` at the end."""
+
+    def __init__(self, pages: Mapping[str, Answer], clock: Clock) -> None:
+        self._pages = pages
+        self._complaints = RateLimit(logger, clock)
+        self._socket: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Take the address; returns it, with the real port where 0 was asked for. OSError."""
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setblocking(False)
+            sock.bind(address)
+            sock.listen(MOST_CONNECTIONS)
+        except OSError:
+            sock.close()
+            raise
+        self._socket = sock
+        return host, sock.getsockname()[1]
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        assert self._socket is not None, "bind comes first"
+        self._server = await asyncio.start_server(
+            self._accepted, sock=self._socket, limit=HEAD_LIMIT
+        )
+
+    async def close(self) -> None:
+        """Close the port and every connection."""
+        if self._server is not None:
+            self._server.close()
+        elif self._socket is not None:
+            self._socket.close()
+        for task in tuple(self._serving):
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    # ------------------------------------------------------------------ one connection
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._serving) >= MOST_CONNECTIONS:
+            self._complain(writer, f"{MOST_CONNECTIONS} connections are open")
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            page, with_body = await self._answer(reader, writer)
+            if page is not None:
+                async with asyncio.timeout(WRITE_SECONDS):
+                    await self._send(writer, page, with_body)
+        except TimeoutError:
+            self._complain(writer, f"it did not take the answer within {WRITE_SECONDS:g} s")
+        except OSError:
+            pass  # it has gone
+        finally:
+            writer.transport.abort()
+
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Page | None, bool]:
+        """The page for whatever comes, and whether with its body; None for who has gone."""
+        try:
+            method, path, fields = _parse(await _receive(reader))
+            return await self._make(path, fields), method == "GET"
+        except BadRequest as error:
+            self._complain(writer, str(error))
+            return _refusal(error.status), True
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                self._complain(writer, "it ended in the middle of a request")
+            return None, False
+
+    async def _make(self, path: str, fields: Fields) -> Page:
+        answer = self._page(path)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await answer(fields)
+        except TimeoutError:
+            logger.warning("%s was not ready within %g s", path, ANSWER_SECONDS)
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE)
+        except Exception:
+            logger.exception("%s cannot be made", path)
+            return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _page(self, path: str) -> Answer:
+        found = self._pages.get(path)
+        if found is None:
+            raise BadRequest(HTTPStatus.NOT_FOUND, f"there is no page {path[:100]!r}")
+        return found
+
+    async def _send(self, writer: asyncio.StreamWriter, page: Page, with_body: bool) -> None:
+        allow = "Allow: GET, HEAD\r\n" if page.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+        head = (
+            f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\n"
+            f"Content-Type: {page.content_type}\r\n"
+            f"Content-Length: {len(page.body)}\r\n"
+            f"Cache-Control: no-store\r\n"
+            f"X-Content-Type-Options: nosniff\r\n"
+            f"{allow}Connection: close\r\n\r\n"
+        )
+        # Everything is taken before this returns: the transport holds back nothing.
+        writer.transport.set_write_buffer_limits(0)
+        writer.write(head.encode("ascii") + (page.body if with_body else b""))
+        await writer.drain()
+        with suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
+
+    def _complain(self, writer: asyncio.StreamWriter, why: str) -> None:
+        peer = writer.get_extra_info("peername")
+        shown = "somebody" if not peer else f"{peer[0]}:{peer[1]}"
+        kind = re.sub(r"[0-9]+|'.*'", "#", why)
+        self._complaints.warning(kind, "the page for metrics refused %s: %s", shown, why)
+
+
+async def _receive(reader: asyncio.StreamReader) -> bytes:
+    """Everything up to the empty line. Raises BadRequest, or IncompleteReadError."""
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        raise BadRequest(status, f"a request of more than {HEAD_LIMIT} bytes") from None
+    except TimeoutError:
+        why = f"no whole request within {READ_SECONDS:g} s"
+        raise BadRequest(HTTPStatus.REQUEST_TIMEOUT, why) from None
+
+
+def _refusal(status: HTTPStatus) -> Page:
+    return Page(f"{status.value} {status.phrase}\n".encode(), status=status)
+
+
+def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:
+    """Method, path without its query, and header fields. Raises BadRequest."""
+    first, *rest = head[:-4].split(b"\r\n")
+    found = _REQUEST_LINE.fullmatch(first)
+    if found is None:
+        raise BadRequest(HTTPStatus.BAD_REQUEST, "not a request of HTTP/1.0 or 1.1")
+    method, target = (part.decode("ascii") for part in found.groups())
+    if method not in ("GET", "HEAD"):
+        raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} is not possible here")
+    fields: dict[str, str] = {}
+    for line in rest:
+        field = _FIELD.fullmatch(line.decode("latin-1"))
+        if field is None:
+            raise BadRequest(HTTPStatus.BAD_REQUEST, "a header field that is none")
+        fields[field[1].lower()] = field[2]
+    return method, target.partition("?")[0], fields
