@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ PLANTED = Path(__file__).with_name("planted_broker.py")
 HARNESS = "ottla.verify.failing_broker"
 PATIENCE = 20.0
 ATTEMPTS = 6
+OUTAGE_SECONDS = float(os.environ.get("OTTLA_TEST_OUTAGE_SECONDS", "5"))
 SETTINGS = {"leader.imbalance.check.interval.seconds": 1}
 QUICK = {"replica.lag.time.max.ms": 1_000, "replica.fetch.wait.max.ms": 200}
 """A leader gives up followers before its session ends, so that it has done so by itself."""
@@ -49,10 +51,11 @@ def break_cluster(
             store=store,
             settings=SETTINGS if mistake is None else SETTINGS | QUICK,
             program=program,
+            outage_seconds=OUTAGE_SECONDS,
         )
         return await run_on_own_cluster(
             cluster,
-            choose(faults.split(","), zookeeper=store == "zookeeper"),
+            choose(faults.split(","), store),
             Plan("verify", seed=seed, writers=120, load=Load(pause=0.03)),
             path,
             Limits(faults=count, patience=60.0 if mistake is None else PATIENCE),
@@ -93,6 +96,24 @@ def test_a_cluster_on_zookeeper_that_is_cut_up_does_nothing_wrong(tmp_path: Path
     outcome, verdict = break_cluster(tmp_path, kinds, 5, seed=2, store="zookeeper")
     assert not verdict.anomalies, shown(outcome.history, verdict)
     assert outcome.gave_up is None
+
+
+@pytest.mark.timeout(240)
+def test_a_zookeeper_that_was_away_or_has_lost_everything_harms_nobody(tmp_path: Path) -> None:
+    kinds = "zookeeper-outage,wipe-zookeeper"
+    outcome, verdict = break_cluster(tmp_path, kinds, 3, seed=3, store="zookeeper")
+    assert not verdict.anomalies, shown(outcome.history, verdict)
+    assert outcome.gave_up is None
+    assert outcome.faults["wipe-zookeeper"] == 2
+
+
+@pytest.mark.timeout(240)
+def test_an_ensemble_that_loses_its_leader_harms_nobody(tmp_path: Path) -> None:
+    kinds = "kill-zookeeper-leader,kill"
+    outcome, verdict = break_cluster(tmp_path, kinds, 4, seed=4, store="ensemble")
+    assert not verdict.anomalies, shown(outcome.history, verdict)
+    assert outcome.gave_up is None
+    assert outcome.faults["kill-zookeeper-leader"] >= 2
 
 
 LOSS = {"lost-write", "inconsistent-offset", "out-of-order-append", "duplicate"}
@@ -169,7 +190,12 @@ def test_a_cluster_that_is_not_there_is_complained_about_at_once(tmp_path: Path)
     ("arguments", "text"),
     [
         (("cluster", "--faults", "kill,quake"), "there is no fault 'quake'"),
-        (("cluster", "--faults", "session-expiry", "--store", "lent"), "needs a ZooKeeper"),
+        (
+            ("cluster", "--faults", "session-expiry", "--store", "lent"),
+            "needs --store zookeeper or ens",
+        ),
+        (("cluster", "--faults", "kill-zookeeper-leader"), "needs --store ensemble"),
+        (("cluster", "--outage", "0s"), "longer than nothing"),
         (("cluster", "--duration", "soon"), "expected a duration"),
         (("run", "--duration", "0s"), "longer than nothing"),
         (("cluster", "--history", "/"), "--history"),

@@ -1,6 +1,7 @@
 """`ottla metadata`: what a broker knows of its topics, backed up, brought back, rebuilt.
 
-These commands work on the data folders themselves. `export` only reads, also beside a running
+These commands work on the data folders themselves, or on a cluster's ZooKeeper
+(`metadata_zookeeper`). `export` only reads, also beside a running
 broker; the others hold the folders' locks for as long as they work, show what they would do, and do
 it with --yes.
 """
@@ -108,15 +109,32 @@ def metadata() -> None:
     """
 
 
+_zookeeper_option = click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[/CHROOT]",
+    help="The cluster's ZooKeeper, instead of data folders; a --config may name it, and how to be "
+    "let in.",
+)
+
+
 @metadata.command("export")
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
 @_folders
-def export_command(file: str, config_file: Path | None, data_dir: tuple[str, ...]) -> None:
+@_zookeeper_option
+def export_command(
+    file: str, config_file: Path | None, data_dir: tuple[str, ...], zookeeper: str | None
+) -> None:
     """Write the metadata to FILE (- for standard output), for `ottla metadata import`.
 
     The broker may be running: what is written is one state that was committed. FILE is JSON with a
     version and a checksum.
     """
+    shared = _shared(config_file, data_dir, zookeeper)
+    if shared is not None:
+        from ottla.cli.metadata_zookeeper import export
+
+        export(shared, file)
+        return
     from ottla.broker.metadata_home import find_stores, noted_homes, store_path
     from ottla.cluster import backup, journal
     from ottla.storage.checkpoints import CheckpointError, read_meta_properties
@@ -155,12 +173,17 @@ def export_command(file: str, config_file: Path | None, data_dir: tuple[str, ...
 @metadata.command("import")
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
 @_rebuilds
-def import_command(file: str, chosen: Rebuilding) -> None:
+@_zookeeper_option
+def import_command(file: str, chosen: Rebuilding, zookeeper: str | None) -> None:
     """Bring back the metadata that `ottla metadata export` wrote to FILE.
 
     The data folders are looked through first: topics that are newer than the backup are added from
     their folders, and leader epochs and producer ids go on above everything found. Without --yes
     this only shows what would be done. The broker must be stopped.
+
+    A cluster's ZooKeeper must be empty. Start the brokers afterwards: each partition waits for all
+    of its replicas, and whoever has most of it leads. Topics newer than the backup are not known
+    then; their records are kept, in folders whose names end in -stray.
 
     \b
     JSON: as of `ottla metadata rescue`
@@ -174,6 +197,15 @@ def import_command(file: str, chosen: Rebuilding) -> None:
         raise click.ClickException(f"{file} cannot be imported: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f"{file} cannot be read: {error}") from None
+
+    shared = _shared(chosen.config_file, chosen.data_dir, zookeeper)
+    if shared is not None:
+        from ottla.cli.metadata_zookeeper import bring_back
+
+        if chosen.partitions or chosen.replace:
+            raise click.UsageError("--partitions and --replace are for data folders only")
+        bring_back(shared, file, backup, accept=chosen.accept, as_json=chosen.as_json)
+        return
 
     def check(found: Scan) -> None:
         for name, theirs, ours in (
@@ -316,12 +348,29 @@ def _say_now_and_then() -> Callable[[str], None]:
     return tell
 
 
-def _config(config_file: Path | None, data_dir: Sequence[str]) -> BrokerConfig:
-    from ottla.config.load import InvalidConfig, load
+def _shared(
+    config_file: Path | None, data_dir: Sequence[str], zookeeper: str | None
+) -> BrokerConfig | None:
+    """Settings that name a ZooKeeper, if that is where the metadata is."""
+    if zookeeper is not None:
+        if data_dir:
+            raise click.UsageError("name data folders or a --zookeeper, not both")
+        return _loaded(config_file, {"zookeeper.connect": zookeeper})
+    if config_file is None or data_dir:
+        return None
+    config = _loaded(config_file, {})
+    return None if config.zookeeper_connect is None else config
 
+
+def _config(config_file: Path | None, data_dir: Sequence[str]) -> BrokerConfig:
     if config_file is None and not data_dir:
         raise click.UsageError("name the data folders with --data-dir, or a --config that does")
-    overrides = {"log.dirs": ",".join(data_dir)} if data_dir else {}
+    return _loaded(config_file, {"log.dirs": ",".join(data_dir)} if data_dir else {})
+
+
+def _loaded(config_file: Path | None, overrides: Mapping[str, str]) -> BrokerConfig:
+    from ottla.config.load import InvalidConfig, load
+
     try:
         return load(config_file, overrides).config
     except InvalidConfig as error:

@@ -23,6 +23,7 @@ from ottla.cli.progress import WaitingLine
 if TYPE_CHECKING:
     from ottla.verify.checks import Verdict
     from ottla.verify.clients.writer import Progress
+    from ottla.verify.cluster import StoreKind
     from ottla.verify.run import Outcome
 
 EXIT_ANOMALIES = 1
@@ -133,10 +134,19 @@ def run(
 @click.option("--count", "faults_count", type=click.IntRange(1), help="How many faults.")
 @click.option(
     "--store",
-    type=click.Choice(["zookeeper", "lent"]),
+    type=click.Choice(["zookeeper", "ensemble", "lent"]),
     default="zookeeper",
     show_default=True,
-    help="Where the metadata is: in a ZooKeeper, or lent by a process of this machine.",
+    help="Where the metadata is: in a ZooKeeper, in three, or lent by a process of this machine.",
+)
+@click.option(
+    "--outage",
+    "outage_seconds",
+    metavar="DURATION",
+    callback=_seconds,
+    default="60s",
+    show_default=True,
+    help="How long zookeeper-outage lasts.",
 )
 @click.option("--writers", type=click.IntRange(1, 1000), default=120, show_default=True)
 @click.option(
@@ -151,7 +161,8 @@ def cluster(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
     faults: str,
     seconds: float | None,
     faults_count: int | None,
-    store: str,
+    store: StoreKind,
+    outage_seconds: float,
     writers: int,
     data_dir: Path | None,
     seed: int | None,
@@ -174,7 +185,7 @@ def cluster(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
 
     names = [name.strip() for name in faults.split(",") if name.strip()]
     try:
-        kinds = choose(names, zookeeper=store == "zookeeper")
+        kinds = choose(names, store)
     except ValueError as error:
         raise click.UsageError(f"--faults: {error}") from None
     seed = _chosen(seed)
@@ -187,7 +198,7 @@ def cluster(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
     _begin(seed, path)
 
     async def work(stop: asyncio.Event) -> Outcome:
-        under_test = ClusterUnderTest(folder, store="zookeeper" if store == "zookeeper" else "lent")
+        under_test = ClusterUnderTest(folder, store=store, outage_seconds=outage_seconds)
         return await run_on_own_cluster(
             under_test, kinds, plan, path, Limits(seconds, faults_count), stop,
             tell=line.tell, step=line.step,

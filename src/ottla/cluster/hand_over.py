@@ -1,4 +1,5 @@
 """One broker's metadata, carried from its own store into one that a cluster shares. Once.
+A backup of a cluster that has lost its store is brought back in the same way (`bring_back`).
 
     1. claim   in an empty store: the cluster's id and `hand_over/state` in one commit, with
                the ephemeral `hand_over/holder`; where somebody began and was interrupted, a newer
@@ -76,6 +77,29 @@ async def hand_over(
         await session.release()
 
 
+async def bring_back(
+    entries: Mapping[str, Entry], target: MetadataStore, where: str, *, patience: float
+) -> int:
+    """Write what a backup holds (`cluster.restore`) into an empty `target`; returns how many keys.
+    May be called again after an interruption. Raises HandOverRefused, StoreError.
+    """
+    found = (await target.read("")).entries
+    if found and layout.HAND_OVER not in found:
+        raise HandOverRefused(f"{where} is not empty: {_whose(found)} is there")
+    claimed = await _claim(entries, target, where, patience)
+    assert claimed is not None
+    session, claim = claimed
+    try:
+        await _remove(target, claim)  # what an attempt before this one has written
+        copied = await _copy(entries, target, claim)
+        await target.commit(Delete(claim.key, claim.version))
+        return copied
+    except Conflict as error:
+        raise HandOverRefused(f"somebody else does the same: {error}") from None
+    finally:
+        await session.release()
+
+
 async def _claim(
     entries: Mapping[str, Entry], target: MetadataStore, where: str, patience: float
 ) -> tuple[Session, Check] | None:
@@ -116,6 +140,13 @@ async def _wait_released(target: MetadataStore, deadline: float) -> None:
         ) from None
 
 
+async def _remove(target: MetadataStore, claim: Check) -> None:
+    claims = (layout.CLUSTER, layout.HAND_OVER, layout.HAND_OVER_HOLDER)
+    for key, entry in (await target.read("")).entries.items():
+        if key not in claims:
+            await target.commit(claim, Delete(key, entry.version))
+
+
 async def _copy(entries: Mapping[str, Entry], target: MetadataStore, claim: Check) -> int:
     found = (await target.read("")).entries
     missing: dict[str, bytes] = {}
@@ -148,16 +179,19 @@ def _batches(missing: Mapping[str, bytes]) -> Iterator[list[Op]]:
 
 def _not_empty(found: Mapping[str, Entry], cluster: Entry) -> HandOverRefused:
     ours = layout.decode_cluster(cluster.value)
-    theirs = None
-    if layout.CLUSTER in found:
-        theirs = layout.decode_cluster(found[layout.CLUSTER].value)
-    if theirs == ours:
+    holds = _whose(found)
+    if holds == f"cluster {ours}":
         return HandOverRefused(
             f"cluster {ours} is there already, and the metadata in these data folders was never "
             "handed over to it: they are a copy of others. Only one of them can be the broker"
         )
-    holds = "other metadata" if theirs is None else f"cluster {theirs}"
     return HandOverRefused(
         f"it holds {holds}, and the data folders have metadata of cluster {ours}, which can be "
         "handed over to an empty chroot only"
     )
+
+
+def _whose(found: Mapping[str, Entry]) -> str:
+    if layout.CLUSTER not in found:
+        return "other metadata"
+    return f"cluster {layout.decode_cluster(found[layout.CLUSTER].value)}"

@@ -4,8 +4,8 @@ Every broker has two listeners, one for clients and one for brokers, and adverti
 front of them; to ZooKeeper each has a proxy of its own. So every link can be cut by itself. Between
 a broker and its files is a door, through which its disk can be made to fail (`failing_broker`).
 
-The store is a real ZooKeeper, or the one that brokers of one machine borrow (`lent`), which has no
-network to be cut.
+The store is a real ZooKeeper, an ensemble of three, or the one that brokers of one machine borrow
+(`lent`), which has no network to be cut.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from ottla.protocol.messages.metadata import (
     MetadataResponse,
 )
 from ottla.testing.process import LOOPBACK, BrokerProcess, BrokerProcessError, free_port
-from ottla.testing.zookeeper import ZooKeeperProcess
+from ottla.testing.zookeeper import ZooKeeperProcess, ensemble
 from ottla.verify.clients.connections import Address, Connections, NoAnswer, NotSent
 from ottla.verify.network import CLIENTS, ZOOKEEPER, Network
 from ottla.verify.owners import owner_of
 
-StoreKind = Literal["zookeeper", "lent"]
+StoreKind = Literal["zookeeper", "ensemble", "lent"]
 
 SESSION_MS = 3_000
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.1
+OUTAGE_SECONDS = 60.0
+SERVERS = 3
+"""Of an ensemble."""
 OFFSETS_TOPIC = "__consumer_offsets"
 
 _SETTINGS: Mapping[str, object] = {
@@ -94,6 +97,26 @@ class LentStoreProcess:
             self._process.wait()
 
 
+class ZooKeepers:
+    """One ZooKeeper, or an ensemble of them."""
+
+    def __init__(self, servers: Sequence[ZooKeeperProcess]) -> None:
+        self.servers = servers
+
+    @property
+    def alive(self) -> bool:
+        return all(server.alive for server in self.servers)
+
+    def launch(self) -> None:
+        for server in self.servers:
+            if not server.alive:
+                server.launch()
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+
 class NotHealthy(Exception):
     """What was waited for did not come; the message says what is missing."""
 
@@ -109,6 +132,7 @@ class ClusterUnderTest:
         store: StoreKind = "zookeeper",
         settings: Mapping[str, object] | None = None,
         program: Sequence[str] = ("-m", "ottla.verify.failing_broker"),
+        outage_seconds: float = OUTAGE_SECONDS,
     ) -> None:
         self.folder = folder
         self.network = Network()
@@ -118,11 +142,18 @@ class ClusterUnderTest:
         self.brokers: dict[int, BrokerProcess] = {}
         self.down: set[int] = set()
         """Those that were told to end."""
-        self.zookeeper: ZooKeeperProcess | None = None
+        self.zookeepers: list[ZooKeeperProcess] = []
+        self.backups: list[Path] = []
+        """Of the metadata, the newest last."""
+        self.outage_seconds = outage_seconds
+        """For how long the metadata store is away when it is away for long."""
         self.store: StoreProcess
         if store == "zookeeper":
-            self.zookeeper = ZooKeeperProcess(folder / "zookeeper")
-            self.store = self.zookeeper
+            self.zookeepers = [ZooKeeperProcess(folder / "zookeeper")]
+            self.store = ZooKeepers(self.zookeepers)
+        elif store == "ensemble":
+            self.zookeepers = ensemble(folder / "zookeeper", SERVERS)
+            self.store = ZooKeepers(self.zookeepers)
         else:
             self.store = LentStoreProcess(folder / "cluster")
         self._given = dict(settings or {})
@@ -168,9 +199,11 @@ class ClusterUnderTest:
             **self._given,
         }
         arguments: list[str] = []
-        if self.zookeeper is not None:
-            proxy = self.network.proxy(self.zookeeper.port, ZOOKEEPER, name)
-            settings["zookeeper.connect"] = f"{LOOPBACK}:{proxy.port}"
+        if self.zookeepers:
+            ports = [
+                self.network.proxy(server.port, ZOOKEEPER, name).port for server in self.zookeepers
+            ]
+            settings["zookeeper.connect"] = ",".join(f"{LOOPBACK}:{port}" for port in ports)
         else:
             del settings["zookeeper.session.timeout.ms"]
             del settings["zookeeper.connection.timeout.ms"]
@@ -215,7 +248,7 @@ class ClusterUnderTest:
 
     async def _wait_listening(self, number: int) -> None:
         broker = self.brokers[number]
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + START_SECONDS + self.outage_seconds
         while True:
             left = max(1.0, deadline - time.monotonic())
             try:

@@ -8,6 +8,7 @@ itself: all replicas in sync, and writes acknowledged.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import time
 from collections import Counter
@@ -60,6 +61,7 @@ class Nemesis:
         self._chance = random.Random(seed)
         self._next: list[type[Fault]] = []
         self._number = 0
+        self._turn = 0
 
     @property
     def faults(self) -> int:
@@ -106,9 +108,10 @@ class Nemesis:
         raise GaveUp(text)
 
     def _draw(self) -> type[Fault]:
-        if not self._next:
-            self._next = list(self._kinds)
+        while not self._next:
+            self._next = [kind for kind in self._kinds if self._turn % kind.every == 0]
             self._chance.shuffle(self._next)
+            self._turn += 1
         return self._next.pop()
 
     async def _wait_busy(self) -> int:
@@ -122,8 +125,9 @@ class Nemesis:
         """One fault from its beginning to its end."""
         self._number += 1
         client = f"fault-{self._number}"
-        fault = kind(self._cluster, random.Random(self._chance.getrandbits(32)))
-        seconds = self._chance.uniform(*kind.seconds)
+        record = functools.partial(self._recorder.record, client)
+        fault = kind(self._cluster, random.Random(self._chance.getrandbits(32)), record)
+        seconds = fault.lasts()
         await asyncio.sleep(self._chance.uniform(0.0, 0.5))
         in_flight = await self._wait_busy()
         self._recorder.record(client, "fault", "invoke", kind=kind.name, in_flight=in_flight)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ottla.verify.anomaly import Anomaly
 from ottla.verify.checks import MOST_OF_A_KIND, judge, promises
 from ottla.verify.history import Event, Phase
 
@@ -261,6 +262,27 @@ def test_a_commit_whose_outcome_is_not_known_may_be_found_or_not() -> None:
             *committed("m2", offset),
         )
         assert judge(events).anomalies == ()
+
+
+def test_a_topic_that_is_newer_than_a_backup_is_excused_when_that_is_brought_back() -> None:
+    def created(topic: str) -> tuple[Line, Line]:
+        return ("c", "create", "invoke", {"topic": topic}), ("c", "create", "ok", {})
+
+    def run(backup: int) -> tuple[Anomaly, ...]:
+        events = history(
+            *created("t-1"),
+            ("fault-1", "backup", "invoke", {"backup": 1}),
+            *created("t-2"),
+            ("fault-2", "backup", "invoke", {"backup": 2}),
+            *created("t-3"),
+            ("fault-2", "restore", "ok", {"backup": backup}),
+            *created("t-4"),
+            ("final", "topics", "ok", {"broker": 1, "topics": []}),
+        )
+        return judge(events).anomalies
+
+    assert [anomaly.events for anomaly in run(1)] == [(2, 12), (11, 12)]
+    assert [anomaly.events for anomaly in run(2)] == [(2, 12), (5, 12), (11, 12)]
 
 
 def test_many_anomalies_of_a_kind_are_counted_and_a_few_shown() -> None:

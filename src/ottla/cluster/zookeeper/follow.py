@@ -92,8 +92,7 @@ class Follower:
             identity, stat = await self._look(synced=synced)
             if self._identity is None:
                 self._identity = identity
-            if identity != self._identity or _newest(stat) < self.mirror.position:
-                raise Replaced("it was emptied, or an older state of it was brought back")
+            self.compare((identity, stat))
             if self._wrong:
                 await self._load_everything()
             else:
@@ -105,6 +104,15 @@ class Follower:
             if not self._vanished:
                 return
             synced = False  # sessions ended before their keys had a watch
+
+    def compare(self, found: tuple[bytes, Stat] | None) -> None:
+        """Replaced when somebody new finds what cannot have come of what is known here. That
+        nothing is there says nothing yet."""
+        if found is None or self._identity is None:
+            return
+        identity, stat = found
+        if identity != self._identity or _newest(stat) < self.mirror.position:
+            raise Replaced("it was emptied, or an older state of it was brought back")
 
     async def _look(self, *, synced: bool) -> tuple[bytes, Stat]:
         """Which store this is, and how many changes it has seen."""

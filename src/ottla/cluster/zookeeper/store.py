@@ -14,8 +14,10 @@ While the connection is down, reads and commits wait: nothing is answered from t
 not known to be current. A session is lost when ZooKeeper says so or when its key is gone, not when
 the connection is: `connected` tells the two apart.
 
-A store that was emptied, or taken back to an older state, behind the back of a running client is
-not followed. Everything fails from then on, until the process is started again.
+A store that was made anew, or taken back to an older state, behind the back of a running client is
+not followed. Everything fails from then on, until the process is started again. One that is empty
+is said to be so, and nothing else happens: what needs no change of metadata goes on until there is
+something to start again with (`ottla metadata import`).
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ from ottla.cluster.zookeeper.nodes import (
     encode_change,
     is_reserved,
 )
+from ottla.cluster.zookeeper.second_look import look_anew
 from ottla.cluster.zookeeper.sessions import ZooKeeperSession, ZooKeeperTerm
 
 logger = logging.getLogger(__name__)
@@ -86,6 +89,10 @@ is connected speaks to it that often, and has the other two thirds to come back.
 
 _TRIMMED_AT_ONCE = 500
 _REFUSALS = 5
+
+
+class NoStore(StoreError):
+    """There is nothing at all at this address."""
 
 
 class Interrupted(Unavailable):
@@ -143,8 +150,8 @@ class ZooKeeperStore:
         """Connect and read everything; with `create`, also make the chroot and an empty store.
 
         Raises `Unavailable` when no server answers, `Interrupted` when the connection ends before
-        all is read, StoreError when what is there is not ours, BadAddress when a certificate
-        cannot be used.
+        all is read, NoStore when nothing is there, StoreError when it is not ours, BadAddress when
+        a certificate cannot be used.
         """
         access = access or Access()
         tls = None
@@ -162,6 +169,7 @@ class ZooKeeperStore:
                 ) from None
             await store._wait(store._prepare(create))
             store.spawn(store._run())
+            store.spawn(store._doubt(access, tls))
             await store._wait(store.refresh())
         except BaseException:
             await store.close()
@@ -293,10 +301,7 @@ class ZooKeeperStore:
                 kick.set()
                 await asyncio.sleep(0.02)
             except Replaced as error:
-                self._fail(
-                    f"what ZooKeeper at {self._address} holds is not what this process knows: "
-                    f"{error}. Start again when it is clear which of the two is wanted"
-                )
+                self._fail_replaced(error)
                 return
             except Denied as error:
                 _fail_all(waiting, Unavailable(str(error)))
@@ -309,6 +314,40 @@ class ZooKeeperStore:
                     if not future.done():
                         future.set_result(None)
                 self._trim_if_due()
+
+    async def _doubt(self, access: Access, tls: ssl.SSLContext | None) -> None:
+        """Without a connection for long: find out whether it is we who are not let in."""
+        told = False
+        while True:
+            if self._online.is_set():
+                told = False
+                await self._offline.wait()
+            await asyncio.sleep(max(self.session_seconds, self._time_left()))
+            if self._online.is_set():
+                continue
+            seen = await look_anew(self._address, access, tls, self.session_seconds)
+            if seen is None or self._online.is_set():
+                continue
+            try:
+                self.follower.compare(seen.found)
+            except Replaced as error:
+                self._fail_replaced(error)
+                return
+            if seen.found is None and not told:
+                told = True
+                logger.critical(
+                    "ZooKeeper at %s is there and has lost all metadata. No change of it is "
+                    "possible; everything else goes on. If there is a backup, `ottla metadata "
+                    "import FILE --zookeeper %s --yes` brings it back: then start the brokers anew",
+                    self._address,
+                    self._address,
+                )
+
+    def _fail_replaced(self, error: Replaced) -> None:
+        self._fail(
+            f"what ZooKeeper at {self._address} holds is not what this process knows: {error}. "
+            "Start again when it is clear which of the two is wanted"
+        )
 
     def _note_changes(self, touched: set[str], changes: Iterable[Change]) -> None:
         """The mirror has moved on: tell everybody whom that concerns."""
@@ -522,7 +561,7 @@ class ZooKeeperStore:
         connection = self.connection
         there = await connection.exists("")
         if there is None and not create:
-            raise StoreError(
+            raise NoStore(
                 f"there is no {self._address.chroot} in ZooKeeper at {self._address.hosts}: is the "
                 "chroot right?"
             )
@@ -532,7 +571,7 @@ class ZooKeeperStore:
             names = [name for name in await connection.children("") if name != "zookeeper"]
             if CHANGES not in names and (names or not create):
                 shown = ", ".join(sorted(names)[:5]) or "nothing"
-                raise StoreError(
+                raise (StoreError if names else NoStore)(
                     f"{self._address} holds no metadata of Ottla but {shown}: give Ottla a chroot "
                     "of its own, as in host:2181/ottla"
                 )

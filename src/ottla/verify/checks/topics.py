@@ -2,7 +2,8 @@
 
 A controller that was deposed and does not know it must not acknowledge anything: what it does is
 refused by the store. Here topics are created during the run, each under a name of its own, and in
-the end every broker must know those that were acknowledged, and none that was refused.
+the end every broker must know those that were acknowledged, and none that was refused. When the
+store has lost everything, what was created after the backup that is brought back is excused.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Topics(Check):
         self._underway: dict[str, str] = {}
         self._created: dict[str, int] = {}
         self._refused: dict[str, int] = {}
+        self._backups: dict[int, int] = {}  # by number: the event that began it
 
     def feed(self, event: Event) -> Iterable[Anomaly]:
         if event.action == "create":
@@ -40,6 +42,13 @@ class Topics(Check):
                     self._created[topic] = event.number
                 elif event.phase == "fail":
                     self._refused[topic] = event.number
+        elif event.action == "backup" and event.phase == "invoke":
+            self._backups[event.data["backup"]] = event.number
+        elif event.action == "restore" and event.phase == "ok":
+            known = self._backups[event.data["backup"]]
+            self._created = {
+                topic: created for topic, created in self._created.items() if created < known
+            }
         elif event.action == "topics" and event.phase == "ok":
             return self._listed(event)
         return ()

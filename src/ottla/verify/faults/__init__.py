@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ottla.verify.cluster import StoreKind
 from ottla.verify.faults.disks import DiskFull, FsyncError, TornTail, Wipe
 from ottla.verify.faults.elections import PreferredElection
 from ottla.verify.faults.fault import Fault
@@ -19,7 +20,13 @@ from ottla.verify.faults.links import (
     SessionExpiry,
 )
 from ottla.verify.faults.processes import Kill, KillAll, Pause, RollingRestart
-from ottla.verify.faults.stores import KillStore, PauseZooKeeper
+from ottla.verify.faults.stores import (
+    KillStore,
+    KillZooKeeperLeader,
+    Outage,
+    PauseZooKeeper,
+    WipeZooKeeper,
+)
 
 FAULTS: tuple[type[Fault], ...] = (
     Kill,
@@ -38,6 +45,9 @@ FAULTS: tuple[type[Fault], ...] = (
     HalfIsolate,
     SessionExpiry,
     PauseZooKeeper,
+    Outage,
+    WipeZooKeeper,
+    KillZooKeeperLeader,
     DiskFull,
     FsyncError,
     Wipe,
@@ -46,8 +56,8 @@ FAULTS: tuple[type[Fault], ...] = (
 BY_NAME = {kind.name: kind for kind in FAULTS}
 
 
-def choose(names: Sequence[str], *, zookeeper: bool) -> list[type[Fault]]:
-    """The kinds of these names, or all; without a ZooKeeper those that need none.
+def choose(names: Sequence[str], store: StoreKind) -> list[type[Fault]]:
+    """The kinds of these names, or all that there are with such a store.
 
     ValueError for a name that is not known, or that cannot be had.
     """
@@ -56,7 +66,7 @@ def choose(names: Sequence[str], *, zookeeper: bool) -> list[type[Fault]]:
         kind = BY_NAME.get(name)
         if kind is None:
             raise ValueError(f"there is no fault {name!r}; there are {', '.join(BY_NAME)}")
-        if kind.zookeeper and not zookeeper:
-            raise ValueError(f"the fault {name!r} needs a ZooKeeper")
+        if store not in kind.stores:
+            raise ValueError(f"the fault {name!r} needs --store {' or '.join(kind.stores)}")
         chosen.append(kind)
-    return chosen or [kind for kind in FAULTS if zookeeper or not kind.zookeeper]
+    return chosen or [kind for kind in FAULTS if store in kind.stores]

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import random
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
-from ottla.verify.cluster import ClusterUnderTest
+from ottla.verify.cluster import ClusterUnderTest, StoreKind
+from ottla.verify.history import Phase
+
+ON_ZOOKEEPER: tuple[StoreKind, ...] = ("zookeeper", "ensemble")
+
+
+class Record(Protocol):
+    """Notes something in the history, as told by this fault."""
+
+    def __call__(self, action: str, phase: Phase, **data: Any) -> object: ...
 
 
 class Fault:
@@ -18,12 +27,19 @@ class Fault:
     """How long it lasts, at least and at most."""
     alone: ClassVar[bool] = False
     """It destroys data, so nothing else may happen between two moments of full replication."""
-    zookeeper: ClassVar[bool] = False
-    """It needs a ZooKeeper, and the proxies in front of it."""
+    every: ClassVar[int] = 1
+    """It comes in one of so many turns: what takes long is rare."""
+    stores: ClassVar[tuple[StoreKind, ...]] = ("zookeeper", "ensemble", "lent")
+    """Where the metadata must be for it."""
 
-    def __init__(self, cluster: ClusterUnderTest, chance: random.Random) -> None:
+    def __init__(self, cluster: ClusterUnderTest, chance: random.Random, record: Record) -> None:
         self.cluster = cluster
         self.chance = chance
+        self.record = record
+
+    def lasts(self) -> float:
+        """For how many seconds this one stays broken."""
+        return self.chance.uniform(*self.seconds)
 
     async def start(self) -> str:
         """Break something; returns what, for the history."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.verify.cluster import SESSION_MS
-from ottla.verify.faults.fault import Fault
+from ottla.verify.faults.fault import ON_ZOOKEEPER, Fault
 from ottla.verify.network import CLIENTS, ZOOKEEPER, Link
 
 
@@ -66,7 +66,7 @@ class HalfIsolate(_Links):
     name = "half-isolate"
     about = "A broker is cut off from one other broker and from ZooKeeper; a third one follows it."
     seconds = (0.5, SESSION_MS / 1000 * 2.5)
-    zookeeper = True
+    stores = ON_ZOOKEEPER
 
     def links(self) -> list[Link]:
         one, other = map(self.cluster.name, self.two_brokers())
@@ -89,7 +89,7 @@ class CutZooKeeper(_Links):
     name = "cut-zookeeper"
     about = "Nothing gets from a broker to ZooKeeper, or back, or neither way; often not for long."
     seconds = (0.2, SESSION_MS / 1000)
-    zookeeper = True
+    stores = ON_ZOOKEEPER
 
     def links(self) -> list[Link]:
         return self._between(ZOOKEEPER, self.cluster.name(self.any_broker()))

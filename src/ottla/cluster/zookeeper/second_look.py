@@ -1,0 +1,46 @@
+"""A look as somebody new, at a ZooKeeper that does not take its old client back.
+
+A server that has seen fewer transactions than a client refuses this client, and only by closing the
+connection: to the client that is as if nobody was there. So an emptied ZooKeeper, or one that was
+taken back to an older state, is never seen as such by who knew it before. Who comes anew is let in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import NamedTuple
+
+from ottla.cluster.zookeeper.address import Access, Address
+from ottla.cluster.zookeeper.connection import Broken, Connection, Denied, NoNode, Stat, State
+from ottla.cluster.zookeeper.nodes import CHANGES
+
+
+class Seen(NamedTuple):
+    """What is there: the founder's mark and what ZooKeeper counts. None: no metadata of ours."""
+
+    found: tuple[bytes, Stat] | None
+
+
+async def look_anew(
+    address: Address, access: Access, tls: ssl.SSLContext | None, seconds: float
+) -> Seen | None:
+    """What somebody new finds there; None when nobody answers within so many seconds."""
+    online = asyncio.Event()
+
+    def note(state: State) -> None:
+        if state is State.CONNECTED:
+            online.set()
+
+    connection = Connection(address, access, tls, seconds, note)
+    connection.start()
+    try:
+        async with asyncio.timeout(seconds):
+            await online.wait()
+            return Seen(await connection.get(CHANGES))
+    except NoNode:
+        return Seen(None)
+    except (TimeoutError, Broken, Denied):
+        return None
+    finally:
+        await connection.stop()
