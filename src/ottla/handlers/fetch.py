@@ -13,6 +13,7 @@ Behaviour  Answers at once when `min_bytes` are there, when a partition has an e
            `max_bytes` bounds the whole, `partition_max_bytes` each part; the first batch of the
            first partition with data is sent whole even when it is larger than both.
            isolation_level 1 reads up to the last stable offset and lists aborted transactions.
+           Such a reader is woken by the end of a transaction, not by appends behind an open one.
            A follower (a replica id) reads up to the log's end, and tells by the offset what it has.
            It waits for half a second at most, and not at all with the first fetch of a session or
            long after its last answer: by asking again it vouches for its leader
@@ -159,7 +160,20 @@ class Reader(NamedTuple):
 
     def signal(self, partition: Partition) -> Signal:
         """What tells it of more."""
-        return partition.appended if self.follows else partition.readable
+        if self.follows:
+            return partition.appended
+        return partition.stable_signal() if self.committed else partition.readable
+
+    def has_more(self, partition: Partition, part: PartitionData, offset: int) -> bool:
+        """Whether something has happened since the partition was looked at."""
+        if self.follows:
+            return (
+                partition.high_watermark != part.high_watermark
+                or partition.log.log_end_offset > offset
+            )
+        if self.committed:
+            return partition.last_stable_offset() != part.last_stable_offset
+        return partition.high_watermark != part.high_watermark
 
 
 @dataclass(slots=True)
@@ -779,9 +793,7 @@ def _wait_for_many(  # noqa: C901 - each way out gives back what was taken, in s
                     give_up()
                     return None
                 waiter.watch(reader.signal(partition))
-                if partition.high_watermark != part.high_watermark or (
-                    reader.follows and partition.log.log_end_offset > wanted.offset
-                ):
+                if reader.has_more(partition, part, wanted.offset):
                     waiter.hurry()
             yield 0
     except (KafkaError, KeyError):

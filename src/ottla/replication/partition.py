@@ -18,18 +18,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Container
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionState
 from ottla.records.batch import BatchHeader
+from ottla.records.control import ControlType, end_marker
 from ottla.replication.isr import Attendance, InSyncReplicas, Rules
 from ottla.replication.lease import LONG_AGO
 from ottla.replication.traffic import TopicTraffic
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import AppendInfo, Log, ReadResult
+from ottla.storage.producers import Guard, Origin
 
 
 class Durability(Protocol):
@@ -69,6 +71,17 @@ class ClusterView(Protocol):
         ...
 
 
+class Marker(NamedTuple):
+    """How a coordinator has decided about a producer's transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+    raises_epoch: bool
+    """Under transaction version 2 the epoch is later than that of the records."""
+
+
 class Watch(Protocol):
     """A follower's fetch session, told of what happens to a partition between two fetches."""
 
@@ -90,9 +103,9 @@ class Partition:
 
     __slots__ = (
         "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail",
-        "_known_start", "_last_waiting", "_waiting", "_waiting_here",
+        "_known_stable", "_known_start", "_last_waiting", "_waiting", "_waiting_here",
         "appended", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log", "readable",
-        "state", "topic_id", "traffic", "truncating", "watches", "written",
+        "stable", "state", "topic_id", "traffic", "truncating", "watches", "written",
     )  # fmt: skip
 
     def __init__(
@@ -110,10 +123,12 @@ class Partition:
         self.topic_id = topic_id
         self.log = log
         self.readable = Signal()  # signalled with the number of bytes that became readable
+        self.stable = Signal()  # with that of bytes below the last stable offset: see stable_signal
         self.appended = Signal()  # with the number of bytes that followers can fetch
         self.watches: list[Watch] = []  # of the followers' fetch sessions
         self.traffic = TopicTraffic()  # where its topic is counted
         self._known_start = log.log_start_offset  # by these
+        self._known_stable = 0  # by those who wait for `stable`
         self._durability = durability
         self._cluster = cluster
         # changes with every election
@@ -230,12 +245,15 @@ class Partition:
         now_ms: int,
         prepared: bool = False,
         header: BatchHeader | None = None,
+        origin: Origin = Origin.CLIENT,
+        guard: Guard | None = None,
     ) -> AppendInfo:
         """Validate, write, and make readable what may be read. Raises KafkaError, or TakesLong;
         NOT_LEADER_OR_FOLLOWER also for who has kept the partition from when it was led here.
 
         `prepared` batches have been through `storage.validate.prepare`; those with a `header` were
-        built by the caller.
+        built by the caller. A client's have sequence numbers and are never control batches. The
+        first batch of a transaction comes with a `guard`.
         """
         if not self.leading:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -246,6 +264,8 @@ class Partition:
             now_ms=now_ms,
             prepared=prepared,
             header=header,
+            origin=origin,
+            guard=guard,
         )
         if not info.duplicate:
             traffic = self.traffic
@@ -258,6 +278,8 @@ class Partition:
             elif self.in_sync is None:
                 self.written = self.high_watermark = log.high_watermark = log.log_end_offset
                 self.readable.notify(info.bytes)
+                if self.stable.waiters:
+                    self._tell_of_stable()
             else:
                 self.written = log.log_end_offset
                 self._tell_of_more(info.bytes)
@@ -266,6 +288,25 @@ class Partition:
         elif self._unflushed(info):
             self._flush()
         return info
+
+    def append_marker(self, marker: Marker, now_ms: int) -> AppendInfo:
+        """End a producer's transaction here: the only way in for a control batch. Refused for a
+        coordinator, or for a producer, that another one has replaced. Raises KafkaError."""
+        if not self.leading:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        batch = memoryview(
+            bytearray(
+                end_marker(
+                    ControlType.COMMIT if marker.committed else ControlType.ABORT,
+                    producer_id=marker.producer_id,
+                    producer_epoch=marker.producer_epoch,
+                    coordinator_epoch=marker.coordinator_epoch,
+                    timestamp=now_ms,
+                )
+            )
+        )
+        header = self.log.check_marker(batch, raised=marker.raises_epoch)
+        return self.append(batch, now_ms, header=header, origin=Origin.COORDINATOR)
 
     def check_enough_in_sync(self) -> None:
         """NOT_ENOUGH_REPLICAS where `acks=all` could not be kept."""
@@ -419,6 +460,8 @@ class Partition:
             self._tell_of_change()
             self._settle(self._waiting, mark)
             self.readable.notify(gained)
+            if self.stable.waiters:
+                self._tell_of_stable()
 
     def _gained(self, mark: int) -> int:
         """How many bytes become readable when the high watermark moves, if anybody waits for them;
@@ -430,6 +473,24 @@ class Partition:
             return self.log.bytes_from(self.high_watermark, mark)
         except KafkaError:
             return 1
+
+    def stable_signal(self) -> Signal:
+        """What tells readers of committed records that there is more for them: an end of the
+        oldest open transaction, and not what is appended behind it."""
+        if not self.stable.waiters:
+            self._known_stable = self.last_stable_offset()
+        return self.stable
+
+    def _tell_of_stable(self) -> None:
+        stable = self.last_stable_offset()
+        if stable <= self._known_stable:
+            return
+        try:
+            gained = self.log.bytes_from(self._known_stable, stable)
+        except KafkaError:
+            gained = 1
+        self._known_stable = stable
+        self.stable.notify(gained)
 
     @staticmethod
     def _settle(line: dict[int, tuple[int, Deferred[None]]], end: int) -> None:
@@ -463,6 +524,8 @@ class Partition:
             gained = self._gained(mark)
             self.high_watermark = log.high_watermark = mark
             self.readable.notify(gained)
+            if self.stable.waiters:
+                self._tell_of_stable()
         if leader_start > log.log_start_offset:
             log.advance_start(min(leader_start, self.high_watermark))
 
@@ -609,6 +672,7 @@ class Partition:
     def retire(self) -> None:
         """The partition is deleted or led elsewhere: nobody waits here any longer."""
         self.readable.hurry()
+        self.stable.hurry()
         self.appended.hurry()
         for watch in self.watches:
             watch.hurry()

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP, TopicId
-from ottla.records.batch import set_offset_and_epoch
+from ottla.records.batch import read_header, set_offset_and_epoch
 from ottla.records.control import read_end_marker
 from ottla.runtime.files import FileRegion
 from ottla.storage import reads, retention
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ottla.storage.check import Checked
     from ottla.storage.deferred import DeferredSync
     from ottla.storage.epochs import LeaderEpochs
-    from ottla.storage.producers import ProducerState, ProducerStates
+    from ottla.storage.producers import Guard, ProducerState, ProducerStates
     from ottla.storage.retention import Hold, Positions
     from ottla.storage.segment import Segment
     from ottla.storage.segments import Segments
@@ -221,7 +221,7 @@ class Log:
 
     # --- appending ----------------------------------------------------------------------------
 
-    def append(  # noqa: C901 - runs for every batch, without a call too many
+    def append(  # noqa: C901, PLR0912 - runs for every batch, without a call too many
         self,
         records: memoryview,
         *,
@@ -230,13 +230,14 @@ class Log:
         origin: Origin = Origin.CLIENT,
         prepared: bool = False,
         header: BatchHeader | None = None,
+        guard: Guard | None = None,
     ) -> AppendInfo:
         """Append one batch as the leader: judge it, give it its offset, write it.
 
         `records` is the (writable) receive buffer and is patched in place. `prepared` says that
         `validate.prepare` has been applied, after a `TakesLong` that came before anything was done.
         Whoever has built the batch knows its `header`, and with that there is nothing to judge but
-        its size.
+        its size. The first batch of a transaction needs a `guard` (`begin_verification`).
         before: log_end_offset = n; after: records at n…, log_end_offset = last offset + 1.
         """
         if self.failure is not None:
@@ -264,6 +265,8 @@ class Log:
                     return AppendInfo(
                         known.base_offset, known.last_offset, stamp, self.log_start_offset, True, 0
                     )
+                if header.is_transactional:
+                    self._producers.check_begin(header, guard)
         base_offset = self.log_end_offset
         last_offset = base_offset + delta
         size = records.nbytes
@@ -453,6 +456,20 @@ class Log:
         if above is None:
             above = self._segments.end_of(result.segment)
         return self.log_end_offset if above is None else above
+
+    def begin_verification(self, producer_id: int, epoch: int, sequence: int) -> Guard | None:
+        """To be called before the coordinator is asked whether a transaction includes this
+        partition; what it returns goes into `append`. None: the transaction has begun here."""
+        now_ms = self._clock.now_ms()
+        return self._producers.begin_verification(producer_id, epoch, sequence, now_ms)
+
+    def check_marker(self, marker: memoryview, *, raised: bool) -> BatchHeader:
+        """Judge a control batch (`ProducerStates.check_marker`) by the rules of its origin."""
+        header = read_header(marker)
+        end = read_end_marker(marker, header)
+        if end is not None:
+            self._producers.check_marker(header, end, raised=raised)
+        return header
 
     def producers(self) -> list[ProducerState]:
         """Every producer the log remembers, for DescribeProducers."""

@@ -5,8 +5,9 @@ each producer: a batch that it has already is answered with the offset it got th
 leaves a gap is refused. Of transactions it remembers where each open one began: nothing from the
 oldest of these on is stable, and a reader of committed records is held back there.
 
-    check(header)    before the write: a Duplicate, a KafkaError, or nothing to object to
-    update(header…)  after it: batch remembered, transaction opened or, by a marker, completed
+    begin_verification(…)  before the first batch of a transaction: a guard to append it with
+    check(header)          before the write: a Duplicate, a KafkaError, or nothing to object to
+    update(header…)        after it: batch remembered, transaction opened, or by a marker completed
 
 The rules are those of Kafka 4.2's ProducerAppendInfo and ProducerStateManager:
 
@@ -18,12 +19,14 @@ The rules are those of Kafka 4.2's ProducerAppendInfo and ProducerStateManager:
   not while its transaction is open.
 - Only client appends are judged in full: a coordinator's have no sequence numbers, a marker may
   come from a newer epoch with no data at all. What a leader sent was judged there.
+- A batch begins a transaction only with a guard (KIP-890): whoever appends it has asked the
+  coordinator meanwhile, and no marker has been written since the guard was given out. So a batch
+  that comes late cannot open a transaction which nobody would ever end.
+- A marker has the producer's epoch or a later one. Under transaction version 2 every end raises the
+  epoch, and a marker with the epoch of the open transaction is one of an earlier end: refused.
 
 State is rebuilt by replaying the log from the newest snapshot, a file per segment that holds the
 last batch of each producer.
-
-Not done: verification of the first transactional append with the coordinator (KIP-890), which
-comes with transactions.
 """
 
 from __future__ import annotations
@@ -62,6 +65,19 @@ class Origin(enum.Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
+
+
+class Guard:
+    """Proof that the coordinator was asked about a transaction since its last end; compared by
+    identity, and made by `ProducerStates.begin_verification` only."""
+
+    __slots__ = ("epoch", "lowest_sequence", "since_ms")
+
+    def __init__(self, epoch: int, lowest_sequence: int, since_ms: int) -> None:
+        self.epoch = epoch
+        # Of the batches that wait for the coordinator's answer, whatever order they come back in.
+        self.lowest_sequence = lowest_sequence
+        self.since_ms = since_ms
 
 
 class SnapshotError(Exception):
@@ -139,7 +155,7 @@ class _Producer:
 class ProducerStates:
     """The producers of one log, as of its records below `end_offset`."""
 
-    __slots__ = ("_ongoing", "_partition", "_producers", "_unreplicated", "end_offset")
+    __slots__ = ("_guards", "_ongoing", "_partition", "_producers", "_unreplicated", "end_offset")
 
     def __init__(self, partition: TopicPartition, end_offset: int = 0) -> None:
         self._partition = partition
@@ -150,11 +166,60 @@ class ProducerStates:
         self._ongoing: dict[int, int] = {}
         # First offset -> marker's offset, of transactions whose marker a consumer may not see yet.
         self._unreplicated: dict[int, int] = {}
+        # By producer id, while its transaction has not begun here. Not kept over a restart.
+        self._guards: dict[int, Guard] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
 
     # Appending
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int
+    ) -> Guard | None:
+        """A guard for the first batch of a transaction; None while the transaction is open here.
+
+        Batches that come meanwhile share it. The lowest of their sequence numbers goes first.
+        """
+        producer = self._producers.get(producer_id)
+        if (
+            producer is not None
+            and producer.txn_first_offset != _NO_TRANSACTION
+            and producer.epoch == epoch
+        ):
+            return None
+        guard = self._guards.get(producer_id)
+        if guard is None:
+            guard = self._guards[producer_id] = Guard(epoch, sequence, now_ms)
+        elif epoch > guard.epoch:
+            guard.epoch, guard.lowest_sequence = epoch, sequence
+        elif epoch == guard.epoch:
+            guard.lowest_sequence = min(guard.lowest_sequence, sequence)
+        return guard
+
+    def check_begin(self, header: BatchHeader, guard: Guard | None) -> None:
+        """Judge whether a transactional batch may open a transaction, if none is open."""
+        producer_id = header.producer_id
+        producer = self._producers.get(producer_id)
+        if (
+            producer is not None
+            and producer.txn_first_offset != _NO_TRANSACTION
+            and producer.epoch == header.producer_epoch
+        ):
+            return
+        if guard is None or self._guards.get(producer_id) is not guard:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Record was not part of an ongoing transaction: producer {producer_id} has none "
+                f"open in partition {self._partition}",
+            )
+        if header.base_sequence > guard.lowest_sequence:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Out of order sequence number for producer {producer_id} at offset "
+                f"{self.end_offset} in partition {self._partition}: {header.base_sequence} "
+                f"(incoming seq. number), {guard.lowest_sequence} (earliest seen sequence)",
+            )
 
     def check(self, header: BatchHeader, *, origin: Origin = Origin.CLIENT) -> Duplicate | None:
         """Judge a data batch that would be written at `end_offset`, with or without producer id."""
@@ -184,12 +249,28 @@ class ProducerStates:
             )
         return None
 
-    def check_marker(self, header: BatchHeader, marker: EndMarker) -> None:
-        """Judge the end of a transaction: producer and coordinator may both be zombies."""
+    def check_marker(self, header: BatchHeader, marker: EndMarker, *, raised: bool = False) -> None:
+        """Judge the end of a transaction: producer and coordinator may both be zombies.
+
+        `raised` says that this end has raised the epoch (transaction version 2). A marker that is
+        written again, because its answer was lost, has the epoch that it has set itself; then no
+        transaction is open.
+        """
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return
         self._check_epoch(header, producer)
+        if (
+            raised
+            and header.producer_epoch == producer.epoch
+            and producer.txn_first_offset != _NO_TRANSACTION
+        ):
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Epoch of producer {header.producer_id} at offset {self.end_offset} in "
+                f"{self._partition} is {header.producer_epoch}, that of the open transaction; the "
+                f"marker of transaction version 2 that ends it has a later one",
+            )
         if marker.coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -232,6 +313,7 @@ class ProducerStates:
         if attributes & TRANSACTIONAL_FLAG and producer.txn_first_offset == _NO_TRANSACTION:
             producer.txn_first_offset = base_offset
             self._ongoing[base_offset] = producer_id
+            self._guards.pop(producer_id, None)
         return None
 
     def recall(self, header: BatchHeader) -> None:
@@ -255,6 +337,8 @@ class ProducerStates:
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = _Producer()
+        # Whoever asked the coordinator before this end was told of the transaction that it ends.
+        self._guards.pop(producer_id, None)
         first_offset = producer.txn_first_offset
         producer.move_to(header.producer_epoch)
         producer.coordinator_epoch = marker.coordinator_epoch
@@ -310,6 +394,9 @@ class ProducerStates:
         ]
         for producer_id in gone:
             del self._producers[producer_id]
+        for producer_id, guard in list(self._guards.items()):
+            if now_ms - guard.since_ms >= expiration_ms:
+                del self._guards[producer_id]
         return len(gone)
 
     def advance_start(self, log_start_offset: int) -> None:
@@ -324,6 +411,7 @@ class ProducerStates:
         self._producers.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
+        self._guards.clear()
         self.end_offset = end_offset
 
     def statistics(self) -> list[ProducerState]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from ottla.config.setting import MAX_DOUBLE
 from ottla.config.topic import TopicConfig
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
-from ottla.records.batch import BatchHeader, batches
+from ottla.records.batch import HEADER_SIZE, BatchHeader, batches, read_header
 from ottla.records.builder import build_batch
 from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
@@ -164,9 +164,17 @@ class Bench:
         return log.append(buffer, leader_epoch=0, now_ms=now_ms, origin=Origin.COORDINATOR)
 
     def append_bytes(self, log: Log, batch: bytes, *, epoch: int = 0) -> AppendInfo:
+        """Append a batch; the transactions of these tests have been verified."""
         buffer = memoryview(bytearray(batch))
-        self.fs.now_ms = self.clock.now_ms()
-        return log.append(buffer, leader_epoch=epoch, now_ms=self.clock.now_ms())
+        now_ms = self.fs.now_ms = self.clock.now_ms()
+        guard = None
+        if len(buffer) >= HEADER_SIZE:
+            header = read_header(buffer)
+            if header.is_transactional:
+                guard = log.begin_verification(
+                    header.producer_id, header.producer_epoch, header.base_sequence
+                )
+        return log.append(buffer, leader_epoch=epoch, now_ms=now_ms, guard=guard)
 
     def flush(self, log: Log) -> None:
         """What `GroupCommit` does, on the spot."""
