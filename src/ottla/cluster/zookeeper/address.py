@@ -130,6 +130,8 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.authorities)
         context.check_hostname = tls.check_host
+        # As Java and Python before 3.13: authorities of one's own often name no key usage.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if tls.certificate is not None:
             used = tls.certificate
             context.load_cert_chain(tls.certificate, tls.key, lambda: tls.key_password or "")
