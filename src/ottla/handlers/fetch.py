@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.leaders import LeaderHints
@@ -71,6 +71,7 @@ from ottla.replication.fetch_sessions import (
 from ottla.replication.lease import FOLLOWER_WAIT_MS, LONG_AGO, OLD_MS
 from ottla.replication.partition import Partition
 from ottla.replication.read_replica import RACK_AWARE, nearest_replica
+from ottla.replication.reader import Reader, Seen
 from ottla.replication.rounds import Key, Rounds
 from ottla.replication.traffic import TopicTraffic
 from ottla.runtime.files import ColdRead
@@ -93,87 +94,6 @@ LOOK_AGAIN = 0.5
 
 E = TypeVar("E")
 Item = tuple[Key, Wanted]
-
-
-class Reader(NamedTuple):
-    """Who reads: a consumer, or a follower under the epoch of its registration."""
-
-    broker: int
-    epoch: int
-    committed: bool
-    any_replica: bool
-    # Of a consumer that would rather read from a replica near to it, where that is wanted.
-    rack: str = ""
-    listener: str = ""
-    # Of a follower: it has sent this fetch after that moment, for it had got an answer then; and
-    # whether that is too long ago for it to be kept waiting.
-    asked_after_ms: float = LONG_AGO
-    hurried: bool = False
-
-    @property
-    def follows(self) -> bool:
-        return self.broker >= 0
-
-    def rounds(self, keys: Iterable[Key], now_ms: float) -> Rounds | None:
-        """What a new session of a follower needs."""
-        if not self.follows:
-            return None
-        return Rounds(self.broker, self.epoch, keys, now_ms, self.asked_after_ms)
-
-    def find(self, key: Key, services: Services) -> Partition:
-        """The partition, led here; or, for who can do with that, followed here."""
-        name, index = key
-        replicas = services.replicas
-        try:
-            if isinstance(name, str):
-                return replicas.by_name(name, index)
-            return replicas.by_id(name, index)
-        except KafkaError as error:
-            if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or not self.any_replica:
-                raise
-        if isinstance(name, str):
-            return replicas.replica_by_name(name, index)
-        return replicas.replica_by_id(name, index)
-
-    def refusal(self, error: KafkaError, key: Key, epoch: int, services: Services) -> ErrorCode:
-        """What to answer: a follower too can tell that the client knows another leader's epoch."""
-        if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and epoch != NO_LEADER_EPOCH:
-            name, index = key
-            try:
-                if isinstance(name, str):
-                    services.replicas.replica_by_name(name, index).check_epoch(epoch)
-                else:
-                    services.replicas.replica_by_id(name, index).check_epoch(epoch)
-            except KafkaError as judged:
-                return judged.code
-        return error.code
-
-    def upper(self, partition: Partition) -> int:
-        """Up to where it may read."""
-        if self.follows:
-            return partition.log.log_end_offset
-        return partition.last_stable_offset() if self.committed else partition.high_watermark
-
-    def is_held_back(self, partition: Partition, services: Services) -> bool:
-        """Whether it gets no records for now: those of a replica that catches up are limited."""
-        return self.follows and services.replication.holds_back(partition, self.broker)
-
-    def signal(self, partition: Partition) -> Signal:
-        """What tells it of more."""
-        if self.follows:
-            return partition.appended
-        return partition.stable_signal() if self.committed else partition.readable
-
-    def has_more(self, partition: Partition, part: PartitionData, offset: int) -> bool:
-        """Whether something has happened since the partition was looked at."""
-        if self.follows:
-            return (
-                partition.high_watermark != part.high_watermark
-                or partition.log.log_end_offset > offset
-            )
-        if self.committed:
-            return partition.last_stable_offset() != part.last_stable_offset
-        return partition.high_watermark != part.high_watermark
 
 
 @dataclass(slots=True)
@@ -266,8 +186,8 @@ def _suffices(plan: Plan, reading: Reading, services: Services) -> bool:
     if reading.at_once or reading.size >= plan.min_bytes:
         return True
     for key, wanted in plan.items.items():
-        partition = plan.reader.find(key, services)
-        if plan.reader.is_held_back(partition, services):
+        partition = plan.reader.find(key, services.replicas)
+        if plan.reader.is_held_back(partition, services.replication):
             continue
         if partition.log.is_behind(wanted.offset, plan.reader.upper(partition)):
             return True
@@ -448,7 +368,7 @@ def _signals(plan: Plan, services: Services) -> Iterator[Signal]:
         return
     for key in plan.items:
         try:
-            yield plan.reader.signal(plan.reader.find(key, services))
+            yield plan.reader.signal(plan.reader.find(key, services.replicas))
         except KafkaError:
             continue
 
@@ -477,9 +397,9 @@ def _read_some(
     min_one = not reading.size
     for key, wanted in items:
         try:
-            partition = reader.find(key, services)
+            partition = reader.find(key, services.replicas)
             nearer = _nearer(partition, wanted, reader, services) if reader.rack else None
-            whole = not reader.is_held_back(partition, services)
+            whole = not reader.is_held_back(partition, services.replication)
             part = nearer or _read_partition(
                 key[1],
                 partition,
@@ -497,7 +417,7 @@ def _read_some(
             continue
         except KafkaError as error:
             reading.at_once = True
-            code = reader.refusal(error, key, wanted.leader_epoch, services)
+            code = reader.refusal(error, key, wanted.leader_epoch, services.replicas)
             part = PartitionData(
                 partition_index=key[1],
                 error_code=code,
@@ -635,7 +555,7 @@ def _note_sent(plan: Plan, reading: Reading, services: Services) -> None:
         size = _size(part)
         if size:
             with suppress(KafkaError):  # it is not led here any more
-                replication.note_sent(plan.reader.find(key, services), size)
+                replication.note_sent(plan.reader.find(key, services.replicas), size)
 
 
 def _count(plan: Plan, reading: Reading) -> None:
@@ -787,13 +707,14 @@ def _wait_for_many(  # noqa: C901 - each way out gives back what was taken, in s
     try:
         for chunk in _chunks(reading.parts if watched else []):
             for key, part in chunk:
-                partition = reader.find(key, services)
+                partition = reader.find(key, services.replicas)
                 wanted = plan.items[key]
                 if partition.log.is_behind(wanted.offset, reader.upper(partition)):
                     give_up()
                     return None
                 waiter.watch(reader.signal(partition))
-                if reader.has_more(partition, part, wanted.offset):
+                seen = Seen(part.high_watermark, part.last_stable_offset, wanted.offset)
+                if reader.has_more(partition, seen):
                     waiter.hurry()
             yield 0
     except (KafkaError, KeyError):
