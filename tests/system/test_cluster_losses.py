@@ -267,11 +267,11 @@ def test_who_stopped_after_its_disk_had_failed_does_not_lead(cluster: Cluster) -
     assert not services.image.broker_states[leader].lost
 
 
-@pytest.fixture
-def last_in_sync() -> Iterator[Cluster]:
+@pytest.fixture(params=[1, 2], ids=["one folder", "two folders"])
+def last_in_sync(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """All brokers are dead. Broker 1 was in sync alone at last, with one record more."""
     topic = NewTopic("t", assignment=[[1, 2, 3]], config={"min.insync.replicas": "1"})
-    with Cluster(3, topics=[topic]) as cluster:
+    with Cluster(3, topics=[topic], folders=request.param) as cluster:
         cluster.wait_in_sync("t")
         for value in VALUES:
             produce(cluster, value)
@@ -289,13 +289,14 @@ def test_the_last_one_in_sync_does_not_lead_with_an_emptied_disk(
 ) -> None:
     """Nobody has the record that it alone had; what all of them had is still there."""
     cluster = last_in_sync
-    shutil.rmtree(cluster[1].data_dir)
+    [folder] = [each for each in cluster[1].data_dirs if (Path(each) / "t-0").exists()]
+    shutil.rmtree(folder)
     for each in order:
         cluster[each].start()
     cluster.wait_in_sync("t")
     assert cluster.state("t", 0).leader in (2, 3)
     assert consume(cluster, 3) == VALUES
-    check_replica(cluster, 1, 3)
+    assert cluster.replica(1, "t", 0).log.log_end_offset == 3
 
 
 # ---------------------------------------------------------------------- fetched anew
