@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from ottla.broker import app
 from ottla.broker.lifecycle import Lifecycle
+from ottla.broker.loaded_logs import set_aside_strays
 from ottla.broker.start_failed import StartFailed
 from ottla.errors import ErrorCode, KafkaError
 from ottla.runtime.files import OsFileSystem
@@ -243,6 +245,39 @@ def test_who_ends_below_the_leaders_high_watermark_is_not_eligible() -> None:
         cluster[first].faults.heal()
         cluster[first].start()
         check_replica(cluster, second, 3)
+
+
+def test_who_is_asked_leads_by_then_and_not_when_the_start_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A recovery may take minutes; the leader from before it may be dead."""
+    topic = NewTopic("t", assignment=[[1, 2, 3]], config={"min.insync.replicas": "3"})
+    with Cluster(3, topics=[topic]) as cluster:
+        cluster.wait_in_sync("t")
+        for value in VALUES:
+            produce(cluster, value)
+        cluster.wait_until(lambda: cluster.replica(3, "t", 0).high_watermark == 3)
+        cluster[2].crash()
+        cluster.wait_until(lambda: cluster.state("t", 0).elr == (2,))
+        path = segment(cluster, 2)
+        content = path.read_bytes()
+        path.write_bytes(content[: batches(content)[1]])
+        for checkpoint in folder(cluster, 2).parent.glob("*-checkpoint*"):
+            checkpoint.unlink()  # an old copy of the whole folder
+        cluster[3].faults.error("NOT_LEADER_OR_FOLLOWER", "Fetch", times=None)
+
+        def meanwhile(*arguments: Any) -> None:
+            set_aside_strays(*arguments)
+            cluster[1].crash()
+            cluster.wait_until(lambda: cluster.state("t", 0).leader == 3)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(app, "set_aside_strays", meanwhile)
+            cluster[2].start()
+        assert 2 not in cluster.state("t", 0).elr
+        cluster[3].faults.heal()
+        cluster[1].start()
+        check_replica(cluster, 2, 3)
 
 
 def test_who_stopped_after_its_disk_had_failed_does_not_lead(cluster: Cluster) -> None:
