@@ -513,7 +513,8 @@ class Broker:
 
     async def _about(self, services: Services) -> Host:
         """What the broker says of itself to the cluster."""
-        logs, image = services.logs, services.image
+        logs = services.logs
+        image = await services.registry.load()  # the logs may have taken long
         behind = await behind_their_leaders(
             logs, image, self.node_id, HighWatermarks(self._peers).ask
         )

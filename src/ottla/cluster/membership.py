@@ -285,13 +285,13 @@ def _lost_partitions(before: BrokerState | None, about: Host) -> frozenset[LostP
 
 
 def _was_emptied(before: BrokerState | None, about: Host) -> bool:
-    """Whether nothing of what a broker had can be left: all of its data folders are others. That
-    stands, too, until the controller has drawn its conclusions."""
+    """Whether nothing may be left of some partitions that a broker had: a data folder is missing.
+    That stands, too, until the controller has drawn its conclusions."""
     if before is None:
         return False
     if before.fenced and before.emptied:
         return True
-    return bool(before.directories) and not {*before.directories} & {*about.directories}
+    return not {*before.directories} <= {*about.directories}
 
 
 def _lives_on(before: BrokerState, about: Host) -> bool:

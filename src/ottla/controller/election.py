@@ -5,15 +5,15 @@ Three sets of a partition's replicas decide about its records:
     isr             in sync: they have every record below the high watermark, and are live
     elr             eligible: they left an ISR that was below min.insync.replicas; the high
                     watermark has not moved since, so they have every record below it too
-    last_known_elr  were in one of the two once, and may have lost records since, but not all
+    last_known_elr  were in one of the two once, and may have lost some since
 
 A leader comes from the ISR; if that is empty, from the ELR. Both elections are clean: nothing that
 was acknowledged with `acks=all` is lost. Where nobody is left, the partition waits. Whether it may
 be led by any other replica is for the topic to say (`unclean.leader.election.enable`), or for all
 of those who were last known to be eligible: once each of them has reported what it has, there is
 nothing better to wait for (`recover`). Whoever else is there reports as well, for those may have
-lost more than others ever lacked. Where nobody was last known, because all of them have lost
-everything, all replicas are waited for.
+lost more than others ever lacked. Where nobody was last known, because all of them have come back
+without a data folder, all replicas are waited for.
 
 `min.insync.replicas` counts up to the number of replicas, as in Kafka: more can never be in sync.
 Replicas that a reassignment brings are not among these until it is done.
@@ -51,7 +51,7 @@ def settle(
     """The state to be in while `live` brokers may lead; the same object if it is in it already.
 
     `lost` brokers may have lost records: they are trusted with nothing until they have caught up.
-    Of these the `emptied` ones have lost all, and are not asked for what they have either.
+    Of these the `emptied` ones may have lost all: that they report what is left is not enough.
     `absent` ones count as live, and may come back without their records: they keep what they have,
     and are not elected. Where nobody else could be, nothing changes, unless somebody has lost
     records: then the absent ones, who may have them, are eligible and waited for.

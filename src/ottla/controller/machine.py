@@ -87,7 +87,7 @@ def relied_on(image: ClusterImage, changes: Iterable[PartitionChange]) -> dict[i
 
 class Losses(NamedTuple):
     """Who may have lost records: brokers of all partitions, and of single ones; and of the former
-    those that have lost everything."""
+    those that may have lost everything."""
 
     everywhere: Collection[int]
     of_partitions: Mapping[LostPartition, Collection[int]]

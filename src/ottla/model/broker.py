@@ -61,7 +61,7 @@ class BrokerState:
     clean: bool = False  # whether it was stopped cleanly before this registration
     lost: bool = False  # it may have lost records: nothing is to count on what it had
     lost_partitions: frozenset[LostPartition] = frozenset()  # nor, in these, if all else is whole
-    emptied: bool = False  # none of its data folders is one that it had before
+    emptied: bool = False  # it lacks a data folder that it had: all of some partitions
     failed: bool = False  # a disk has failed since it registered
     fenced: bool = True
     stopping: bool = False  # it has asked to be relieved of its leaderships

@@ -53,7 +53,7 @@ def eligible(
     """Who may lead when nobody is in sync, and who was last known to, once `isr` are in sync.
 
     The sets are explained in `controller/election.py`. Of those who have `lost` records the
-    `emptied` ones have none left.
+    `emptied` ones may have none left.
     """
     if len(isr) >= state.minimum(rules.min_insync):
         return (), ()

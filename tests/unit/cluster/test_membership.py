@@ -203,6 +203,22 @@ async def test_what_a_broker_may_have_lost(
     assert not registry.image.broker_states[1].lost
 
 
+async def test_a_broker_without_a_folder_that_it_had_may_have_lost_all(
+    members: Membership, registry: Registry
+) -> None:
+    def emptied() -> bool:
+        return registry.image.broker_states[1].emptied
+
+    two = replace(STOPPED, directories=("folder-1", "folder-2"))
+    for about, expected in ((ABOUT, False), (two, False), (STOPPED, True), (STOPPED, True)):
+        registration = await members.register(1, about)
+        assert emptied() is expected
+        await registration.session.release()
+    last = await members.register(1, STOPPED)
+    await members.admit(1, last.broker.epoch)
+    assert not emptied()
+
+
 PARTITION = LostPartition(TopicId(bytes(16)), 3)
 ANOTHER = LostPartition(TopicId(bytes(16)), 4)
 
