@@ -190,11 +190,13 @@ class FailureDetector:
             return
         state = self._registry.image.broker_states.get(broker.id)
         stopping = state is not None and state.stopping
+        registered = self._is_current(broker)
         try:
             if not await self._members.fence(broker.id, broker.epoch):
                 return
             if stopping:
-                logger.info("broker %d has stopped", broker.id)
+                if registered:  # otherwise the controller has noticed, and said it
+                    logger.info("broker %d has stopped", broker.id)
             else:
                 logger.warning("broker %d is dead: its address refuses connections", broker.id)
         except StoreError as error:

@@ -149,13 +149,15 @@ class Supervisor:
         parts = []
         for broker, partitions in sorted(held.items()):
             more = ", …" if len(partitions) > SHOWN else ""
-            shown = ", ".join(sorted(partitions)[:SHOWN])
+            # Those of the broker's own topics, which people do not know, come last.
+            shown = ", ".join(sorted(partitions, key=lambda name: (name[:2] == "__", name))[:SHOWN])
             noun = "partition" if len(partitions) == 1 else "partitions"
             parts.append(f"broker {broker} has {len(partitions)} {noun} ({shown}{more})")
         highest = max(held) - min(wanted) + 1
+        those = "1 broker is" if len(wanted) == 1 else f"{len(wanted)} brokers are"
         raise StartFailed(
-            f"{len(wanted)} is fewer than before, and {' and '.join(parts)} would be left out: "
-            f"start {highest}, or delete those topics first"
+            f"{those} fewer than before, but {' and '.join(parts)}: start {highest}, or delete "
+            "those topics first"
         )
 
     async def _stop_others(self) -> None:

@@ -40,8 +40,8 @@ class _Server(Noun):
 
     def how_to_end(self, arguments: Sequence[str]) -> str:
         return (
-            "Ctrl-C in the terminal of a broker stops it; `kafka-server-stop` stops all of this "
-            "machine"
+            "Ctrl-C in the terminal of a broker stops it; `kafka-server-stop` stops all brokers of "
+            "this user"
         )
 
 

@@ -77,9 +77,9 @@ def jars() -> list[Path]:
     )  # fmt: skip
     if not any(jar.name.startswith("zookeeper-") for jar in found):
         raise ServerError(
-            "there is no Apache ZooKeeper here: Ottla's extra [zookeeper] brings one with PySpark, "
-            "in a checkout by `pip install '.[zookeeper]'`. Any other that runs serves as well, as "
-            "zookeeper.connect"
+            "there is no Apache ZooKeeper here: Ottla's extra [zookeeper] brings one, in a "
+            "checkout by `pip install '.[zookeeper]'` (it comes with PySpark). Any other that runs "
+            "serves as well, as zookeeper.connect"
         )
     return found
 

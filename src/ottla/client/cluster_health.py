@@ -191,7 +191,7 @@ def assess(
     in_sync: Counter[int] = Counter()
     troubled = []
     partitions = 0
-    for topic in sorted(topics, key=lambda each: each.name):
+    for topic in sorted(topics, key=lambda each: (each.internal, each.name)):
         for part in topic.partitions:
             partitions += 1
             replicas.update(part.replicas)

@@ -191,7 +191,8 @@ class Controller:
                 raise self._not_controller() from None
             except StoreError as error:
                 raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata store failed: {error}"
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"The metadata store cannot be used: {error}; try again when it can",
                 ) from error
 
     def _not_controller(self) -> KafkaError:

@@ -141,3 +141,14 @@ def test_what_is_remembered_of_brokers_is_told() -> None:
         ("stopping", "machine", 17),
         ("missing", "other", 18),
     ]
+
+
+def test_the_topics_of_people_come_before_those_of_brokers() -> None:
+    lacking = PartitionDescription(0, 1, (1, 2, 3), (1, 2), (), ())
+    topics = [
+        TopicDescription("__consumer_offsets", "id", True, (lacking,)),
+        TopicDescription("t", "id", False, (lacking,)),
+    ]
+    cluster = ClusterDescription("abc", 1, tuple(NODES.values()))
+    found = assess(cluster, (), topics, {})
+    assert [each.topic for each in found.troubled] == ["t", "__consumer_offsets"]

@@ -317,6 +317,8 @@ async def test_a_store_that_fails_is_a_storage_error(files: MemoryFileSystem, no
     with pytest.raises(KafkaError) as caught:
         await node.controller.create_topics([NewTopic("t")])
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "The metadata store cannot be used: " in (caught.value.message or "")
+    assert "; try again when it can" in (caught.value.message or "")
     (outcome,) = await node.controller.create_topics([NewTopic("t")])
     assert outcome.error is None
 

@@ -117,7 +117,8 @@ def list_topic(arguments: Sequence[str]) -> int:
     options = LIST_PARSER.parse(arguments)
     try:
         with connect(options, "bootstrap-server", "broker-list") as admin:
-            names = _matching(admin, options)
+            # Kafka 0.8 had no topics of its own.
+            names = _matching(admin, options, internal=options.has("topic"))
             if not names:
                 print("no topics exist!")
             live = {node.id for node in admin.describe_cluster().nodes}
@@ -338,15 +339,15 @@ def topic_pattern(text: str) -> re.Pattern[str]:
         raise Failure(f"{pattern} is an invalid regex.") from None
 
 
-def _matching(admin: DirectAdmin, options: Options) -> list[str]:
+def _matching(admin: DirectAdmin, options: Options, *, internal: bool = True) -> list[str]:
     """The topics that a command is about, by name."""
     wanted = options.value("topic")
     pattern = None if wanted is None else topic_pattern(wanted)
-    without_internal = options.has("exclude-internal")
+    without_internal = not internal or options.has("exclude-internal")
     return sorted(
         name
-        for name, internal in admin.topics().items()
-        if not (internal and without_internal)
+        for name, is_internal in admin.topics().items()
+        if not (is_internal and without_internal)
         and (pattern is None or pattern.fullmatch(name) is not None)
     )
 
