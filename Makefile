@@ -1,6 +1,6 @@
 # Everything a person types. `make run` and `make test` need only python3 (3.11 or newer) and make.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench interop matrix coverage explore fuzz soak docs site clean
+.PHONY: help setup run test lint format bench interop matrix coverage explore simulate fuzz soak docs site clean
 
 PYTHON ?= python3
 UV := .uv/bin/uv
@@ -70,6 +70,9 @@ coverage: setup ## what the unit tests reach of the modules without I/O, against
 
 explore: setup ## the property tests with other examples than `make test` has
 	$(BIN)/pytest -n $(WORKERS) --hypothesis-profile search tests/property
+
+simulate: setup ## 10,000 simulated clusters with three to five brokers, checked after every step: about 70 minutes of one core
+	$(BIN)/python tests/simulation/run.py --seeds 0-9999 $(ARGS)
 
 fuzz: setup ## mutated frames against a broker until stopped
 	$(BIN)/python tests/fuzz/run.py $(ARGS)

@@ -1,0 +1,96 @@
+"""Run simulated clusters, seed by seed, and check everything after every step.
+
+    python tests/simulation/run.py --seeds 0-9999          what `make simulate` does
+    python tests/simulation/run.py --seeds 17 --faults 2,5  one seed, with these of its faults only
+    python tests/simulation/run.py --seeds 0-50 --plant ack-early   with a mistake planted
+
+A seed stands for a cluster of three to five brokers and a schedule of faults (`world/schedule.py`).
+When an invariant is broken the schedule is made smaller, and printed with the command that repeats
+it; the exit code is 1. A run is the same every time: the order of sets of names depends on
+PYTHONHASHSEED, so this program starts itself again with 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from world import planted
+from world.schedule import Outcome, Setup, draw, run, shrink
+
+HERE = Path(__file__)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seeds", default="0-19", help="one seed, or the first and the last")
+    parser.add_argument("--faults", help="numbers of the faults to keep, of one seed")
+    parser.add_argument("--plant", choices=sorted(planted.MISTAKES), help="a mistake to be found")
+    parser.add_argument("--minutes", type=float, help="begin no seed after so long")
+    parser.add_argument("--verbose", action="store_true", help="show what the brokers log")
+    options = parser.parse_args()
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.CRITICAL + 1,
+        format="%(name)s %(message)s",
+    )
+    first, _, last = options.seeds.partition("-")
+    with planted.mistake(options.plant):
+        return _run_all(range(int(first), int(last or first) + 1), options)
+
+
+def _run_all(seeds: range, options: argparse.Namespace) -> int:
+    begun, cpu = time.monotonic(), time.process_time()
+    faults = steps = checks = acked = done = 0
+    for seed in seeds:
+        if options.minutes is not None and time.monotonic() - begun > options.minutes * 60:
+            break
+        setup = draw(seed)
+        if options.faults is not None:
+            setup = setup.only({int(each) for each in options.faults.split(",") if each})
+        outcome = run(setup)
+        if outcome.violation is not None:
+            _report(setup, outcome, options)
+            return 1
+        done += 1
+        faults += len(setup.faults)
+        steps += outcome.steps
+        checks += outcome.checks
+        acked += outcome.acked
+        if done % 100 == 0 or (len(seeds) == 1):
+            print(f"seed {seed}: {outcome.digest}", flush=True)
+    print(
+        f"{done} seeds from {seeds.start} on: {faults} faults, {steps} steps, {checks} checks of "
+        f"all invariants, {acked} acknowledged records, no violation; "
+        f"{time.process_time() - cpu:.0f} s of CPU time"
+    )
+    return 0
+
+
+def _report(setup: Setup, found: Outcome, options: argparse.Namespace) -> None:
+    print(f"seed {setup.seed}: {found.violation}", flush=True)
+    if options.faults is None:
+        numbers, best = shrink(setup, found)
+        print(f"{len(setup.faults)} faults were drawn; these are enough for: {best.violation}")
+    else:
+        numbers = [int(each) for each in options.faults.split(",") if each]
+    whole = draw(setup.seed)
+    print(f"{setup.brokers} brokers, {setup.partitions} partitions, fsync {setup.synced}")
+    for number in numbers:
+        print(f"  {number:3d}  {whole.faults[number]}")
+    kept = ",".join(map(str, numbers))
+    plant = f" --plant {options.plant}" if options.plant else ""
+    print(
+        f"repeat: .venv/bin/python tests/simulation/run.py --seeds {setup.seed} "
+        f"--faults {kept or ','}{plant}"
+    )
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        os.execve(sys.executable, [sys.executable, str(HERE), *sys.argv[1:]], environment)
+    sys.exit(main())

@@ -1,0 +1,11 @@
+"""A whole cluster in one process, under virtual time: the product's own code in a simulated world.
+
+loop        virtual time; whose code runs, and what it costs
+ensemble    ZooKeeper: servers that lag, watches that come late, sessions that expire
+network     connections between brokers: delay, resets, one-way cuts
+disk        logs that survive a process, and lose their unsynced tails with the power
+broker      one broker, put together as `ottla.broker.app` does it
+cluster     all of them, and clients that write
+invariants  what must hold after every step
+schedule    what goes wrong when, drawn from a seed, and shrunk
+"""

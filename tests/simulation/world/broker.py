@@ -1,0 +1,333 @@
+"""One broker, put together as `ottla.broker.app` does it, over a simulated disk and network.
+
+Registry, controller, lifecycle, failure detector, replication, partition table, fetch sessions and
+the handlers that brokers use among themselves are the product's own, and so is the store on
+ZooKeeper. Left out: listeners, codecs, real logs, groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import struct
+from collections.abc import Iterator
+from typing import Any, cast
+
+from ottla.broker.failure_detector import FailureDetector
+from ottla.broker.lifecycle import Lifecycle
+from ottla.broker.loaded_logs import behind_their_leaders, lost_partitions, needing_new_epochs
+from ottla.broker.running_config import RunningConfig
+from ottla.cluster.membership import Host
+from ottla.cluster.registry import ImageChange, Registry
+from ottla.cluster.store import StoreError
+from ottla.cluster.zookeeper.address import parse_address
+from ottla.cluster.zookeeper.store import ZooKeeperStore
+from ottla.config.broker import BrokerConfig
+from ottla.controller.remote import LogEnds
+from ottla.controller.service import Controller
+from ottla.dispatch.context import Request, Services
+from ottla.errors import ErrorCode, KafkaError
+from ottla.handlers.fetch import MANY, fetch
+from ottla.handlers.offsets import list_offsets
+from ottla.model.broker import Endpoint
+from ottla.model.image import ClusterImage
+from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.messages.offsets import ListOffsetsRequest
+from ottla.replication.fetch_sessions import FetchSessions
+from ottla.replication.partition import Durability
+from ottla.replication.remote import HighWatermarks
+from ottla.replication.replicas import Replicas
+from ottla.replication.service import Replication
+from ottla.runtime.tasks import Tasks
+from ottla.storage.directory import LogDirectories
+
+from .disk import Disk
+from .ensemble import WORLD, SimConnection
+from .loop import Process, VirtualClock, VirtualLoop
+from .network import Network, ServerSide, SimPeers
+
+logger = logging.getLogger(__name__)
+
+LISTENER = "PLAINTEXT"
+FETCH_VERSION = 18
+OFFSETS_VERSION = 10
+NUMBERS = struct.Struct(">q")
+
+
+class Served:
+    """The part of `Services` that these handlers use."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+    @property
+    def image(self) -> ClusterImage:
+        image: ClusterImage = self.__dict__["registry"].image
+        return image
+
+
+class SimBroker:
+    """One machine: its disk, and the process that runs on it, one after the other."""
+
+    def __init__(
+        self,
+        node_id: int,
+        loop: VirtualLoop,
+        network: Network,
+        config: BrokerConfig,
+        rng: random.Random,
+    ) -> None:
+        self.id = node_id
+        self._loop = loop
+        self._network = network
+        self._static = config
+        self._rng = rng
+        self._clock = VirtualClock(loop)
+        self.disk = Disk(loop.touch, rng)
+        self.powered = True
+        self.failures: list[str] = []  # why its processes ended by themselves
+        # of its process
+        self.process = Process(str(node_id))
+        self.process.kill()
+        self.listening = False
+        self.ending = False
+        self.replicas: Replicas | None = None
+        self.registry: Registry | None = None
+        self.controller: Controller | None = None
+        self.connection: SimConnection | None = None
+        self.seconds_before = 0.0  # of processes before this one
+        self._parts: tuple[Any, ...] = ()
+        self._starting: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.process.alive
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has joined the cluster, and has not begun to leave it."""
+        return bool(self._parts) and not self.ending
+
+    @property
+    def seconds(self) -> float:
+        """CPU time spent."""
+        return self.seconds_before + self.process.seconds
+
+    # --- its process --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        assert not self.running
+        self.ending = False
+        self.seconds_before += self.process.seconds
+        self.powered = True
+        self.process = self._loop.new_process(str(self.id))
+        self.disk.start()
+        process = self.process
+        coroutine = self._start(process)
+        self._starting = self._loop.create_task(coroutine, context=process.context)
+
+    async def _start(self, process: Process) -> None:
+        while True:
+            try:
+                await self._begin()
+                return
+            except (StoreError, KafkaError) as error:
+                logger.info("broker %d cannot start: %r", self.id, error)
+                await asyncio.sleep(0.5)  # as whoever starts it again
+            except Exception as error:
+                self._task_died("starting", error)
+                raise
+
+    async def _begin(self) -> None:
+        tasks = Tasks(self._task_died)
+        store = await ZooKeeperStore.open(parse_address("zookeeper:2181/sim"))
+        self.connection = cast(SimConnection, store.connection)
+        try:
+            await self._join(store, tasks)
+        except BaseException:
+            await store.close()
+            raise
+
+    async def _join(self, store: ZooKeeperStore, tasks: Tasks) -> None:
+        registry = Registry(store, entropy=self._rng.randbytes, tasks=tasks)
+        self.registry = registry
+        await registry.load()
+        await registry.ensure_cluster_id()
+        config = RunningConfig(self._static, self.id, registry)
+        logs = cast(LogDirectories, self.disk)
+        await registry.raise_leader_epochs(needing_new_epochs(logs, registry.image, self.id))
+        peers = SimPeers(registry, self.id, LISTENER)
+        peers.network = self._network
+        replication = Replication(
+            self.id,
+            registry,
+            clock=self._clock,
+            config=config.current,
+            tasks=tasks,
+            peers=peers,
+            truncate=self.disk.truncate,
+        )
+        replicas = Replicas(
+            self.id, logs, cast(Durability, self.disk), config.of_topic, replication
+        )
+        controller = Controller(
+            registry,
+            self.id,
+            defaults=config.topic_defaults,
+            check_topic_config=config.check_topic,
+            rng=self._rng,
+            rules_of=config.rules_of,
+            ask_log_ends=LogEnds(peers).ask,
+            upkeep=config.upkeep,
+        )
+        self.services = Served(
+            node_id=self.id,
+            clock=self._clock,
+            config=config.current(),
+            registry=registry,
+            replicas=replicas,
+            replication=replication,
+            controller=controller,
+            fetch_sessions=FetchSessions(1000, lambda: self._rng.randrange(1, 2**31)),
+        )
+        image = registry.image
+        replicas.apply(ImageChange(ClusterImage(), image, frozenset(image.topics)))
+        replication.start(replicas)
+
+        def follow(change: ImageChange) -> None:
+            if change.new.broker_configs != change.old.broker_configs:
+                self.services.config = config.refresh()
+                replicas.apply(change)
+                replicas.reconfigure()
+            else:
+                replicas.apply(change)
+
+        registry.subscribe(follow)
+        behind = await behind_their_leaders(
+            logs, registry.image, self.id, HighWatermarks(peers).ask
+        )
+        lost = lost_partitions(behind, registry.image)
+        about = Host(
+            endpoints=(Endpoint(LISTENER, "sim", self.id),),
+            rack=self._static.broker_rack,
+            host=f"machine-{self.id}",
+            directories=self.disk.directory_ids,
+            boot_id=f"boot-{self.disk.boot}",
+            incarnation=f"{self._rng.getrandbits(64):016x}",
+            clean=self.disk.were_clean,
+            lost=lost is None,
+            lost_partitions=lost or frozenset(),
+        )
+
+        def certain(until: float) -> None:
+            replication.session_until = until
+
+        lifecycle = Lifecycle(
+            registry,
+            controller,
+            tasks,
+            self._clock,
+            node_id=self.id,
+            about=about,
+            on_registered=replication.registered,
+            on_certain=certain,
+        )
+        self.replicas, self.controller = replicas, controller
+        # The port is bound from the start on; here whoever connects early is answered early, too.
+        self.listening = True
+        await lifecycle.start()
+        await lifecycle.wait_ready()
+        detector = FailureDetector(registry, self.id, LISTENER, tasks)
+        detector.start()
+        self._parts = lifecycle, detector, replication, store
+
+    def _task_died(self, what: str, error: BaseException | None) -> None:
+        if self.ending:
+            return
+        if isinstance(error, StoreError) and not self.ready:
+            # Its start has failed, and says why; somebody starts it again.
+            self._loop.call_soon(self._start_again, self.process, context=WORLD)
+        else:
+            self.failures.append(f"broker {self.id}: {what} has ended: {error!r}")
+
+    def _start_again(self, process: Process) -> None:
+        if self.process is process and process.alive:
+            self.kill()
+            self.start()
+
+    def kill(self) -> None:
+        """kill -9, now."""
+        if self.running:
+            self._end()
+            self.disk.process_died()
+
+    def fail_power(self) -> int:
+        """The machine is off: returns how many records are lost with it."""
+        self._end()
+        self.powered = False
+        return self.disk.power_failed()
+
+    def _end(self) -> None:
+        self.process.kill()
+        self.listening = False
+        self._parts = ()
+        if self.connection is not None:
+            self.connection.process_died()
+            self.connection = None
+        self._network.reset_all(self)
+        self.replicas = self.controller = None
+
+    async def stop(self) -> None:
+        """A stop as it should be: leaderships are handed over first."""
+        self.ending = True
+        lifecycle, detector, replication, store = self._parts
+        await lifecycle.hand_over()
+        await detector.stop()
+        await lifecycle.stop()
+        await replication.stop()
+        self.disk.stop_cleanly()
+        await store.close()
+        self._end()
+
+    def stop_soon(self) -> asyncio.Task[None]:
+        return self._loop.create_task(self.stop(), context=self.process.context)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def handle(self, body: Any, connection: ServerSide) -> Any:
+        """What the dispatcher does with a request of another broker."""
+        services = cast(Services, self.services)
+        reply: Any
+        if isinstance(body, FetchRequest):
+            entries = sum(len(topic.partitions) for topic in body.topics)
+            self._network.entries += entries
+            request: Any = Request(
+                FETCH_VERSION, "broker", cast(Any, connection), body, entries > MANY
+            )
+            reply = fetch(request, services)
+        else:
+            assert isinstance(body, ListOffsetsRequest)
+            reply = list_offsets(
+                Request(OFFSETS_VERSION, "broker", cast(Any, connection), body), services
+            )
+        return _finished(reply)
+
+    def append(self, topic: str, index: int, number: int) -> Any:
+        """A produce request with acks=all: (partition, offsets), or KafkaError."""
+        if self.replicas is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition = self.replicas.by_name(topic, index)
+        partition.check_enough_in_sync()
+        return partition, partition.append(memoryview(NUMBERS.pack(number)), 0)
+
+
+def _finished(reply: Any) -> Any:
+    """A reply that was made in turns with others, made in one go."""
+    if not isinstance(reply, Iterator):
+        return reply
+    while True:
+        try:
+            next(reply)
+        except StopIteration as stop:
+            return _finished(stop.value)

@@ -1,0 +1,341 @@
+"""What goes wrong, and when: drawn from a seed, carried out, and shrunk when it finds something.
+
+Every fault undoes itself after a while, so that each can be left out without harm to the others.
+Faults that destroy records spare so many replicas that nothing acknowledged may be lost: between
+two moments at which all replicas are in sync, the power fails for one broker at most, unless the
+topic asks for fsync before anything is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from ottla.controller.topics import NewTopic
+from ottla.errors import KafkaError
+from ottla.model.ids import TopicPartition
+
+from .cluster import SETTLE_SECONDS, Cluster
+from .invariants import Violation
+
+TOPIC = "t"
+MIN_INSYNC = 2
+MAX_LAG_MS = 3_000
+
+
+class Fault(NamedTuple):
+    """`kind` happens to a broker at a time, for some seconds; `other` is another broker."""
+
+    at: float
+    kind: str
+    broker: int
+    other: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.at:6.2f} s  {self.kind:<14} broker {self.broker}, other {self.other}, "
+            f"{self.seconds:.2f} s"
+        )
+
+
+class Setup(NamedTuple):
+    """The cluster of a seed, and what goes wrong in it."""
+
+    seed: int
+    brokers: int
+    partitions: int
+    synced: bool  # flush.messages=1: nothing is acknowledged before it is on the disk
+    until: float
+    faults: tuple[Fault, ...]
+
+    def only(self, numbers: Collection[int]) -> Setup:
+        kept = tuple(each for number, each in enumerate(self.faults) if number in numbers)
+        return self._replace(faults=kept)
+
+
+class Outcome(NamedTuple):
+    """What a run did."""
+
+    violation: Violation | None
+    at: float
+    steps: int
+    checks: int
+    attempts: int
+    acked: int
+    writes: int
+    conflicts: int
+    messages: int
+
+    @property
+    def digest(self) -> str:
+        """The same for the same run."""
+        return "-".join(str(each) for each in self[2:])
+
+
+def draw(seed: int, seconds: float = 25.0) -> Setup:
+    rng = random.Random(f"{seed}/schedule")
+    brokers = rng.choice((3, 3, 4, 5))
+    often = {kind: rng.choice((0, 0.3, 1, 3)) for kind in KINDS}
+    kinds = [kind for kind, weight in often.items() if weight] or ["kill"]
+    faults = []
+    at = 1.0
+    while True:
+        at += rng.expovariate(1 / rng.choice((0.3, 1.0, 3.0)))
+        if at > seconds:
+            break
+        [kind] = rng.choices(kinds, [often[each] or 1 for each in kinds])
+        broker, other = rng.sample(range(1, brokers + 1), 2)
+        length = rng.choice((rng.uniform(0.05, 1.0), rng.uniform(1.0, 5.0), rng.uniform(5.0, 12.0)))
+        faults.append(Fault(at, kind, broker, other, length))
+    return Setup(seed, brokers, rng.choice((1, 2, 3)), rng.random() < 0.3, seconds, tuple(faults))
+
+
+def run(setup: Setup) -> Outcome:
+    """Run it once."""
+    settings = {
+        "min.insync.replicas": str(MIN_INSYNC),
+        "default.replication.factor": "3",
+        "replica.lag.time.max.ms": str(MAX_LAG_MS),
+        "offsets.topic.replication.factor": "1",
+        "leader.imbalance.check.interval.seconds": "7",
+    }
+    cluster = Cluster(setup.seed, setup.brokers, settings)
+    violation: Violation | None = None
+    try:
+        cluster.run(lambda cluster: _play(cluster, setup))
+    except Violation as found:
+        violation = found
+    return Outcome(
+        violation,
+        cluster.loop.time(),
+        cluster.loop.steps,
+        cluster.checks,
+        cluster.attempts,
+        sum(map(len, cluster.acked.values())),
+        cluster.ensemble.writes,
+        cluster.ensemble.conflicts,
+        cluster.network.messages,
+    )
+
+
+async def _play(cluster: Cluster, setup: Setup) -> None:
+    await cluster.start()
+    cluster.watch()
+    config = {"flush.messages": "1"} if setup.synced else {}
+    await cluster.create([NewTopic(TOPIC, setup.partitions, 3, config=config)])
+    begun = cluster.loop.time()
+    cluster.write_on([TopicPartition(TOPIC, each) for each in range(setup.partitions)], 0.05)
+    repairs: list[asyncio.Task[None]] = []
+    for fault in setup.faults:
+        await asyncio.sleep(max(0.0, begun + fault.at - cluster.loop.time()))
+        repairs.append(asyncio.ensure_future(_happen(cluster, setup, fault)))
+    await asyncio.sleep(max(0.0, begun + setup.until - cluster.loop.time()))
+    await asyncio.gather(*repairs)
+    await cluster.eventually(lambda: _whole(cluster), SETTLE_SECONDS, "all replicas are in sync")
+    await cluster.stop_writing()
+    await asyncio.sleep(2.0)
+    await cluster.eventually(lambda: cluster.in_full, SETTLE_SECONDS, "all replicas stay in sync")
+    cluster.check_end()
+
+
+def _whole(cluster: Cluster) -> bool:
+    return cluster.in_full and all(each.running for each in cluster.brokers.values())
+
+
+async def _happen(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    if cluster.destroyed and _whole(cluster):
+        cluster.destroyed.clear()
+    await KINDS[fault.kind](cluster, setup, fault)
+
+
+# --- kinds of faults ------------------------------------------------------------------------------
+
+
+async def _kill(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    broker = cluster.brokers[fault.broker]
+    if broker.running:
+        broker.kill()
+        await asyncio.sleep(fault.seconds)
+        broker.start()
+
+
+async def _power(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    broker = cluster.brokers[fault.broker]
+    if not setup.synced and (cluster.destroyed or not _whole(cluster)):
+        await _kill(cluster, setup, fault)
+        return
+    if broker.running:
+        cluster.destroyed.add(broker.id)
+        broker.fail_power()
+        await asyncio.sleep(fault.seconds)
+        broker.start()
+
+
+async def _stop(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    broker = cluster.brokers[fault.broker]
+    if broker.ready:
+        process = broker.process
+        stopping = broker.stop_soon()
+        await asyncio.wait((stopping,), timeout=20.0)
+        if broker.process is process and broker.running:
+            broker.kill()
+        if broker.process is process:
+            await asyncio.sleep(fault.seconds)
+            if broker.process is process:
+                broker.start()
+
+
+async def _pause(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    broker = cluster.brokers[fault.broker]
+    process, connection = broker.process, broker.connection
+    if process.stopped or connection is None:
+        return
+    process.stopped = True
+    session = connection.session
+    lasts = min(fault.seconds, connection.session_seconds)
+    await asyncio.sleep(lasts)
+    if fault.seconds > lasts and process.alive:
+        cluster.ensemble.expire(session)
+        await asyncio.sleep(fault.seconds - lasts)
+    if process.alive:
+        cluster.loop.go_on(process)
+        if not cluster.ensemble.lives(connection.session):
+            connection.drop()
+
+
+async def _cut(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    link = (fault.broker, fault.other)
+    cluster.network.cut(link)
+    await asyncio.sleep(fault.seconds)
+    cluster.network.heal(link)
+
+
+async def _isolate(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    links = [
+        link
+        for other in cluster.brokers
+        if other != fault.broker
+        for link in ((fault.broker, other), (other, fault.broker))
+    ]
+    for link in links:
+        cluster.network.cut(link)
+    await asyncio.sleep(fault.seconds)
+    for link in links:
+        cluster.network.heal(link)
+
+
+def _store_cut(way: str) -> Callable[..., object]:
+    async def cut(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+        connection = cluster.brokers[fault.broker].connection
+        if connection is not None and not connection.blocked:
+            connection.cut(way)
+            await asyncio.sleep(fault.seconds)
+            connection.heal()
+
+    return cut
+
+
+async def _store_drop(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    connection = cluster.brokers[fault.broker].connection
+    if connection is not None:
+        connection.drop()
+
+
+async def _expire(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    connection = cluster.brokers[fault.broker].connection
+    if connection is not None and connection.connected:
+        connection.expire()
+
+
+async def _slow_server(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    server = cluster.ensemble.servers[fault.broker % len(cluster.ensemble.servers)]
+    server.slow += 0.4
+    await asyncio.sleep(fault.seconds)
+    server.slow = max(0.0, server.slow - 0.4)
+
+
+async def _store_away(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    """Nobody reaches the store; sessions live on, as ZooKeeper's new leader has it."""
+    ensemble = cluster.ensemble
+    if ensemble.down:
+        return
+    ensemble.down = True
+    for broker in cluster.brokers.values():
+        if broker.connection is not None:
+            broker.connection.drop()
+    await asyncio.sleep(fault.seconds)
+    ensemble.down = False
+
+
+async def _resets(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    cluster.network.reset_chance = 0.05
+    await asyncio.sleep(fault.seconds)
+    cluster.network.reset_chance = 0.0
+
+
+async def _slow_link(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    link = (fault.broker, fault.other)
+    cluster.network.slow[link] = 0.3
+    await asyncio.sleep(fault.seconds)
+    cluster.network.slow.pop(link, None)
+
+
+async def _prefer(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    broker = cluster.active_controller()
+    if broker is not None and not broker.process.stopped:
+        asking = cluster.as_controller(lambda each: each.elect_leaders(None, unclean=False))
+        try:
+            async with asyncio.timeout(5.0):
+                await asking
+        except (KafkaError, TimeoutError):
+            pass
+
+
+KINDS: dict[str, Callable[..., object]] = {
+    "kill": _kill,
+    "power": _power,
+    "stop": _stop,
+    "pause": _pause,
+    "cut": _cut,
+    "isolate": _isolate,
+    "store-cut-out": _store_cut("out"),
+    "store-cut-in": _store_cut("in"),
+    "store-drop": _store_drop,
+    "expire": _expire,
+    "slow-server": _slow_server,
+    "store-away": _store_away,
+    "resets": _resets,
+    "slow-link": _slow_link,
+    "prefer": _prefer,
+}
+
+
+# --- making a failure smaller ---------------------------------------------------------------------
+
+
+def shrink(setup: Setup, found: Outcome, most_runs: int = 60) -> tuple[list[int], Outcome]:
+    """The numbers of faults that are enough for the same invariant to be broken."""
+    assert found.violation is not None
+    name = found.violation.name
+    numbers = [number for number, fault in enumerate(setup.faults) if fault.at <= found.at]
+    best = found
+    size, runs = max(1, len(numbers) // 2), 0
+    while runs < most_runs:
+        smaller = False
+        for start in range(0, len(numbers), size):
+            kept: Sequence[int] = numbers[:start] + numbers[start + size :]
+            outcome = run(setup.only(kept))
+            runs += 1
+            if outcome.violation is not None and outcome.violation.name == name:
+                numbers, best, smaller = list(kept), outcome, True
+                break
+            if runs >= most_runs:
+                break
+        if not smaller:
+            if size == 1:
+                break
+            size = max(1, size // 2)
+    return numbers, best
