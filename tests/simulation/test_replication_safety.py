@@ -509,8 +509,10 @@ class Cluster:
         if after is not before:
             change = PartitionChange(TOPIC_ID, 0, before, after)
             self.change_partition(change, told=is_unclean(before, after))
-            if len(after.replicas) == 1 and self._lost().issuperset(after.replicas):
-                # The only one left has come back with less, under an epoch that says so.
+            alone = len(after.replicas) == 1 and after.leader in self._lost()
+            if alone and after.leader_epoch > self.unclean_epoch:
+                # The only one left has come back with less, under an epoch that says so. Where it
+                # was the only one then, too, that was noted at once.
                 self._unclean(after)
 
     def min_insync(self, _: Node, value: int) -> None:

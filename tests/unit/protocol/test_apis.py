@@ -34,6 +34,8 @@ KAFKA_4_2 = {
     "DeleteGroups": (0, 2),
     "ElectLeaders": (0, 2),
     "IncrementalAlterConfigs": (0, 1),
+    "AlterPartitionReassignments": (0, 1),
+    "ListPartitionReassignments": (0, 0),
     "OffsetDelete": (0, 0),
     "DescribeQuorum": (0, 2),
     "DescribeCluster": (0, 2),
