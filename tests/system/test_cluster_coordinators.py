@@ -136,6 +136,17 @@ def test_a_coordinator_that_is_cut_off_from_the_store_tells_no_old_offset(
     assert offsets.fetch_certainly(cluster.leader(OFFSETS, 0)) == 20
 
 
+def test_a_coordinator_that_is_cut_off_from_the_store_acknowledges_no_commit(
+    cluster: Cluster, offsets: Offsets, wire: Wires
+) -> None:
+    coordinator = begin(cluster, offsets, wire)
+    with cluster.cut_off(number_of(cluster, coordinator)):
+        cluster.wait_until(led_elsewhere(cluster, coordinator))
+        assert offsets.commit(coordinator, 15) in IN_DOUBT
+        offsets.commit_somewhere(cluster, 20, beside=coordinator)
+    assert offsets.fetch_certainly(cluster.leader(OFFSETS, 0)) == 20
+
+
 def test_a_coordinator_that_stood_still_tells_no_old_offset(
     cluster: Cluster, offsets: Offsets, wire: Wires
 ) -> None:
