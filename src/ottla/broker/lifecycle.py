@@ -40,6 +40,7 @@ from ottla.cluster.store import StoreClosed, StoreError, StoreFailed, Unavailabl
 from ottla.controller.service import Controller
 from ottla.errors import KafkaError
 from ottla.replication.service import NO_REGISTRATION
+from ottla.runtime.logs import RateLimit
 from ottla.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0  # well within a session: a controller does not wait longer for brokers
 HAND_OVER_SECONDS = 10.0
+REFUSAL_LOG_SECONDS = 60.0
 
 
 class Lifecycle:
@@ -75,6 +77,7 @@ class Lifecycle:
         self._on_registered = on_registered
         self._on_certain = on_certain
         self._contact = contact
+        self._refusals = RateLimit(logger, contact.clock, burst=1, interval=REFUSAL_LOG_SECONDS)
         # while it is a member
         self._registration: Registration | None = None
         self._running: list[asyncio.Task[None]] = []
@@ -234,7 +237,10 @@ class Lifecycle:
             except passing as error:
                 if not self._ready:
                     raise
-                self._contact.failed(error)
+                if isinstance(error, Unavailable):
+                    self._contact.failed(error)
+                else:
+                    self._refusals.warning("refusal", "%s; the broker tries again", error)
             if loop.time() - begun > LONGEST_PAUSE:
                 pause = FIRST_PAUSE
             await asyncio.sleep(pause)

@@ -273,6 +273,22 @@ async def test_the_beginning_and_the_end_of_an_outage_are_logged_once_and_known_
     await member.stop()
 
 
+async def test_a_registration_that_is_refused_is_no_outage(
+    store: EmbeddedStore, member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusal = KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "the id is in use")
+    member.store.fail(refusal, "join")
+    before = member.registry.image.brokers[1].epoch
+    await delete_registration(store)
+    await until(lambda: member.store.failures > 3)
+    assert member.contact.away_since_ms is None
+    member.store.heal()
+    await until(lambda: 1 in member.registry.image.brokers)
+    assert member.registry.image.brokers[1].epoch > before
+    assert caplog.text.count("the id is in use; the broker tries again") == 1
+    assert "the metadata store cannot be used" not in caplog.text
+
+
 async def test_the_metadata_is_followed_again_after_an_outage(
     store: EmbeddedStore, member: Member
 ) -> None:
