@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -48,7 +48,7 @@ from ottla.model.broker import Broker, BrokerState
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
-from ottla.replication.isr import Rules
+from ottla.replication.isr import InSyncReplicas, Rules
 from ottla.replication.isr_updates import Proposal, forget, proposal
 from ottla.replication.partition import Durability, Partition
 from ottla.storage.log import AppendInfo, Log
@@ -138,6 +138,8 @@ class Node:
     sent: tuple[Proposal, dict[int, BrokerState]] | None = None
     unknown: Proposal | None = None
 
+    make_proposal = staticmethod(proposal)
+
     # what the partition asks of the cluster
 
     @property
@@ -163,7 +165,7 @@ class Node:
     def propose_isr(
         self, partition: Partition, isr: tuple[int, ...], lost: frozenset[int] = frozenset()
     ) -> None:
-        self.pending = proposal(partition, isr, lost) or self.pending
+        self.pending = self.make_proposal(partition, isr, lost) or self.pending
 
     # following the store
 
@@ -195,6 +197,8 @@ class Violation(AssertionError):
 
 class Cluster:
     """All of it."""
+
+    make_plan = staticmethod(plan)
 
     def __init__(self, replicas: int, min_insync: int, unclean: bool) -> None:
         self.now = 0.0
@@ -423,7 +427,8 @@ class Cluster:
     def plan(self, _: Node, patient: int) -> None:
         """The controller looks at the cluster."""
         stored = self.stored
-        self.todo = plan(stored.image(), lambda _: stored.rules, patient=patient % 8 == 7)
+        patience = patient % 8 == 7
+        self.todo = self.make_plan(stored.image(), lambda _: stored.rules, patient=patience)
         for change in self.todo.partitions:
             elected = change.after.leader
             if elected not in (change.before.leader, NO_LEADER, *stored.registrations):
@@ -607,14 +612,53 @@ def test_no_order_of_events_loses_a_committed_record(
     asyncio.run(run())
 
 
+Setup = tuple[int, int, bool]  # replicas, min.insync.replicas, unclean elections
+Step = tuple[str, int, int]
+
+
+def drawn(seed: int) -> tuple[Setup, list[Step]]:
+    """What happens in a long run; everything more or less often, as the seed has it."""
+    rng = random.Random(seed)
+    setup = rng.choice((1, 2, 3, 3, 3, 4)), rng.choice((1, 2, 2, 3)), rng.random() < 0.2
+    weights = {each: weight * rng.choice((0.4, 1, 1, 2)) for each, weight in WORK.items()}
+    weights |= {each: rng.choice((0, 0.2, 1, 3)) for each in MISFORTUNES}
+    actions = rng.choices(list(weights), list(weights.values()), k=1_500)
+    return setup, [(action, rng.randrange(4), rng.randrange(8)) for action in actions]
+
+
+def violation(setup: Setup, steps: Iterable[Step]) -> AssertionError | None:
+    """What these steps do wrong."""
+    cluster = Cluster(*setup)
+    try:
+        for step in steps:
+            cluster.step(*step)
+    except AssertionError as error:
+        return error
+    return None
+
+
+def shrunk(setup: Setup, steps: list[Step]) -> list[Step]:
+    """Steps of these that do wrong all the same, and none of which can be left out."""
+    size = len(steps) // 2
+    while size:
+        start = 0
+        while start < len(steps):
+            fewer = steps[:start] + steps[start + size :]
+            if violation(setup, fewer) is not None:
+                steps = fewer
+            else:
+                start += size
+        size //= 2
+    return steps
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_long_runs_lose_no_committed_record(seed: int) -> None:
-    rng = random.Random(seed)
-    cluster = Cluster(rng.choice((1, 2, 3, 3, 3, 4)), rng.choice((1, 2, 2, 3)), rng.random() < 0.2)
-    weights = WORK | {each: rng.choice((0, 0.2, 1, 3)) for each in MISFORTUNES}
-    for _ in range(1_500):
-        [action] = rng.choices(list(weights), list(weights.values()))
-        cluster.step(action, rng.randrange(4), rng.randrange(8))
+    setup, steps = drawn(seed)
+    error = violation(setup, steps)
+    if error is not None:
+        fewest = shrunk(setup, steps)
+        pytest.fail(f"seed {seed}, {setup}: {violation(setup, fewest)}\n{fewest}")
 
 
 async def test_without_misfortunes_everything_is_committed() -> None:
@@ -626,3 +670,181 @@ async def test_without_misfortunes_everything_is_committed() -> None:
                 cluster.step(action, node, 3)
     assert len(cluster.committed) == 19, "all but what was appended last"
     assert not cluster.unclean_elections
+
+
+# --- mistakes that are planted --------------------------------------------------------------------
+
+
+def join_below_the_epochs_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower joins when it has what the new leader knows to be committed: that may be less."""
+
+    def may_add(
+        self: InSyncReplicas, broker: int, mark: int, may_join: Callable[[int, int], bool]
+    ) -> bool:
+        follower = self.followers.get(broker)
+        return (
+            follower is not None
+            and not self.in_flight
+            and broker not in self.state.isr
+            and follower.end >= mark
+            and may_join(broker, follower.broker_epoch)
+        )
+
+    monkeypatch.setattr(InSyncReplicas, "may_add", may_add)
+
+
+def add_with_a_stale_broker_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks whether who is added is still the one that has caught up."""
+
+    def careless(*arguments: Any) -> Proposal | None:
+        made = proposal(*arguments)
+        return None if made is None else made._replace(added={})
+
+    monkeypatch.setattr(Node, "make_proposal", staticmethod(careless))
+
+
+def count_the_new_set_before_it_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The high watermark waits no longer for who is about to leave."""
+    high_watermark = InSyncReplicas.high_watermark
+
+    def by_proposed(self: InSyncReplicas, *arguments: Any) -> int:
+        confirmed = self.state
+        if self._proposed is not None:
+            self.state = replace(confirmed, isr=self._proposed)
+        try:
+            return high_watermark(self, *arguments)
+        finally:
+            self.state = confirmed
+
+    monkeypatch.setattr(InSyncReplicas, "high_watermark", by_proposed)
+
+
+def try_again_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that was refused, as another was first, is written over that other."""
+    change_partition = Cluster.change_partition
+
+    def blindly(self: Cluster, change: PartitionChange, **options: bool) -> bool:
+        change = change._replace(before=self.stored.partition)
+        return change_partition(self, change, **options)
+
+    monkeypatch.setattr(Cluster, "change_partition", blindly)
+
+
+def drop_the_union_after_an_old_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an unknown outcome the store is read without a sync, and what is old is believed."""
+
+    def learn(_: Cluster, node: Node, __: int) -> None:
+        made, node.unknown = node.unknown, None
+        if made is not None:
+            forget(made)
+
+    monkeypatch.setattr(Cluster, "learn", learn)
+
+
+def ignore_that_a_plan_is_out_of_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller does what it has planned, whatever has become of the brokers since."""
+
+    def careless(*arguments: Any, **options: Any) -> Plan:
+        made = plan(*arguments, **options)
+        made.relied_on = {}
+        return made
+
+    monkeypatch.setattr(Cluster, "make_plan", staticmethod(careless))
+
+
+def lead_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The preferred replica leads as soon as it is live, in sync or not."""
+
+    def prefer(self: Cluster, _: Node, __: int) -> None:
+        before = self.stored.partition
+        preferred = before.replicas[0]
+        if preferred != before.leader and preferred in self.stored.image().brokers:
+            isr = tuple(sorted({*before.isr, preferred}))
+            elr = tuple(each for each in before.elr if each != preferred)
+            known = tuple(each for each in before.last_known_elr if each != preferred)
+            after = replace(
+                before.next_epoch(), leader=preferred, isr=isr, elr=elr, last_known_elr=known
+            )
+            self.change_partition(PartitionChange(TOPIC_ID, 0, before, after))
+
+    monkeypatch.setattr(Cluster, "prefer", prefer)
+
+
+def trust_who_has_lost_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker whose machine has crashed registers as if it had not."""
+    register = Cluster.register
+
+    def trusting(self: Cluster, node: Node, argument: int) -> None:
+        node.machine_crashed = False
+        register(self, node, argument)
+
+    monkeypatch.setattr(Cluster, "register", trusting)
+
+
+MISTAKES = (
+    count_the_new_set_before_it_is_confirmed,
+    try_again_blindly,
+    ignore_that_a_plan_is_out_of_date,
+    lead_from_outside,
+    trust_who_has_lost_records,
+)
+MOST_SEEDS = 300
+"""A mistake shows in one of so many: some 30 s of a processor at most."""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_a_planted_mistake_is_found(
+    mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistake(monkeypatch)
+    for seed in range(MOST_SEEDS):
+        setup, steps = drawn(seed)
+        if violation(setup, steps) is not None:
+            return
+    pytest.fail(f"{MOST_SEEDS} seeds show nothing")
+
+
+# What shows in one run of some hundred or thousand: shrunk from such a run.
+SCENARIOS: dict[Callable[[pytest.MonkeyPatch], None], tuple[Setup, list[Step]]] = {
+    # Who is elected last has a record of which only the leader before knew that it was committed.
+    join_below_the_epochs_start: ((4, 2, False), [
+        ("expire", 0, 4), ("plan", 0, 6), ("carry_out", 1, 2), ("see", 1, 1), ("append", 1, 2),
+        ("expire", 2, 0), ("plan", 2, 1), ("carry_out", 0, 7), ("see", 1, 0), ("see", 3, 1),
+        ("fetch", 3, 7), ("expire", 1, 0), ("register", 2, 3), ("fetch", 3, 1), ("plan", 1, 0),
+        ("carry_out", 2, 4), ("see", 2, 4), ("see", 3, 6), ("fetch", 2, 1), ("send", 3, 5),
+        ("commit", 3, 6),
+    ]),
+    # A follower's machine crashes after it had caught up, and before it is added.
+    add_with_a_stale_broker_epoch: ((3, 3, False), [
+        ("crash", 0, 0), ("register", 3, 3), ("plan", 0, 7), ("carry_out", 3, 1), ("see", 1, 2),
+        ("append", 1, 0), ("see", 3, 1), ("fetch", 0, 2), ("fetch", 3, 3), ("crash", 3, 5),
+        ("send", 1, 3), ("register", 0, 2), ("plan", 0, 5), ("commit", 1, 2), ("see", 2, 0),
+        ("fetch", 2, 6), ("carry_out", 3, 7), ("see", 1, 1), ("fetch", 2, 5),
+    ]),
+    # The store has added a follower, its answer is lost, and the leader does not count it.
+    drop_the_union_after_an_old_read: ((3, 1, False), [
+        ("crash", 2, 1), ("register", 2, 1), ("plan", 2, 3), ("carry_out", 1, 4), ("see", 2, 4),
+        ("see", 0, 2), ("fetch", 2, 2), ("lag", 2, 4), ("append", 0, 2), ("fetch", 1, 6),
+        ("send", 3, 5), ("fetch", 1, 7), ("commit", 0, 6), ("learn", 0, 3),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", SCENARIOS)
+async def test_a_planted_mistake_is_found_where_few_runs_show_it(
+    mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = SCENARIOS[mistake]
+    assert violation(*scenario) is None
+    mistake(monkeypatch)
+    assert violation(*scenario) is not None
+
+
+async def test_a_violation_is_shown_by_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    lead_from_outside(monkeypatch)
+    setup, steps = next(
+        (setup, steps) for setup, steps in map(drawn, range(MOST_SEEDS)) if violation(setup, steps)
+    )
+    fewest = shrunk(setup, steps)
+    assert violation(setup, fewest) is not None
+    assert len(fewest) < 40

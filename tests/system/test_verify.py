@@ -199,12 +199,38 @@ def test_a_cluster_that_is_not_there_is_complained_about_at_once(tmp_path: Path)
         (("cluster", "--duration", "soon"), "expected a duration"),
         (("run", "--duration", "0s"), "longer than nothing"),
         (("cluster", "--history", "/"), "--history"),
+        (("cluster", "--record", "made"), "--record needs --count"),
+        (("cluster", "--record", "made", "--count", "1", "--seed", "1"), "a seed, a history and"),
     ],
 )
 def test_a_misused_command_line_is_refused(arguments: tuple[str, ...], text: str) -> None:
     done = ottla(*arguments)
     assert done.returncode == 2
     assert text in done.stderr
+
+
+@pytest.mark.timeout(240)
+def test_a_record_is_made_in_parts_and_added_up(tmp_path: Path) -> None:
+    folder = tmp_path / "record"
+    line = ("cluster", "--store", "lent", "--faults", "election", "--writers", "10")
+    for count in ("1", "2", "2"):  # the third finds that there is enough
+        done = ottla(*line, "--count", count, "--record", str(folder))
+        assert done.returncode == 0, done.stderr
+        assert f"holds {count} faults" in done.stderr
+    assert len(list(folder.glob("*.history.gz"))) == 2
+    total = json.loads(ottla("check", str(folder), "--json").stdout)
+    assert (total["runs"], total["kinds"], total["anomalies"]) == (2, {"election": 2}, 0)
+    assert total["acknowledged"] > 0
+    assert len(total["code"]) == 1
+    shown = ottla("check", str(folder)).stdout
+    assert "2 runs, 2 faults" in shown
+    assert shown.endswith("no anomalies\n")
+
+
+def test_a_folder_without_a_history_is_complained_about(tmp_path: Path) -> None:
+    done = ottla("check", str(tmp_path))
+    assert done.returncode == 1
+    assert f"there is no history in {tmp_path}" in done.stderr
 
 
 def test_a_history_with_an_anomaly_is_shown_with_its_events(tmp_path: Path) -> None:

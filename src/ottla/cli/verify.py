@@ -8,7 +8,9 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +19,17 @@ import click
 from ottla.cli.command import Noun
 from ottla.cli.group_changes import duration
 from ottla.cli.options import bootstrap_option, connect, json_option
-from ottla.cli.output import broker_errors, count, grouped, say, show_json
+from ottla.cli.output import broker_errors, count, grouped, say
 from ottla.cli.progress import WaitingLine
 
 if TYPE_CHECKING:
-    from ottla.verify.checks import Verdict
     from ottla.verify.clients.writer import Progress
     from ottla.verify.cluster import StoreKind
+    from ottla.verify.faults.fault import Fault
     from ottla.verify.run import Outcome
 
 EXIT_ANOMALIES = 1
 MOST_SEED = 1 << 32
-_SHOWN_LINE = 600
 
 
 @click.group(cls=Noun)
@@ -92,9 +93,10 @@ def run(
     "longest_pause", "faults": {NAME: COUNT}, "fewest_in_flight", "gave_up", "events",
     "anomalies": [{"check", "text", "events"}], "left_out"}
     """
+    from ottla.cli.verify_report import report
     from ottla.client.settings import parse_address
     from ottla.verify.clients.writer import Load
-    from ottla.verify.run import Limits, run_on_cluster
+    from ottla.verify.run import Limits, judge_history, run_on_cluster
     from ottla.verify.workload import NotPossible, Plan
 
     with broker_errors(bootstrap):
@@ -119,7 +121,7 @@ def run(
     except NotPossible as error:
         raise click.ClickException(str(error)) from None
     line.over()
-    if not _report(outcome, as_json):
+    if not report(outcome, as_json, *judge_history(outcome.history)):
         sys.exit(EXIT_ANOMALIES)
 
 
@@ -154,6 +156,12 @@ def run(
     type=click.Path(file_okay=False, path_type=Path),
     help="Where the brokers have their data and logs.  [default: a folder that is removed]",
 )
+@click.option(
+    "--record",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep the histories of many runs in this folder, and go on until it has --count faults.",
+)
 @_seed_option
 @_history_option
 @json_option
@@ -165,6 +173,7 @@ def cluster(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
     outage_seconds: float,
     writers: int,
     data_dir: Path | None,
+    record: Path | None,
     seed: int | None,
     history: Path | None,
     as_json: bool,
@@ -175,88 +184,147 @@ def cluster(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
     on loopback, each behind proxies. A run with the same seed has the same faults at about the same
     times. Exits with 1 if anything is wrong; the folder is kept then.
 
-    JSON: as of `ottla verify run`.
+    With --record there are as many runs as it takes, each with a new cluster and a history of its
+    own, until the folder holds --count faults. What is there already counts, so the command may be
+    stopped and typed again; `ottla verify check DIR` adds everything up.
+
+    JSON: as of `ottla verify run`; with --record one line for each run.
     """
-    from ottla.verify.clients.writer import Load
-    from ottla.verify.cluster import ClusterUnderTest
+    from ottla.verify import record as records
     from ottla.verify.faults import choose
-    from ottla.verify.run import Limits, run_on_own_cluster
-    from ottla.verify.workload import NotPossible, Plan
 
     names = [name.strip() for name in faults.split(",") if name.strip()]
     try:
         kinds = choose(names, store)
     except ValueError as error:
         raise click.UsageError(f"--faults: {error}") from None
-    seed = _chosen(seed)
-    path = _history_path(history, seed)
-    plan = Plan("verify", seed=seed, writers=writers, load=Load(pause=0.05))
     if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
         raise click.UsageError(f"--data-dir {data_dir}: it is not empty; name a new folder")
-    folder = data_dir or Path(tempfile.mkdtemp(prefix="ottla-verify-"))
-    line = _ProgressLine()
-    _begin(seed, path)
-
-    async def work(stop: asyncio.Event) -> Outcome:
-        under_test = ClusterUnderTest(folder, store=store, outage_seconds=outage_seconds)
-        return await run_on_own_cluster(
-            under_test, kinds, plan, path, Limits(seconds, faults_count), stop,
-            tell=line.tell, step=line.step,
-        )  # fmt: skip
-
+    job = _Job(kinds, store, outage_seconds, writers, as_json, record is not None)
+    if record is None:
+        chosen = _chosen(seed)
+        path = _history_path(history, chosen)
+        job.run(chosen, path, seconds, faults_count, data_dir)
+        return
+    if seed is not None or history is not None or data_dir is not None:
+        raise click.UsageError("--record has a seed, a history and a folder for each run by itself")
+    if faults_count is None:
+        raise click.UsageError("--record needs --count: how many faults the folder is to hold")
     try:
-        outcome = _run(work)
-    except NotPossible as error:
-        raise click.ClickException(str(error)) from None
-    line.over()
-    is_right = _report(outcome, as_json)
-    if is_right and data_dir is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    if not is_right:
-        say(f"the brokers' data and logs are in {folder}")
-        sys.exit(EXIT_ANOMALIES)
+        record.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"--record {record}: {error.strerror}") from None
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while (done := records.faults_so_far(record, store)) < faults_count:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            break
+        say(f"{record} holds {grouped(done)} of {grouped(faults_count)} faults")
+        chosen = _chosen(None)
+        path = records.next_history(record, chosen)
+        if not job.run(chosen, path, left, min(records.PART, faults_count - done), None):
+            break
+    done = records.faults_so_far(record, store)
+    say(f"{record} holds {grouped(done)} faults; `ottla verify check {record}` adds up")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Runs on clusters of our own, all alike."""
+
+    kinds: Sequence[type[Fault]]
+    store: StoreKind
+    outage_seconds: float
+    writers: int
+    as_json: bool
+    is_record: bool
+
+    def run(
+        self,
+        seed: int,
+        path: Path,
+        seconds: float | None,
+        faults: int | None,
+        data_dir: Path | None,
+    ) -> bool:
+        """One run, judged and reported; False when it was stopped. Exits if anything is wrong."""
+        from ottla.cli.verify_report import report
+        from ottla.verify import record as records
+        from ottla.verify.clients.writer import Load
+        from ottla.verify.cluster import ClusterUnderTest
+        from ottla.verify.run import Limits, judge_history, run_on_own_cluster
+        from ottla.verify.workload import NotPossible, Plan
+
+        plan = Plan("verify", seed=seed, writers=self.writers, load=Load(pause=0.05))
+        folder = data_dir or Path(tempfile.mkdtemp(prefix="ottla-verify-"))
+        line = _ProgressLine()
+        stopped = False
+        _begin(seed, path)
+
+        async def work(stop: asyncio.Event) -> Outcome:
+            nonlocal stopped
+            under_test = ClusterUnderTest(
+                folder, store=self.store, outage_seconds=self.outage_seconds
+            )
+            outcome = await run_on_own_cluster(
+                under_test, self.kinds, plan, path, Limits(seconds, faults), stop,
+                tell=line.tell, step=line.step,
+            )  # fmt: skip
+            stopped = stop.is_set()
+            return outcome
+
+        try:
+            outcome = _run(work)
+        except NotPossible as error:
+            raise click.ClickException(str(error)) from None
+        line.over()
+        verdict, complete = judge_history(path)
+        if self.is_record:
+            records.note(path, self.store, verdict, complete=complete)
+        if not report(outcome, self.as_json, verdict, complete):
+            say(f"the brokers' data and logs are in {folder}")
+            sys.exit(EXIT_ANOMALIES)
+        if data_dir is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return not stopped
 
 
 @verify.command("check")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", metavar="FILE|DIR", type=click.Path(exists=True, path_type=Path))
 @json_option
 def check(file: Path, as_json: bool) -> None:
-    """Judge a history once more.
+    """Judge a history once more, or all histories in a folder.
 
-    Exits with 1 if anything is wrong.
+    Of a folder everything is added up: runs, faults of each kind, records, anomalies. Exits with 1
+    if anything is wrong.
 
+    \b
     JSON: {"history", "seed", "complete", "events", "acknowledged", "faults",
-    "anomalies": [{"check", "text", "events"}], "left_out"}
+           "anomalies": [{"check", "text", "events"}], "left_out"}
+    JSON of a folder: {"runs", "incomplete", "code", "faults", "kinds": {NAME: COUNT},
+           "overlapping", "fewest_in_flight", "events", "acknowledged", "seconds", "available",
+           "anomalies": COUNT, "bad": [as above]}
     """
+    from ottla.cli.verify_report import show_total, show_verdict
     from ottla.verify.history import History, NoHistory
+    from ottla.verify.record import add_up, histories
     from ottla.verify.run import judge_history
 
     try:
-        seed = History(file).header.get("seed")
-        verdict, complete = judge_history(file)
+        if file.is_dir():
+            paths = histories(file)
+            if not paths:
+                raise click.ClickException(f"there is no history in {file}")
+            total = add_up(paths)
+            show_total(total, as_json)
+            wrong = bool(total.bad)
+        else:
+            verdict, complete = judge_history(file)
+            show_verdict(verdict, complete, History(file), as_json)
+            wrong = bool(verdict.anomalies)
     except NoHistory as error:
         raise click.ClickException(str(error)) from None
-    if as_json:
-        show_json(
-            {
-                "history": str(file),
-                "seed": seed,
-                "complete": complete,
-                "events": verdict.events,
-                "acknowledged": verdict.acknowledged,
-                "faults": verdict.faults,
-                **_anomalies(verdict),
-            }
-        )
-    else:
-        click.echo(
-            f"{count(verdict.events, 'event')}, {count(verdict.acknowledged, 'record')} "
-            f"acknowledged, {count(verdict.faults, 'fault')}"
-        )
-        if not complete:
-            click.echo("the run did not come to its end")
-        _show_anomalies(verdict, file)
-    if verdict.anomalies:
+    if wrong:
         sys.exit(EXIT_ANOMALIES)
 
 
@@ -324,70 +392,3 @@ class _ProgressLine:
 
     def over(self) -> None:
         self._line.over()
-
-
-def _report(outcome: Outcome, as_json: bool) -> bool:
-    """Judge a run and print what came of it; whether all is right."""
-    from ottla.verify.run import judge_history
-
-    verdict, complete = judge_history(outcome.history)
-    if as_json:
-        show_json(
-            {
-                "seed": outcome.seed,
-                "history": str(outcome.history),
-                "complete": complete,
-                "seconds": outcome.seconds,
-                "acknowledged": outcome.acknowledged,
-                "unknown": outcome.unknown,
-                "refused": outcome.refused,
-                "longest_pause": outcome.longest_pause,
-                "faults": dict(outcome.faults),
-                "fewest_in_flight": outcome.fewest_in_flight,
-                "gave_up": outcome.gave_up,
-                "events": verdict.events,
-                **_anomalies(verdict),
-            }
-        )
-    else:
-        if outcome.faults:
-            kinds = ", ".join(f"{name} {number}" for name, number in sorted(outcome.faults.items()))
-            click.echo(f"{count(sum(outcome.faults.values()), 'fault')}: {kinds}")
-        click.echo(
-            f"{count(outcome.acknowledged, 'record')} acknowledged, {grouped(outcome.unknown)} "
-            f"unknown, {grouped(outcome.refused)} refused in {outcome.seconds:.0f} s; the longest "
-            f"pause was {outcome.longest_pause:.1f} s"
-        )
-        _show_anomalies(verdict, outcome.history)
-    if verdict.anomalies and not as_json:
-        say(f"seed {outcome.seed}, history {outcome.history}")
-    return not verdict.anomalies
-
-
-def _anomalies(verdict: Verdict) -> dict[str, object]:
-    return {
-        "anomalies": [
-            {"check": each.check, "text": each.text, "events": list(each.events)}
-            for each in verdict.anomalies
-        ],
-        "left_out": verdict.left_out,
-    }
-
-
-def _show_anomalies(verdict: Verdict, path: Path) -> None:
-    """What is wrong, each with the events that show it."""
-    from ottla.verify.history import History, excerpt
-
-    if not verdict.anomalies:
-        click.echo("no anomalies")
-        return
-    number = len(verdict.anomalies) + verdict.left_out
-    click.echo("1 anomaly:" if number == 1 else f"{grouped(number)} anomalies:")
-    shown = {number for each in verdict.anomalies for number in each.events}
-    events = {event.number: event for event in excerpt(History(path), shown)}
-    for each in verdict.anomalies:
-        click.echo(f"{each.check}: {each.text}")
-        for number in each.events:
-            click.echo(f"    {str(events[number])[:_SHOWN_LINE]}")
-    if verdict.left_out:
-        click.echo(f"{grouped(verdict.left_out)} more like these")

@@ -16,6 +16,7 @@ from ottla.verify.cluster import ClusterUnderTest, NotHealthy
 from ottla.verify.faults.fault import Fault
 from ottla.verify.history import History, Recorder
 from ottla.verify.nemesis import HEAL_SECONDS, GaveUp, Nemesis
+from ottla.verify.record import code_digest
 from ottla.verify.replica_files import read_replica
 from ottla.verify.workload import NotPossible, Plan, Workload
 
@@ -82,6 +83,7 @@ async def run_on_own_cluster(
         "seed": plan.seed, "topic": plan.topic, "partitions": plan.partitions,
         "replicas": plan.replicas, "min_insync": plan.min_insync,
         "store": cluster.store_kind, "faults": [kind.name for kind in kinds],
+        "code": code_digest(),
     }  # fmt: skip
     with Recorder(path, header) as recorder:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ottla.verify.anomaly import Anomaly, Check
 from ottla.verify.checks.appends import Appends
@@ -27,9 +27,17 @@ class Verdict:
 
     events: int
     acknowledged: int  # records
-    faults: int
     anomalies: tuple[Anomaly, ...]
     left_out: int = 0  # further anomalies of a kind that is there often enough
+    kinds: Mapping[str, int] = field(default_factory=dict)  # of faults
+    overlapping: int = 0  # faults that began while another one lasted
+    fewest_in_flight: int | None = None  # requests, when a fault began
+    seconds: int = 0  # from the first acknowledgement to the last
+    available: int = 0  # of these, seconds with an acknowledgement
+
+    @property
+    def faults(self) -> int:
+        return sum(self.kinds.values())
 
 
 def promises() -> Mapping[str, str]:
@@ -41,8 +49,12 @@ class _Counts:
     """What a history has a lot of."""
 
     def __init__(self) -> None:
-        self.events = self.acknowledged = self.faults = 0
+        self.events = self.acknowledged = self.overlapping = 0
+        self.kinds: Counter[str] = Counter()
+        self.fewest_in_flight: int | None = None
+        self.seconds: set[int] = set()  # in which something was acknowledged
         self._sending: dict[str, int] = {}
+        self._lasting: set[str] = set()
 
     def feed(self, event: Event) -> None:
         self.events += 1
@@ -51,8 +63,21 @@ class _Counts:
                 self._sending[event.client] = event.data["count"]
             elif event.phase == "ok":
                 self.acknowledged += self._sending[event.client]
-        elif event.action == "fault" and event.phase == "invoke":
-            self.faults += 1
+                self.seconds.add(event.time // 1_000_000)
+        elif event.action == "fault":
+            self._fault(event)
+
+    def _fault(self, event: Event) -> None:
+        if event.phase != "invoke":
+            self._lasting.discard(event.client)
+            return
+        self.kinds[event.data["kind"]] += 1
+        self.overlapping += bool(self._lasting)
+        self._lasting.add(event.client)
+        in_flight = event.data.get("in_flight")
+        if in_flight is not None:
+            fewest = self.fewest_in_flight
+            self.fewest_in_flight = in_flight if fewest is None else min(fewest, in_flight)
 
 
 def judge(events: Iterable[Event]) -> Verdict:
@@ -77,7 +102,11 @@ def judge(events: Iterable[Event]) -> Verdict:
     return Verdict(
         counts.events,
         counts.acknowledged,
-        counts.faults,
         tuple(found),
         seen.total() - len(found),
+        kinds=dict(counts.kinds),
+        overlapping=counts.overlapping,
+        fewest_in_flight=counts.fewest_in_flight,
+        seconds=max(counts.seconds) - min(counts.seconds) + 1 if counts.seconds else 0,
+        available=len(counts.seconds),
     )

@@ -1,0 +1,156 @@
+"""What `ottla verify` prints of runs and histories: what was done, and what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.cli.output import Column, count, grouped, say, show_json, show_table
+from ottla.verify.history import History, excerpt
+
+if TYPE_CHECKING:
+    from ottla.verify.checks import Verdict
+    from ottla.verify.record import Total
+    from ottla.verify.run import Outcome
+
+_SHOWN_LINE = 600
+
+
+def report(outcome: Outcome, as_json: bool, verdict: Verdict, complete: bool) -> bool:
+    """Print what came of a run; whether all is right."""
+    if as_json:
+        show_json(
+            {
+                "seed": outcome.seed,
+                "history": str(outcome.history),
+                "complete": complete,
+                "seconds": outcome.seconds,
+                "acknowledged": outcome.acknowledged,
+                "unknown": outcome.unknown,
+                "refused": outcome.refused,
+                "longest_pause": outcome.longest_pause,
+                "faults": dict(outcome.faults),
+                "fewest_in_flight": outcome.fewest_in_flight,
+                "gave_up": outcome.gave_up,
+                "events": verdict.events,
+                **_anomalies(verdict),
+            }
+        )
+    else:
+        if outcome.faults:
+            kinds = ", ".join(f"{name} {number}" for name, number in sorted(outcome.faults.items()))
+            click.echo(f"{count(sum(outcome.faults.values()), 'fault')}: {kinds}")
+        click.echo(
+            f"{count(outcome.acknowledged, 'record')} acknowledged, {grouped(outcome.unknown)} "
+            f"unknown, {grouped(outcome.refused)} refused in {outcome.seconds:.0f} s; the longest "
+            f"pause was {outcome.longest_pause:.1f} s"
+        )
+        _show_anomalies(verdict, outcome.history)
+    if verdict.anomalies and not as_json:
+        say(f"seed {outcome.seed}, history {outcome.history}")
+    return not verdict.anomalies
+
+
+def show_verdict(verdict: Verdict, complete: bool, history: History, as_json: bool) -> None:
+    """One history: `ottla verify check FILE`."""
+    if as_json:
+        show_json(_verdict_document(verdict, complete, history))
+        return
+    click.echo(
+        f"{count(verdict.events, 'event')}, {count(verdict.acknowledged, 'record')} "
+        f"acknowledged, {count(verdict.faults, 'fault')}"
+    )
+    if not complete:
+        click.echo("the run did not come to its end")
+    _show_anomalies(verdict, history.path)
+    if verdict.anomalies:
+        say(f"seed {history.header.get('seed')}, history {history.path}")
+
+
+def show_total(total: Total, as_json: bool) -> None:
+    """Many runs, added up: `ottla verify check DIR`."""
+    if as_json:
+        show_json(
+            {
+                "runs": total.runs,
+                "incomplete": [str(path) for path in total.incomplete],
+                "code": sorted(total.codes),
+                "faults": total.kinds.total(),
+                "kinds": dict(sorted(total.kinds.items())),
+                "overlapping": total.overlapping,
+                "fewest_in_flight": total.fewest_in_flight,
+                "events": total.events,
+                "acknowledged": total.acknowledged,
+                "seconds": total.seconds,
+                "available": total.available,
+                "anomalies": total.anomalies,
+                "bad": [
+                    _verdict_document(verdict, path not in total.incomplete, History(path))
+                    for path, verdict in total.bad
+                ],
+            }
+        )
+        return
+    show_table(
+        [Column("FAULT"), Column("TIMES", True)],
+        [(name, number) for name, number in sorted(total.kinds.items())],
+    )
+    click.echo(
+        f"{count(total.runs, 'run')}, {count(total.kinds.total(), 'fault')}, "
+        f"{grouped(total.overlapping)} of them during another one; at least "
+        f"{total.fewest_in_flight or 0} requests in flight at each"
+    )
+    click.echo(
+        f"{count(total.acknowledged, 'record')} acknowledged in {grouped(total.seconds)} s, in "
+        f"{grouped(total.available)} of which something was acknowledged"
+    )
+    for path in total.incomplete:
+        click.echo(f"not counted, as the run did not come to its end: {path}")
+    if len(total.codes) > 1:
+        click.echo(f"the runs are of different programs: {', '.join(sorted(total.codes))}")
+    for path, verdict in total.bad:
+        click.echo(f"seed {History(path).header.get('seed')}, history {path}")
+        _show_anomalies(verdict, path)
+    if not total.bad:
+        click.echo("no anomalies")
+
+
+def _verdict_document(verdict: Verdict, complete: bool, history: History) -> dict[str, object]:
+    return {
+        "history": str(history.path),
+        "seed": history.header.get("seed"),
+        "complete": complete,
+        "events": verdict.events,
+        "acknowledged": verdict.acknowledged,
+        "faults": verdict.faults,
+        **_anomalies(verdict),
+    }
+
+
+def _anomalies(verdict: Verdict) -> dict[str, object]:
+    return {
+        "anomalies": [
+            {"check": each.check, "text": each.text, "events": list(each.events)}
+            for each in verdict.anomalies
+        ],
+        "left_out": verdict.left_out,
+    }
+
+
+def _show_anomalies(verdict: Verdict, path: Path) -> None:
+    """What is wrong, each with the events that show it."""
+    if not verdict.anomalies:
+        click.echo("no anomalies")
+        return
+    number = len(verdict.anomalies) + verdict.left_out
+    click.echo("1 anomaly:" if number == 1 else f"{grouped(number)} anomalies:")
+    shown = {number for each in verdict.anomalies for number in each.events}
+    events = {event.number: event for event in excerpt(History(path), shown)}
+    for each in verdict.anomalies:
+        click.echo(f"{each.check}: {each.text}")
+        for number in each.events:
+            click.echo(f"    {str(events[number])[:_SHOWN_LINE]}")
+    if verdict.left_out:
+        click.echo(f"{grouped(verdict.left_out)} more like these")
