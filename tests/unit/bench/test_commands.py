@@ -10,7 +10,7 @@ from ottla.cli.kafka_compat import TOOLS
 NOT_MEASURED = {
     *("kafka-server-start", "kafka-server-stop", "kafka-run-class", "kafka-list-topic"),
     *("zookeeper-server-start", "zookeeper-server-stop", "zookeeper-shell"),
-    "kafka-leader-election",  # needs several brokers
+    *("kafka-leader-election", "kafka-reassign-partitions"),  # need several brokers
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.cli.kafka_compat.options import (
@@ -27,10 +27,12 @@ from ottla.cli.kafka_compat.options import (
     explain,
 )
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.client.descriptions import ConfigEntry, PartitionDescription, TopicDescription
     from ottla.client.direct import DirectAdmin
+    from ottla.client.reassignments import Ongoing
 
 ACTIONS = ("list", "describe", "create", "alter", "delete")
 REPORTS = (
@@ -277,9 +279,10 @@ def _describe(admin: DirectAdmin, options: Options) -> None:
     page = options.integer("partition-size-limit-per-response")
     topics = admin.describe_topics(names, page=2000 if page is None else page)
     live = {node.id for node in admin.describe_cluster().nodes}
+    moving = _moving(admin, topics)
     for topic in topics:
         config = admin.describe_configs(TOPIC, topic.name)
-        _show(topic, config, options, live)
+        _show(topic, config, options, live, moving)
 
 
 def _show(
@@ -287,27 +290,67 @@ def _show(
     config: Sequence[ConfigEntry],
     options: Options,
     live: set[int],
+    moving: Mapping[TopicPartition, Ongoing],
 ) -> None:
     reports = [name for name in REPORTS if options.has(name)]
     own = [entry for entry in config if entry.source != "default"]
     overrides_only = options.has("topics-with-overrides")
     if not reports and (own or not overrides_only):
         settings = ",".join(f"{entry.name}={entry.value}" for entry in own)
+        first = topic.partitions[0]
+        factor = _factor(first, moving.get(TopicPartition(topic.name, first.partition)))
         print(
             f"Topic: {topic.name}\tTopicId: {topic.id}\tPartitionCount: {len(topic.partitions)}"
-            f"\tReplicationFactor: {len(topic.partitions[0].replicas)}\tConfigs: {settings}"
+            f"\tReplicationFactor: {factor}\tConfigs: {settings}"
         )
     if overrides_only:
         return
     least = next((int(e.value or 1) for e in config if e.name == "min.insync.replicas"), 1)
     for part in topic.partitions:
-        if not reports or any(_reported(name, part, least, live) for name in reports):
-            print(_partition_line(topic.name, part))
+        ongoing = moving.get(TopicPartition(topic.name, part.partition))
+        if not reports or any(_reported(name, part, least, live, ongoing) for name in reports):
+            print(_partition_line(topic.name, part, ongoing))
 
 
-def _reported(report: str, part: PartitionDescription, least: int, live: set[int]) -> bool:
+def _moving(
+    admin: DirectAdmin, topics: Sequence[TopicDescription]
+) -> Mapping[TopicPartition, Ongoing]:
+    """The partitions of topics that are being moved, as far as these brokers can tell."""
+    from ottla.client.reassignments import ongoing
+
+    if not topics:
+        return {}
+    try:
+        return ongoing(
+            admin.router,
+            [
+                TopicPartition(each.name, part.partition)
+                for each in topics
+                for part in each.partitions
+            ],
+        )
+    except KafkaError as error:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return {}
+        raise
+
+
+def _factor(part: PartitionDescription, ongoing: Ongoing | None) -> int:
+    """How many replicas a partition is to have: those that are on their way do not count."""
+    if ongoing is None or not {*ongoing.adding, *ongoing.removing} <= {*part.replicas}:
+        return len(part.replicas)
+    return len(ongoing.replicas) - len(ongoing.adding)
+
+
+def _reported(
+    report: str,
+    part: PartitionDescription,
+    least: int,
+    live: set[int],
+    ongoing: Ongoing | None = None,
+) -> bool:
     if report == "under-replicated-partitions":
-        return len(part.isr) < len(part.replicas)
+        return len(part.isr) < _factor(part, ongoing)
     if report == "under-min-isr-partitions":
         return part.leader is None or len(part.isr) < least
     if report == "at-min-isr-partitions":
@@ -315,14 +358,19 @@ def _reported(report: str, part: PartitionDescription, least: int, live: set[int
     return part.leader is None or part.leader not in live
 
 
-def _partition_line(topic: str, part: PartitionDescription) -> str:
+def _partition_line(topic: str, part: PartitionDescription, ongoing: Ongoing | None) -> str:
     def ids(brokers: tuple[int, ...] | None) -> str:
         return "N/A" if brokers is None else ",".join(map(str, brokers))
 
+    moved = ""
+    if ongoing is not None:
+        moved = (
+            f"\tAdding Replicas: {ids(ongoing.adding)}\tRemoving Replicas: {ids(ongoing.removing)}"
+        )
     return (
         f"\tTopic: {topic}\tPartition: {part.partition}"
         f"\tLeader: {'none' if part.leader is None else part.leader}"
-        f"\tReplicas: {ids(part.replicas)}\tIsr: {ids(part.isr)}"
+        f"\tReplicas: {ids(part.replicas)}\tIsr: {ids(part.isr)}{moved}"
         f"\tElr: {ids(part.elr)}\tLastKnownElr: {ids(part.last_known_elr)}"
     )
 

@@ -1,0 +1,97 @@
+"""The files of kafka-reassign-partitions, and what it makes of what is in progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.cli.kafka_compat.options import Failure
+from ottla.cli.kafka_compat.reassign_partitions import describe_ongoing, movements
+from ottla.cli.kafka_compat.reassignment_files import (
+    Replica,
+    as_json,
+    check_moves,
+    read_brokers,
+    read_moves,
+    read_topics,
+)
+from ottla.client.reassignments import Ongoing
+from ottla.model.ids import TopicPartition
+
+ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "moves.json"
+
+
+def test_what_is_printed_can_be_read(file: Path) -> None:
+    file.write_text(as_json({TWO: [3], ONE: [1, 2]}, {Replica(2, ONE): "/b"}))
+    moves = read_moves(str(file))
+    assert moves.partitions == [(ONE, [1, 2]), (TWO, [3])]
+    assert moves.folders == {Replica(2, ONE): "/b"}
+    assert check_moves(moves) == {ONE: [1, 2], TWO: [3]}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "holds no JSON object"),
+        ('{"version": 3}', "Not supported version field value 3"),
+        ("{}", "Partition reassignment list cannot be empty"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "replica list cannot"),
+        ('{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}', "correct the file"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["1"]}]}', "correct the file"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": 1}]}', "correct the file"),
+        ('{"partitions": [{"partition": 0, "replicas": [1]}]}', "correct the file"),
+        ('{"partitions": [7]}', "correct the file"),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [2, 1, 2]}]}',
+            "t-0 contains multiple entries for 2",
+        ),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(file: Path, text: str, complaint: str) -> None:
+    file.write_text(text)
+    with pytest.raises(Failure, match=complaint):
+        check_moves(read_moves(str(file)))
+
+
+def test_a_file_that_is_not_there_is_refused(file: Path) -> None:
+    with pytest.raises(Failure, match="No such file"):
+        read_topics(str(file))
+
+
+def test_topics_and_brokers_are_named_once(file: Path) -> None:
+    file.write_text('{"topics": [{"topic": "a"}, {"topic": "b"}]}')
+    assert read_topics(str(file)) == ["a", "b"]
+    file.write_text('{"topics": [{"topic": "a"}, {"topic": "a"}]}')
+    with pytest.raises(Failure, match=r"duplicate entries: \[a\]"):
+        read_topics(str(file))
+    file.write_text('{"topics": [{"name": "a"}]}')
+    with pytest.raises(Failure, match="correct the file"):
+        read_topics(str(file))
+    assert read_brokers("3,1") == [3, 1]
+    with pytest.raises(Failure, match=r"duplicate entries: \[3\]"):
+        read_brokers("3,1,3")
+    with pytest.raises(Failure, match="expected broker ids"):
+        read_brokers("3,x")
+
+
+def test_what_is_in_progress_is_listed_by_partition() -> None:
+    assert describe_ongoing({}) == "No partition reassignments found."
+    active = {TWO: Ongoing((4, 1), (4,), ()), ONE: Ongoing((4, 2, 1), (4,), (1, 2))}
+    assert describe_ongoing(active).splitlines() == [
+        "Current partition reassignments:",
+        "t-1: replicas: 4,2,1. adding: 4. removing: 1,2.",
+        "t-2: replicas: 4,1. adding: 4.",
+    ]
+
+
+def test_a_copy_comes_from_those_who_had_it_before() -> None:
+    active = {ONE: Ongoing((4, 1, 2), (4,), (1, 2))}
+    moved = movements(active, {ONE: [5, 1], TWO: [1, 3]}, {ONE: [4, 1, 2], TWO: [1, 2]})
+    assert moved == {ONE: ({1, 2}, {5}), TWO: ({1, 2}, {3})}
