@@ -111,7 +111,7 @@ NOT_SETTINGS = re.compile(
     r"|.*\.(index|timeindex|txnindex|snapshot)"
     r"|(ottla|storage|runtime|protocol|confluent)\..*"
     r"|bootstrap\.servers|client\.id|group\.id|enable\.auto\.commit|auto\.offset\.reset"
-    r"|isolation\.level|enable\.idempotence|linger\.ms|batch\.size|(transaction|group)\.version"
+    r"|isolation\.level|enable\.idempotence|enable\.metrics\.push|linger\.ms|batch\.size|(transaction|group)\.version"
 )
 
 

@@ -84,6 +84,7 @@ from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 from ottla.storage.directory import LogDirectories, StorageUnavailable
+from ottla.telemetry.clients import Telemetry
 
 __all__ = ["Broker", "StartFailed"]
 
@@ -424,6 +425,12 @@ class Broker:
             producer_ids=ProducerIds(registry),
             fetch_sessions=FetchSessions(
                 self._static.max_incremental_fetch_session_cache_slots, self._new_session_id
+            ),
+            telemetry=Telemetry(
+                self._clock,
+                lambda: registry.image.client_metrics,
+                lambda: uuid.UUID(self._new_member_id()).bytes,
+                shown=self._page is not None,
             ),
             workers=workers,
             metrics=self.metrics,

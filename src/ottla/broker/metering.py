@@ -133,6 +133,7 @@ def _collect(services: Services, listeners: Listeners) -> Iterator[Reading | Non
     yield from logs_by_topic(services)
     yield from replica_lag(services)
     yield from group_lag(services)
+    yield from services.telemetry.read()
 
 
 def _since_last_look(of: Sources) -> float:
@@ -402,6 +403,39 @@ _SIMPLE = (
 )
 
 
+_TELEMETRY = (
+    Measure(
+        "kafka_server_client_metrics_instance_count",
+        "Clients that have asked what to push, and are not silent yet.",
+        lambda of: len(of.services.telemetry),
+    ),
+    Measure(
+        "kafka_server_client_metrics_plugin_export_total",
+        "Pushes of clients that were taken.",
+        lambda of: of.services.telemetry.pushes,
+    ),
+    Measure(
+        "kafka_server_client_metrics_plugin_error_total",
+        "Pushes of clients that could not be read.",
+        lambda of: of.services.telemetry.failures,
+    ),
+    Measure(
+        "kafka_server_client_metrics_throttle_total",
+        "Requests of clients before their time.",
+        lambda of: of.services.telemetry.throttled,
+    ),
+    Measure(
+        "kafka_server_client_metrics_unknown_subscription_request_total",
+        "Pushes for a subscription that has changed since.",
+        lambda of: of.services.telemetry.unknown_subscriptions,
+    ),
+    Measure(
+        "ottla_client_metrics_left_out_total",
+        "Numbers that clients pushed beyond the bounds, or that cannot be shown.",
+        lambda of: of.services.telemetry.left_out,
+    ),
+)
+
 # --- groups, by protocol and state ----------------------------------------------------------------
 
 _STATES = {
@@ -421,6 +455,7 @@ def _group_partitions(active: bool, of: Sources) -> float:
 
 MEASURES: tuple[Measure, ...] = (
     *_SIMPLE,
+    *_TELEMETRY,
     *(
         Measure(
             "kafka_server_group_coordinator_metrics_group_count",

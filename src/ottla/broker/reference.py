@@ -25,7 +25,8 @@ _PROTOCOL = """\
 
 <!-- Made by `make docs` from the table of handlers; a test compares. -->
 
-ApiVersions answers from the same table, so a client is told exactly this. The ranges are those of
+ApiVersions answers from the same table, so a client is told exactly this (client telemetry only
+where metrics are served). The ranges are those of
 Apache Kafka 4.2's broker listener; where one differs, Kafka's stands beside it.
 
 | key | API | versions |
@@ -63,7 +64,8 @@ name in snake case, one after the other, and its other properties as labels. Wha
 (`PerSec`, counts) ends in `_total`; `Ms` and `Secs` become `_seconds`, `Percent` becomes `_ratio`.
 So `kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec,topic=t` is
 `kafka_server_broker_topic_metrics_messages_in_total{topic="t"}`. What has no such name begins with
-`ottla_`; `process_` is what every Python program with Prometheus' library has.
+`ottla_`; `process_` is what every Python program with Prometheus' library has, and `client_` what
+[clients have pushed](../operations.md#clients-metrics), which is not listed here.
 
 **Bounds.** The first 1,000 topics have series of their own, all others are counted together under
 the topic `(others)`; of the lags of groups the 1,000 largest are shown, for groups whose partitions

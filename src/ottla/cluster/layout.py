@@ -9,6 +9,7 @@
     configs/brokers/<broker>        dynamic settings of one broker
     configs/brokers/default         dynamic settings of all brokers
     configs/groups/<group>          settings of one group, whether it exists or not
+    configs/client-metrics/<name>   a subscription to clients' metrics
     topics/<name>                   id and settings of a topic
     partitions/<topic id>/<n>       states of its partitions 64 n … 64 n + 63
     producer_ids                    the first producer id that nobody was given
@@ -61,6 +62,7 @@ _BROKERS = "brokers/ids/"
 _BROKER_STATES = "brokers/states/"
 _BROKER_CONFIGS = "configs/brokers/"
 _GROUP_CONFIGS = "configs/groups/"
+_CLIENT_METRICS = "configs/client-metrics/"
 _TOPICS = "topics/"
 _PARTITIONS = "partitions/"
 _DEFAULT = "default"
@@ -243,14 +245,27 @@ def parse_broker_config_key(key: str) -> str | None:
 
 
 def group_config_key(group: str) -> str:
-    name = quote(group, safe="")
-    if not name.strip("."):
-        name = name.replace(".", "%2E")  # which no path may have as a segment
-    return f"{_GROUP_CONFIGS}{name}"
+    return f"{_GROUP_CONFIGS}{_segment(group)}"
 
 
 def parse_group_config_key(key: str) -> str | None:
     return unquote(key[len(_GROUP_CONFIGS) :]) if key.startswith(_GROUP_CONFIGS) else None
+
+
+def client_metrics_key(subscription: str) -> str:
+    return f"{_CLIENT_METRICS}{_segment(subscription)}"
+
+
+def parse_client_metrics_key(key: str) -> str | None:
+    return unquote(key[len(_CLIENT_METRICS) :]) if key.startswith(_CLIENT_METRICS) else None
+
+
+def _segment(text: str) -> str:
+    """Any text as one segment of a path."""
+    name = quote(text, safe="")
+    if not name.strip("."):
+        name = name.replace(".", "%2E")  # which no path may have as a segment
+    return name
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:

@@ -137,6 +137,7 @@ class Registry:
         met: set[int] = set()  # brokers of which something changed
         broker_configs = dict(image.broker_configs)
         group_configs = dict(image.group_configs)
+        client_metrics = dict(image.client_metrics)
         touched: set[str] = set()  # topics
         moved: set[TopicId] = set()  # topics whose partitions changed
         for key, entry in _differences(self._entries, snapshot.entries):
@@ -177,6 +178,11 @@ class Registry:
                     group_configs.pop(group, None)
                 else:
                     group_configs[group] = layout.decode_config(key, value)
+            elif (subscription := layout.parse_client_metrics_key(key)) is not None:
+                if value is None:
+                    client_metrics.pop(subscription, None)
+                else:
+                    client_metrics[subscription] = layout.decode_config(key, value)
             elif key == layout.CLUSTER and value is not None:
                 image = replace(image, cluster_id=layout.decode_cluster(value))
             elif key == layout.FEATURES:
@@ -195,7 +201,12 @@ class Registry:
                 registrations=registrations,
                 broker_states=broker_states,
             )
-        image = replace(image, broker_configs=broker_configs, group_configs=group_configs)
+        image = replace(
+            image,
+            broker_configs=broker_configs,
+            group_configs=group_configs,
+            client_metrics=client_metrics,
+        )
         return touched, met, image
 
     def _with_topics(
@@ -296,6 +307,12 @@ class Registry:
     ) -> None:
         """Replace the settings of a group."""
         await self._replace_config(layout.group_config_key(group), config, fence)
+
+    async def set_client_metrics(
+        self, subscription: str, config: Mapping[str, str], *, fence: Check | None = None
+    ) -> None:
+        """Replace a subscription to clients' metrics; without settings there is none."""
+        await self._replace_config(layout.client_metrics_key(subscription), config, fence)
 
     async def _replace_config(
         self,

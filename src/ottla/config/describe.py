@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.config.broker import BrokerConfig
+from ottla.config.client_metrics import ClientMetricsConfig
 from ottla.config.declare import Texts
 from ottla.config.group import GroupConfig
 from ottla.config.listeners import base_name
@@ -115,6 +116,18 @@ def describe_broker_default(dynamic_default: Texts) -> list[ConfigEntry]:
         value = _foreign(name, dynamic_default[name])
         source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         entries.append(_broker_entry(name, value, [ConfigSynonym(name, value, source)]))
+    return entries
+
+
+def describe_client_metrics(overrides: Texts) -> list[ConfigEntry]:
+    """All settings of a subscription to clients' metrics, by name."""
+    entries = []
+    for name, setting in sorted(ClientMetricsConfig.settings.items()):
+        own = overrides.get(name)
+        value = setting.format(setting.default if own is None else setting.parse(own))
+        source = ConfigSource.DEFAULT_CONFIG if own is None else ConfigSource.CLIENT_METRICS_CONFIG
+        synonyms = [ConfigSynonym(name, value, source)]
+        entries.append(_entry(name, setting, value, synonyms, read_only=False))
     return entries
 
 

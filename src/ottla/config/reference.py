@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 
 from ottla.config.broker import FAMILIES, BrokerConfig
+from ottla.config.client_metrics import ClientMetricsConfig
 from ottla.config.declare import Settings
 from ottla.config.group import GroupConfig
 from ottla.config.retired import RETIRED
@@ -57,7 +58,14 @@ def render() -> str:
         "What a group does not have of its own is taken from the broker setting in *else*.",
         GroupConfig.settings.values(),
     )
-    return "\n".join([_INTRODUCTION, _differences(), topics, _brokers(), groups, _retired()])
+    subscriptions = _inherited(
+        "Client metrics",
+        "Settings of a subscription to what clients measure (`kafka-client-metrics`, "
+        "[operations](../operations.md#clients-metrics)).",
+        ClientMetricsConfig.settings.values(),
+    )
+    parts = (_differences(), topics, _brokers(), groups, subscriptions, _retired())
+    return "\n".join([_INTRODUCTION, *parts])
 
 
 def _differences() -> str:

@@ -70,11 +70,13 @@ class ResourceKind(Enum):
     TOPIC = "topic"
     BROKER = "broker"
     GROUP = "group"
+    CLIENT_METRICS = "client-metrics"
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """New settings for one topic, one group, one broker, or (a broker without a name) all brokers.
+    """New settings for one topic, one group, one broker, or (a broker without a name) all brokers,
+    or for one subscription to clients' metrics.
 
     `edit` makes the settings out of those in force, an empty mapping if there are none, and raises
     ConfigError or KafkaError when the result would not be valid. It may be called more than once.
@@ -484,6 +486,11 @@ class Controller:
                     fence=fence,
                     forget_eligible=_with_another_minimum(image, change.name, config),
                 )
+            return
+        if change.kind is ResourceKind.CLIENT_METRICS:
+            config = change.edit(image.client_metrics.get(change.name, {}))
+            if not validate_only:
+                await self._registry.set_client_metrics(change.name, config, fence=fence)
             return
         if change.kind is ResourceKind.GROUP:
             config = change.edit(image.group_configs.get(change.name, {}))

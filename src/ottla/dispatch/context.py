@@ -25,6 +25,7 @@ from ottla.runtime.clock import Clock
 from ottla.runtime.metrics import Metrics
 from ottla.runtime.workers import Workers
 from ottla.storage.directory import LogDirectories
+from ottla.telemetry.clients import Telemetry
 
 T = TypeVar("T")
 
@@ -83,6 +84,7 @@ class Services:
     internal_topics: InternalTopics
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
+    telemetry: Telemetry
     workers: Workers
     metrics: Metrics
     table: Table

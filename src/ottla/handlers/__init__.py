@@ -25,6 +25,7 @@ from ottla.handlers import (
     quorum,
     reassignments,
     retention,
+    telemetry,
     topics,
     transactions,
 )
@@ -64,6 +65,8 @@ HANDLERS: tuple[Callable[..., Any], ...] = (
     transactions.describe_producers,
     consumer_groups.consumer_group_heartbeat,
     consumer_groups.consumer_group_describe,
+    telemetry.get_telemetry_subscriptions,
+    telemetry.push_telemetry,
     configs.list_config_resources,
     metadata.describe_topic_partitions,
     retention.explain_retention,

@@ -3,7 +3,8 @@
 Versions   0-4. A version outside the range is answered in the form of version 0 with
            UNSUPPORTED_VERSION and the real range, so that any client can fall back.
 Behaviour  Answered from the table of handlers, so nothing is advertised that is not served. APIs
-           of our own (keys from 10000 on) are served and not advertised.
+           of our own (keys from 10000 on) are served and not advertised, and so is client
+           telemetry where no metrics are shown (`metrics.listen`).
            From version 3 on with the features: the levels that this broker supports, and those
            that the cluster has finalized.
 Odd        The response header is always the old one, whatever the version: a client that has not
@@ -36,6 +37,7 @@ from ottla.protocol.messages.api_versions import (
 VERSIONS = range(5)
 NAMES_CLIENT = 3
 KNOWS_LEVEL_0 = 4
+TELEMETRY = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -57,6 +59,8 @@ def api_versions(request: Request[ApiVersionsRequest], services: Services) -> Ap
         and _SOFTWARE.fullmatch(body.client_software_version)
     ):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if request.api_version >= NAMES_CLIENT:
+        request.connection.software = body.client_software_name, body.client_software_version
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(
@@ -65,7 +69,7 @@ def api_versions(request: Request[ApiVersionsRequest], services: Services) -> Ap
                 max_version=handler.versions[-1],
             )
             for handler in services.table
-            if not handler.key.is_own
+            if not handler.key.is_own and (handler.key not in TELEMETRY or services.telemetry.shown)
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=levels[0], max_version=levels[-1])

@@ -2,15 +2,17 @@
 
 Versions   DescribeConfigs 1-4, AlterConfigs 0-2, IncrementalAlterConfigs 0-1,
            ListConfigResources 0-1.
-Behaviour  Resources: topics (2), brokers (4; the empty name is the default of all brokers) and
-           groups (32, which need not exist). Every value is shown with its source and synonyms in
-           Kafka's order. A change is in force when it is answered, on topics that exist and on
-           this broker, and survives a restart. One bad resource never fails its neighbours.
+Behaviour  Resources: topics (2), brokers (4; the empty name is the default of all brokers),
+           subscriptions to clients' metrics (16) and groups (32), both of which need not exist.
+           A subscription without settings is none. Every value is shown with its source and
+           synonyms in Kafka's order. A change is in force when it is answered, on topics that
+           exist and on this broker, and survives a restart. One bad resource never fails its
+           neighbours.
 Odd        AlterConfigs replaces everything that is set on a resource, which is why Kafka has
            deprecated it. A broker's settings can only be asked of that broker.
-           ListConfigResources 0 lists client metrics only: none.
-Not done   Broker loggers (8) and client metrics (16) have no settings here: INVALID_REQUEST.
-See        KIP-133, KIP-226, KIP-248, KIP-339, KIP-569, KIP-1142
+           ListConfigResources 0 lists client metrics only.
+Not done   Broker loggers (8) have no settings here: INVALID_REQUEST.
+See        KIP-133, KIP-226, KIP-248, KIP-339, KIP-569, KIP-714, KIP-1142
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from ottla.config.broker import BrokerConfig
+from ottla.config.client_metrics import ClientMetricsConfig
 from ottla.config.declare import Settings
 from ottla.config.describe import (
     ConfigEntry,
     describe_broker,
     describe_broker_default,
+    describe_client_metrics,
     describe_group,
     describe_topic,
 )
@@ -63,6 +67,7 @@ from ottla.protocol.messages.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from ottla.telemetry.subscriptions import validated
 
 TOPIC = 2
 BROKER = 4
@@ -119,6 +124,12 @@ def _entries(resource_type: int, name: str, services: Services) -> list[ConfigEn
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         return describe_group(services.image.group_configs.get(name, {}), services.config)
+    if resource_type == CLIENT_METRICS:
+        if not name:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty"
+            )
+        return describe_client_metrics(services.image.client_metrics.get(name, {}))
     raise _unsupported(resource_type)
 
 
@@ -298,7 +309,18 @@ def _change(kind: int, name: str, edit: Edit, services: Services) -> ConfigChang
         if name != "" and not (name.isdecimal() and int(name) in services.image.registrations):
             _check_is_us(name, services)
         return ConfigChange(ResourceKind.BROKER, name, broker)
-    raise _unsupported(kind)
+    return _other_change(kind, name, edit)
+
+
+def _other_change(kind: int, name: str, edit: Edit) -> ConfigChange:
+    """The same for what has no defaults in the broker's settings."""
+    if kind != CLIENT_METRICS:
+        raise _unsupported(kind)
+
+    def client_metrics(current: Mapping[str, str]) -> Mapping[str, str]:
+        return validated(name, edit(current, ClientMetricsConfig))
+
+    return ConfigChange(ResourceKind.CLIENT_METRICS, name, client_metrics)
 
 
 # ---------------------------------------------------------------------- listing
@@ -326,6 +348,7 @@ def list_config_resources(
         TOPIC: image.topics,
         BROKER: map(str, image.brokers),
         BROKER_LOGGER: map(str, image.brokers),
+        CLIENT_METRICS: image.client_metrics,
         GROUP: image.group_configs,
     }
     return ListConfigResourcesResponse(

@@ -33,3 +33,5 @@ class ClusterImage:
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     # Settings of single groups, by group id; the group itself need not exist.
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # Subscriptions to clients' metrics, by name.
+    client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

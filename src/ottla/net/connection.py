@@ -113,6 +113,7 @@ class Connection:
         "received_bytes",
         "remembered",
         "sent_bytes",
+        "software",
     )
 
     def __init__(self, host: Host, sock: socket.socket, peer: str, listener: str) -> None:
@@ -124,6 +125,7 @@ class Connection:
         self.peer = peer
         self.listener = listener
         self.client = ""  # the client id of its last request, for the log
+        self.software = ("unknown", "unknown")  # what it is called by itself, and its version
         self.remembered: Any = None  # what `answer` wants to know again at the next request
         self.noted: Any = None  # the same for the handlers of requests
         self.received_bytes = 0

@@ -20,6 +20,7 @@ _HERE = "ottla.cli.kafka_compat"
 
 TOOLS: Mapping[str, str] = {
     "kafka-broker-api-versions": f"{_HERE}.broker_api_versions:main",
+    "kafka-client-metrics": f"{_HERE}.client_metrics:main",
     "kafka-cluster": f"{_HERE}.cluster:main",
     "kafka-configs": f"{_HERE}.configs:main",
     "kafka-console-consumer": f"{_HERE}.console_consumer:main",

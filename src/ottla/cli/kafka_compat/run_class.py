@@ -18,6 +18,7 @@ CLASSES: Mapping[str, str] = {
     "org.apache.kafka.tools.EndToEndLatency": "kafka-e2e-latency",
     "org.apache.kafka.tools.FeatureCommand": "kafka-features",
     "org.apache.kafka.tools.GetOffsetShell": "kafka-get-offsets",
+    "org.apache.kafka.tools.ClientMetricsCommand": "kafka-client-metrics",
     "org.apache.kafka.tools.GroupsCommand": "kafka-groups",
     "org.apache.kafka.tools.LeaderElectionCommand": "kafka-leader-election",
     "org.apache.kafka.tools.LogDirsCommand": "kafka-log-dirs",

@@ -124,8 +124,7 @@ class QuotaSettings(Settings):
         default=1_048_576,
         rule=at_least(1),
         importance="low",
-        effect="later",
-        doc="Largest push of metrics accepted from a client, after compression.",
+        doc="Largest push of metrics accepted from a client, compressed and decompressed.",
     )
 
     # Set through AlterConfigs only; Kafka does not list them until they are.

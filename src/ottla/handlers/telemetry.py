@@ -1,0 +1,133 @@
+"""GetTelemetrySubscriptions (71), PushTelemetry (72): what clients measure of themselves.
+
+Versions   GetTelemetrySubscriptions 0, PushTelemetry 0.
+Behaviour  Subscriptions are resources of DescribeConfigs and IncrementalAlterConfigs (16, client
+           metrics). A client gets the metrics of all that it matches, at the shortest interval.
+           What it pushes is shown with the broker's own metrics, for three intervals at least.
+           A request before its time fails with THROTTLING_QUOTA_EXCEEDED, one with an outdated
+           subscription with UNKNOWN_SUBSCRIPTION_ID, one with more than `telemetry.max.bytes`,
+           before or after decompression, with TELEMETRY_TOO_LARGE, one that cannot be read with
+           INVALID_RECORD; after one that is the last by its own account everything is refused.
+Odd        Both are advertised only where metrics are served (`metrics.listen`), as Kafka does only
+           with an exporter; else every client would ask for nothing every five minutes.
+           Clients are asked for cumulative sums, Kafka asks for differences; both are taken.
+Not done   Histograms and summaries, which clients do not send, are counted and left out.
+See        KIP-714
+"""
+
+from __future__ import annotations
+
+from ottla.dispatch.context import Request, Services
+from ottla.dispatch.table import handles
+from ottla.dispatch.turns import InTurns
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.messages.telemetry import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+    PushTelemetryRequest,
+    PushTelemetryResponse,
+)
+from ottla.records.compression import Compression, decompress
+from ottla.records.errors import InvalidBatch, TooLarge
+from ottla.telemetry.clients import Instance
+from ottla.telemetry.otlp import Malformed, Read, read
+
+ACCEPTED = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
+TURN = 32
+
+
+def _client(
+    request: Request[GetTelemetrySubscriptionsRequest] | Request[PushTelemetryRequest],
+) -> dict[str, str]:
+    """What subscriptions select clients by."""
+    connection = request.connection
+    host, _, port = connection.peer.rpartition(":")
+    name, version = connection.software
+    return {
+        "client_id": request.client_id or "",
+        "client_software_name": name,
+        "client_software_version": version,
+        "client_source_address": host.strip("[]"),
+        "client_source_port": port,
+    }
+
+
+def _not_told(
+    request: Request[GetTelemetrySubscriptionsRequest], error: KafkaError
+) -> GetTelemetrySubscriptionsResponse:
+    return GetTelemetrySubscriptionsResponse(error_code=error.code)
+
+
+@handles(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, versions=range(1), failure=_not_told)
+def get_telemetry_subscriptions(
+    request: Request[GetTelemetrySubscriptionsRequest], services: Services
+) -> GetTelemetrySubscriptionsResponse:
+    instance_id, wanted = services.telemetry.subscribe(
+        bytes(request.body.client_instance_id), _client(request)
+    )
+    return GetTelemetrySubscriptionsResponse(
+        client_instance_id=instance_id,
+        subscription_id=wanted.id,
+        accepted_compression_types=list(map(int, ACCEPTED)),
+        push_interval_ms=wanted.interval_ms,
+        telemetry_max_bytes=services.config.telemetry_max_bytes,
+        delta_temporality=False,
+        requested_metrics=list(wanted.metrics),
+    )
+
+
+def _not_taken(request: Request[PushTelemetryRequest], error: KafkaError) -> PushTelemetryResponse:
+    return PushTelemetryResponse(error_code=error.code)
+
+
+@handles(ApiKey.PUSH_TELEMETRY, versions=range(1), failure=_not_taken)
+def push_telemetry(
+    request: Request[PushTelemetryRequest], services: Services
+) -> InTurns[PushTelemetryResponse]:
+    body, telemetry = request.body, services.telemetry
+    pushed = bytes(body.metrics)
+    instance = telemetry.admit(
+        bytes(body.client_instance_id),
+        _client(request),
+        body.subscription_id,
+        terminating=body.terminating,
+    )
+    content = _content(pushed, body.compression_type, instance, services)
+    steps = read(content)
+    count = 0
+    found = Read()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found = end.value
+            break
+        except Malformed:
+            telemetry.failures += 1
+            raise telemetry.failed(instance, ErrorCode.INVALID_RECORD) from None
+        count += 1
+        if count % TURN == 0:
+            yield 0
+    if pushed:
+        telemetry.keep(instance, found.points, found.left_out)
+    return PushTelemetryResponse()
+
+
+def _content(pushed: bytes, compression: int, instance: Instance, services: Services) -> bytes:
+    """What was pushed, decompressed. Raises KafkaError."""
+    telemetry, limit = services.telemetry, services.config.telemetry_max_bytes
+    try:
+        codec = Compression.of(compression)
+    except InvalidBatch:
+        raise telemetry.failed(instance, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) from None
+    try:
+        if len(pushed) > limit:
+            raise TooLarge(f"{len(pushed)} bytes")
+        return decompress(codec, pushed, limit) if pushed else b""
+    except TooLarge:
+        telemetry.failures += 1
+        raise telemetry.failed(instance, ErrorCode.TELEMETRY_TOO_LARGE) from None
+    except InvalidBatch:
+        telemetry.failures += 1
+        raise telemetry.failed(instance, ErrorCode.INVALID_RECORD) from None

@@ -1,0 +1,267 @@
+"""The clients that push metrics, and what they pushed last.
+
+A client asks what it is to push, gets an id if it has none, and pushes at an interval. Who asks or
+pushes earlier than that is refused, as in Kafka, so nobody makes this broker read more than was
+wanted. What came is kept until the client has been silent for three intervals, and shown with the
+broker's own metrics: `org.apache.kafka.producer.connection.creation.total` of a client is the
+counter `client_org_apache_kafka_producer_connection_creation_total`, with the client as labels and
+the attributes of the number as more of them.
+
+Strangers decide what comes, so everything has a bound: clients, series of a client and of all,
+names, attributes, lengths. What is beyond is counted and left out.
+
+No I/O: the clock is handed in.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64encode
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from ottla.config.declare import NOTHING, Texts
+from ottla.errors import ErrorCode, KafkaError
+from ottla.runtime.clock import Clock
+from ottla.runtime.metrics import Reading
+from ottla.telemetry.otlp import Point
+from ottla.telemetry.subscriptions import Wanted, wanted_of
+
+NO_ID = bytes(16)
+MOST_CLIENTS = 10_000
+MOST_SERIES = 20_000
+MOST_OF_A_CLIENT = 500
+MOST_NAMES = 500
+MOST_LABELS = 16
+SILENT_MS = 60_000
+TURN = 256
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+_OWN_LABELS = ("client_id", "client_instance_id")
+_HELP = "Pushed by clients (KIP-714)."
+
+Series = tuple[str, str, tuple[tuple[str, str], ...]]
+"""A metric's name as it is shown, its kind, and its attributes."""
+
+
+class Instance:
+    """One client."""
+
+    __slots__ = (
+        "attributes", "error", "expires_ms", "got_ms", "labels", "pushed_ms", "series",
+        "terminating", "version", "wanted",
+    )  # fmt: skip
+
+    def __init__(self, attributes: Mapping[str, str]) -> None:
+        self.attributes = attributes
+        self.labels = tuple(attributes.get(name, "")[:200] for name in _OWN_LABELS)
+        # as it was told
+        self.wanted = Wanted(0, (), 0)
+        self.version = -1
+        # what it has asked for and sent
+        self.got_ms = self.pushed_ms = float("-inf")
+        self.expires_ms = 0.0
+        self.error = ErrorCode.NONE
+        self.terminating = False
+        self.series: dict[Series, float] = {}
+
+    def may_get(self, now_ms: float) -> bool:
+        """Whether the interval has passed since it last asked or pushed."""
+        if now_ms - max(self.got_ms, self.pushed_ms) < self.wanted.interval_ms:
+            return False
+        self.got_ms = now_ms
+        return True
+
+    def may_push(self, now_ms: float) -> bool:
+        """Whether the interval has passed since it last pushed, or it has only now asked."""
+        if self.got_ms <= self.pushed_ms and now_ms - self.pushed_ms < self.wanted.interval_ms:
+            return False
+        self.pushed_ms = now_ms
+        return True
+
+
+class Telemetry:
+    """All clients of one broker."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        subscriptions: Callable[[], Mapping[str, Texts]],
+        new_id: Callable[[], bytes],
+        *,
+        shown: bool,
+    ) -> None:
+        self._clock = clock
+        self._subscriptions = subscriptions
+        self._new_id = new_id
+        self.shown = shown  # somewhere: else clients are not told that they could push
+        self._seen: Mapping[str, Texts] = NOTHING_YET
+        self._version = 0
+        self._clients: OrderedDict[bytes, Instance] = OrderedDict()  # by their last request
+        self._kinds: dict[str, str] = {}  # of the names that are shown
+        self._series = 0
+        # counted
+        self.throttled = 0
+        self.unknown_subscriptions = 0
+        self.pushes = 0
+        self.failures = 0
+        self.left_out = 0
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    # ------------------------------------------------------------------ what clients ask
+
+    def subscribe(self, instance_id: bytes, client: Mapping[str, str]) -> tuple[bytes, Wanted]:
+        """What a client is to push, and its id. Raises KafkaError."""
+        if instance_id == NO_ID:
+            instance_id = self._new_id()
+        instance, now_ms = self._instance(instance_id, client), self._now_ms()
+        retold = instance.error in (
+            ErrorCode.UNKNOWN_SUBSCRIPTION_ID,
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        )
+        if not instance.may_get(now_ms):
+            if not retold:
+                self.throttled += 1
+                raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+            instance.got_ms = now_ms
+        instance.error = ErrorCode.NONE
+        return instance_id, instance.wanted
+
+    def admit(
+        self,
+        instance_id: bytes,
+        client: Mapping[str, str],
+        subscription_id: int,
+        *,
+        terminating: bool,
+    ) -> Instance:
+        """The client whose push may be read. Raises KafkaError."""
+        if instance_id[:15] == NO_ID[:15] and instance_id[15] <= 1:  # Kafka's reserved ids
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        instance = self._instance(instance_id, client)
+        ended, instance.terminating = instance.terminating, terminating
+        if ended:
+            raise self.failed(instance, ErrorCode.INVALID_REQUEST)
+        if not instance.may_push(self._now_ms()) and not terminating:
+            self.throttled += 1
+            raise self.failed(instance, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        if subscription_id != instance.wanted.id:
+            self.unknown_subscriptions += 1
+            raise self.failed(instance, ErrorCode.UNKNOWN_SUBSCRIPTION_ID)
+        instance.error = ErrorCode.NONE
+        return instance
+
+    def failed(self, instance: Instance, code: ErrorCode) -> KafkaError:
+        """Take note of what the client is told."""
+        instance.error = code
+        return KafkaError(code)
+
+    def keep(self, instance: Instance, points: Iterable[Point], left_out: int = 0) -> None:
+        """What a client has pushed, in the place of what it had pushed before."""
+        self.pushes += 1
+        self.left_out += left_out
+        for point in points:
+            kind = "counter" if point.monotonic else "gauge"
+            name = self._shown_name(point.name, kind)
+            series = (name, kind, point.attributes)
+            if name and series not in instance.series:
+                if self._series >= MOST_SERIES or len(instance.series) >= MOST_OF_A_CLIENT:
+                    name = ""
+                else:
+                    self._series += 1
+            if not name:
+                self.left_out += 1
+            elif point.delta:
+                instance.series[series] = instance.series.get(series, 0.0) + point.value
+            else:
+                instance.series[series] = point.value
+
+    def _shown_name(self, pushed: str, kind: str) -> str:
+        """Under which name a number is shown; empty for one that another kind has already."""
+        name = "client_" + _NOT_IN_NAMES.sub("_", pushed).removesuffix("_total")
+        known = self._kinds.get(name)
+        if known is None and len(self._kinds) < MOST_NAMES:
+            known = self._kinds[name] = kind
+        return name if known == kind else ""
+
+    def _instance(self, instance_id: bytes, client: Mapping[str, str]) -> Instance:
+        """The client, which knows the newest subscriptions from now on."""
+        now_ms = self._now_ms()
+        subscriptions = self._subscriptions()
+        if subscriptions is not self._seen and subscriptions != self._seen:
+            self._version += 1
+        self._seen = subscriptions
+        instance = self._clients.get(instance_id)
+        if instance is None:
+            attributes = {**client, "client_instance_id": shown_id(instance_id)}
+            instance = self._clients[instance_id] = Instance(attributes)
+            if len(self._clients) > MOST_CLIENTS:
+                self._forget(next(iter(self._clients)))
+        if instance.version != self._version:
+            instance.version = self._version
+            instance.wanted = wanted_of(instance.attributes, subscriptions.values(), instance_id)
+            instance.got_ms = instance.pushed_ms = float("-inf")  # who has news is told at once
+        self._clients.move_to_end(instance_id)
+        instance.expires_ms = now_ms + max(SILENT_MS, 3 * instance.wanted.interval_ms)
+        return instance
+
+    def _forget(self, instance_id: bytes) -> None:
+        self._series -= len(self._clients.pop(instance_id).series)
+
+    def _now_ms(self) -> float:
+        return self._clock.monotonic() * 1000
+
+    # ------------------------------------------------------------------ what is shown
+
+    def read(self) -> Iterator[Reading | None]:
+        """The newest numbers of all clients that are not silent."""
+        self._forget_silent()
+        by_name: dict[tuple[str, str], list[tuple[Instance, Mapping[str, str], float]]] = {}
+        number = 0
+        for instance in list(self._clients.values()):
+            for (name, kind, attributes), value in list(instance.series.items()):
+                labels = {_label(key): text for key, text in attributes}
+                by_name.setdefault((name, kind), []).append((instance, labels, value))
+                number += 1
+                if number % TURN == 0:
+                    yield None
+        for (name, kind), rows in sorted(by_name.items(), key=lambda one: one[0]):
+            yield _reading(name, kind, rows)
+            yield None
+
+    def _forget_silent(self) -> None:
+        now_ms = self._now_ms()
+        silent = [key for key, one in self._clients.items() if one.expires_ms < now_ms]
+        for instance_id in silent:
+            self._forget(instance_id)
+        if silent:  # a name is free for another kind once nobody has it any more
+            clients = self._clients.values()
+            self._kinds = {name: kind for one in clients for name, kind, _ in one.series}
+
+
+def _reading(
+    name: str, kind: str, rows: Iterable[tuple[Instance, Mapping[str, str], float]]
+) -> Reading:
+    found = list(dict.fromkeys(label for _, labels, _ in rows for label in labels))[:MOST_LABELS]
+    series = {
+        (*instance.labels, *(labels.get(label, "") for label in found)): value
+        for instance, labels, value in rows
+    }
+    shown = f"{name}_total" if kind == "counter" else name
+    return Reading(shown, _HELP, kind, (*_OWN_LABELS, *found), tuple(series.items()))
+
+
+def _label(key: str) -> str:
+    name = _NOT_IN_NAMES.sub("_", key)
+    return f"attribute_{name}" if not name[:1].isalpha() or name in (*_OWN_LABELS, "le") else name
+
+
+def shown_id(instance_id: bytes) -> str:
+    """An id as Kafka prints it."""
+    return urlsafe_b64encode(instance_id).decode().rstrip("=")
+
+
+NOTHING_YET: Mapping[str, Texts] = {"": NOTHING}
+"""What no subscriptions are equal to: the first look at them is a change."""

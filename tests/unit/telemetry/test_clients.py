@@ -1,0 +1,175 @@
+"""The clients that push metrics: when they may, and what is shown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.runtime.metrics import Reading
+from ottla.telemetry import clients
+from ottla.telemetry.clients import NO_ID, Telemetry
+from ottla.telemetry.otlp import Point
+from ottla.testing.clock import ManualClock
+
+CLIENT = {"client_id": "me"}
+EVERYTHING = {"all": {"metrics": "*", "interval.ms": "1000"}}
+
+
+class Bench:
+    def __init__(self, subscriptions: Mapping[str, Mapping[str, str]] = EVERYTHING) -> None:
+        self.clock = ManualClock()
+        self.subscriptions = subscriptions
+        self.ids = iter(bytes([n]) * 16 for n in range(1, 256))
+        self.telemetry = Telemetry(
+            self.clock, lambda: self.subscriptions, lambda: next(self.ids), shown=True
+        )
+
+    def push(self, instance_id: bytes, *points: Point, subscription: int | None = None) -> None:
+        if subscription is None:
+            subscription = self.telemetry._clients[instance_id].wanted.id
+        instance = self.telemetry.admit(instance_id, CLIENT, subscription, terminating=False)
+        self.telemetry.keep(instance, points)
+
+    def shown(self) -> dict[str, Reading]:
+        return {one.name: one for one in self.telemetry.read() if one is not None}
+
+
+def gauge(name: str, value: float, **attributes: str) -> Point:
+    return Point(name, False, False, tuple(sorted(attributes.items())), value)
+
+
+def total(name: str, value: float, *, delta: bool = False) -> Point:
+    return Point(name, True, delta, (), value)
+
+
+def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
+    return pytest.RaisesExc(KafkaError, check=lambda error: error.code is code)
+
+
+def test_a_client_without_an_id_is_given_one() -> None:
+    bench = Bench()
+    instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+    assert instance_id != NO_ID
+    assert (wanted.metrics, wanted.interval_ms) == (("*",), 1000)
+    bench.clock.advance(1000)
+    assert bench.telemetry.subscribe(instance_id, CLIENT) == (instance_id, wanted)
+
+
+def test_who_asks_or_pushes_too_early_is_throttled() -> None:
+    bench = Bench()
+    instance_id, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(instance_id)  # at once after having asked
+    bench.clock.advance(500)
+    with refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED):
+        bench.push(instance_id)
+    with refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED):
+        bench.telemetry.subscribe(instance_id, CLIENT)
+    assert bench.telemetry.throttled == 2
+    bench.clock.advance(500)
+    bench.push(instance_id)
+
+
+def test_the_last_push_may_come_at_any_time_and_is_the_last() -> None:
+    bench = Bench()
+    instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(instance_id)
+    bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=True)
+    bench.clock.advance(5000)
+    with refused(ErrorCode.INVALID_REQUEST):
+        bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=False)
+
+
+def test_a_changed_subscription_is_told_at_once() -> None:
+    bench = Bench()
+    instance_id, before = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(instance_id)
+    bench.subscriptions = {"all": {"metrics": "a.", "interval.ms": "1000"}}
+    with refused(ErrorCode.UNKNOWN_SUBSCRIPTION_ID):
+        bench.push(instance_id, subscription=before.id)
+    assert bench.telemetry.unknown_subscriptions == 1
+    bench.clock.advance(1)
+    _, after = bench.telemetry.subscribe(instance_id, CLIENT)
+    assert after.metrics == ("a.",)
+    bench.push(instance_id)
+
+
+def test_an_id_that_nobody_has_is_refused() -> None:
+    bench = Bench()
+    for reserved in (NO_ID, bytes(15) + b"\x01"):
+        with refused(ErrorCode.INVALID_REQUEST):
+            bench.telemetry.admit(reserved, CLIENT, 0, terminating=False)
+
+
+def test_another_brokers_client_is_taken_by_its_subscription() -> None:
+    first, second = Bench(), Bench()
+    instance_id, wanted = first.telemetry.subscribe(NO_ID, CLIENT)
+    second.push(instance_id, gauge("g", 1), subscription=wanted.id)
+    assert "client_g" in second.shown()
+
+
+def test_what_was_pushed_is_shown_by_client_and_attributes() -> None:
+    bench = Bench()
+    instance_id, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(
+        instance_id,
+        gauge("org.apache.latency.avg", 1.5, node_id="1"),
+        gauge("org.apache.latency.avg", 2.5, node_id="2", client_id="x"),
+        total("connection.creation.total", 3),
+        total("sent", 4, delta=True),
+    )
+    bench.clock.advance(1000)
+    bench.push(instance_id, total("sent", 2, delta=True))
+    shown = bench.shown()
+    text = clients.shown_id(instance_id)
+    latency = shown["client_org_apache_latency_avg"]
+    labels = ("client_id", "client_instance_id", "node_id", "attribute_client_id")
+    assert latency.names == labels
+    assert dict(latency.series) == {("me", text, "1", ""): 1.5, ("me", text, "2", "x"): 2.5}
+    assert shown["client_connection_creation_total"].kind == "counter"
+    assert dict(shown["client_sent_total"].series) == {("me", text): 6}
+
+
+def test_a_name_has_one_kind() -> None:
+    bench = Bench()
+    instance_id, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(instance_id, total("x", 1), gauge("x.total", 2))
+    assert bench.telemetry.left_out == 1
+    assert list(bench.shown()) == ["client_x_total"]
+
+
+def test_the_silent_are_forgotten_with_their_names() -> None:
+    bench = Bench()
+    first, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(first, total("x", 1))
+    bench.clock.advance(59000)
+    assert "client_x_total" in bench.shown()
+    bench.clock.advance(2000)
+    assert bench.shown() == {}
+    assert len(bench.telemetry) == 0
+    second, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(second, gauge("x", 1))
+    assert list(bench.shown()) == ["client_x"]
+
+
+def test_everything_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "MOST_CLIENTS", 3)
+    monkeypatch.setattr(clients, "MOST_OF_A_CLIENT", 5)
+    monkeypatch.setattr(clients, "MOST_SERIES", 12)
+    monkeypatch.setattr(clients, "MOST_NAMES", 6)
+    bench = Bench()
+    for _ in range(5):
+        instance_id, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+        bench.push(instance_id, *(gauge(f"g{n}", n) for n in range(10)))
+    assert len(bench.telemetry) == 3
+    shown = bench.shown()
+    assert len(shown) <= 6
+    assert sum(len(one.series) for one in shown.values()) <= 12
+    assert bench.telemetry.left_out > 0
+
+
+def test_without_subscriptions_nothing_is_asked_for() -> None:
+    bench = Bench({})
+    _, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+    assert wanted.metrics == ()
