@@ -110,6 +110,10 @@ class Child:
 
     One that starts brokers of its own (`family`) is asked to end when the bench is gone, and ends
     them; a kill reaches all of them.
+
+    Each has a session of its own, as a service has, and as those that a `family` starts have. Linux
+    shares the cores among sessions (autogroups): one in the session of the load generator is not to
+    be compared with one in another.
     """
 
     def __init__(
@@ -136,7 +140,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 cwd=cwd,
                 env=None if env is None else dict(env),
-                process_group=0,
+                start_new_session=True,
                 preexec_fn=partial(  # noqa: PLW1509 - one system call, no lock is taken
                     die_with_parent, signal.SIGTERM if family else signal.SIGKILL
                 ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 from pathlib import Path
@@ -36,3 +37,8 @@ def test_kill_reaches_the_whole_family(tmp_path: Path) -> None:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         # Whoever has adopted it may not have buried it yet.
         assert Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
+
+
+def test_every_child_has_a_session_of_its_own(tmp_path: Path) -> None:
+    with Child("one", [sys.executable, "-c", "input()"], output=tmp_path / "output") as child:
+        assert os.getsid(child.pid) == child.pid
