@@ -110,6 +110,10 @@ class Child:
 
     One that starts brokers of its own (`family`) is asked to end when the bench is gone, and ends
     them; a kill reaches all of them.
+
+    One that is compared with brokers that a `family` starts has a session of its own (`apart`), as
+    these have. Linux shares the cores among sessions (autogroups), and one in the session of the
+    load generator fares otherwise.
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class Child:
         env: Mapping[str, str] | None = None,
         stop_timeout: float = 30.0,
         family: bool = False,
+        apart: bool = False,
     ) -> None:
         self.name = name
         self._family = family
@@ -136,7 +141,8 @@ class Child:
                 stderr=subprocess.STDOUT,
                 cwd=cwd,
                 env=None if env is None else dict(env),
-                process_group=0,
+                process_group=None if apart else 0,
+                start_new_session=apart,
                 preexec_fn=partial(  # noqa: PLW1509 - one system call, no lock is taken
                     die_with_parent, signal.SIGTERM if family else signal.SIGKILL
                 ),

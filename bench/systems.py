@@ -113,8 +113,8 @@ class System(Protocol):
         """Everything that is done once before the first start."""
         ...
 
-    def start(self, node: Node) -> Child:
-        """Start the process; it need not listen yet."""
+    def start(self, node: Node, *, apart: bool = False) -> Child:
+        """Start the process, `apart` in a session of its own; it need not listen yet."""
         ...
 
     def start_split(self, node: Node, processes: int) -> Child:
@@ -172,13 +172,13 @@ class ApacheKafka:
             file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
             self.tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file))
 
-    def start(self, node: Node) -> Child:
+    def start(self, node: Node, *, apart: bool = False) -> Child:
         command = [self._java, *_BROKER_HEAP, *_JVM_FLAGS, "-cp", self.libraries.classpath]
         command += ["kafka.Kafka", str(self._properties(node))]
-        return Child(self.name, command, output=node.output)
+        return Child(self.name, command, output=node.output, apart=apart)
 
     def start_split(self, node: Node, processes: int) -> Child:
-        return self.start(node)
+        return self.start(node, apart=True)
 
     def start_store(self, cluster: Cluster) -> None:
         """The brokers themselves keep the metadata."""
@@ -272,17 +272,17 @@ class Ottla:
             }
             self.prepare(node, {**identity, **settings})
 
-    def start(self, node: Node) -> Child:
+    def start(self, node: Node, *, apart: bool = False) -> Child:
         command = [str(self._program), "server", "start"]
         if self.profile_into is not None:
             self.profile_into.mkdir(exist_ok=True)
             target = self.profile_into / f"{node.folder.name}.prof"
             command = [sys.executable, "-m", "cProfile", "-o", str(target), *command]
-        return Child(self.name, [*command, *self._places(node)], output=node.output)
+        return Child(self.name, [*command, *self._places(node)], output=node.output, apart=apart)
 
     def start_split(self, node: Node, processes: int) -> Child:
         if processes == 1:
-            return self.start(node)
+            return self.start(node, apart=True)
         command = [str(self._program), "server", "start", "--processes", str(processes)]
         return Child(self.name, [*command, *self._places(node)], output=node.output, family=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 from pathlib import Path
@@ -36,3 +37,12 @@ def test_kill_reaches_the_whole_family(tmp_path: Path) -> None:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         # Whoever has adopted it may not have buried it yet.
         assert Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
+
+
+def test_a_child_can_have_a_session_of_its_own(tmp_path: Path) -> None:
+    waits = [sys.executable, "-c", "import time; time.sleep(600)"]
+    output = tmp_path / "output"
+    with Child("one", waits, output=output, apart=True) as child:
+        assert os.getsid(child.pid) == child.pid
+    with Child("one", waits, output=output) as child:
+        assert os.getsid(child.pid) == os.getsid(0)
