@@ -6,8 +6,6 @@ import struct
 
 import pytest
 
-from ottla.errors import ErrorCode
-
 UNSUPPORTED_VERSION, INVALID_REQUEST = 35, 42
 
 
@@ -131,24 +129,3 @@ def test_answers_owed_are_given_before_the_close(wire):
     assert connection.receive_frame()[:6] == struct.pack(">ih", 5, 0)
     connection.send_frame(HEADER.pack(999, 0, 1, 2, b"me"))
     assert connection.closed_by_peer()
-
-
-# -- not here yet ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_a_transactional_producer_is_told_at_once_and_for_good(version, ours_only, wire):
-    answer = wire().ask(
-        "init_producer_id", version, transactional_id="t", transaction_timeout=60_000
-    )
-    assert answer.error_code != 0
-    assert not ErrorCode(answer.error_code).retriable
-    assert answer.producer_id == -1
-
-
-@pytest.mark.parametrize("version", range(1, 7))
-def test_a_transaction_coordinator_look_up_fails_for_good(version, ours_only, wire):
-    answer = wire().ask("find_coordinator", version, key="k", key_type=1, coordinator_keys=["k"])
-    code = answer.coordinators[0].error_code if version >= 4 else answer.error_code
-    assert code != 0
-    assert not ErrorCode(code).retriable

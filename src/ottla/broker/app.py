@@ -61,6 +61,8 @@ from ottla.coordinator.group.classic import ClassicMachine
 from ottla.coordinator.group.consumer import ConsumerMachine
 from ottla.coordinator.group.group import ShardState
 from ottla.coordinator.group.service import Groups
+from ottla.coordinator.transaction.service import FEATURE as TRANSACTION_VERSION
+from ottla.coordinator.transaction.service import Transactions
 from ottla.dispatch.context import Services
 from ottla.dispatch.dispatcher import Dispatcher
 from ottla.dispatch.table import Table
@@ -191,6 +193,7 @@ class Broker:
         services = self.services
         await services.replication.stop()
         services.controller_link.close()
+        services.transactions.stop_sending()
         cut()
         services.logs.cleaner.abandon()
         services.workers.close()
@@ -245,6 +248,7 @@ class Broker:
         # When the broker stops, other brokers lead its partitions first, then those who wait for a
         # rebalance are sent elsewhere.
         stack.push_async_callback(services.groups.close)
+        stack.push_async_callback(services.transactions.close)
         stack.push_async_callback(self._lifecycle.hand_over)
         stack.push_async_callback(self._offline.note_failure)
 
@@ -408,6 +412,19 @@ class Broker:
         )
         link = ControllerLink(controller, registry, peers)
         logs.positions = groups = self._build_groups(workers, replicas, config)
+        producer_ids = ProducerIds(registry)
+        transactions = Transactions(
+            self.node_id,
+            partitions=replicas,
+            groups=groups,
+            clock=self._clock,
+            workers=workers,
+            tasks=self._tasks,
+            config=config.current,
+            version=lambda: registry.features.get(TRANSACTION_VERSION, 0),
+            new_producer_id=producer_ids.next,
+            peers=peers,
+        )
         return Services(
             node_id=self.node_id,
             clock=self._clock,
@@ -421,8 +438,9 @@ class Broker:
             controller=controller,
             controller_link=link,
             groups=groups,
+            transactions=transactions,
             internal_topics=InternalTopics(link, lambda: registry.image, config.current),
-            producer_ids=ProducerIds(registry),
+            producer_ids=producer_ids,
             fetch_sessions=FetchSessions(
                 self._static.max_incremental_fetch_session_cache_slots, self._new_session_id
             ),
@@ -462,6 +480,7 @@ class Broker:
         everything = _everything(services.image)
         services.replicas.apply(everything)
         services.groups.apply(everything)
+        services.transactions.apply(everything)
         services.replication.start(services.replicas)
         stack.push_async_callback(services.replication.stop)
         self._offline = offline = OfflinePartitions(
@@ -477,6 +496,7 @@ class Broker:
         stack.push_async_callback(offline.stop)
         stack.callback(services.controller_link.close)
         stack.push_async_callback(services.groups.close)
+        stack.push_async_callback(services.transactions.close)
         services.registry.subscribe(self._on_image)
 
     async def _join_cluster(
@@ -581,6 +601,7 @@ class Broker:
     def _on_registered(self, epoch: int) -> None:
         self.services.replication.registered(epoch)
         self.services.groups.host.look()
+        self.services.transactions.host.look()
 
     def _on_certain(self, until: float) -> None:
         self.services.replication.session_until = until
@@ -597,6 +618,7 @@ class Broker:
             services.replicas.apply(change)
         services.logs.cleaner.look_soon()
         services.groups.apply(change)
+        services.transactions.apply(change)
         self._offline.look()
 
     def _folder_offline(self, folder: str, lost: tuple[TopicPartition, ...]) -> None:
@@ -605,6 +627,7 @@ class Broker:
             return  # not yet served: the step that needs the folder says what is wrong with it
         services.replicas.take_offline(lost)
         services.groups.lose(lost)
+        services.transactions.lose(lost)
         self._offline.folder_failed()
         if not services.logs.folders:
             self._fail(

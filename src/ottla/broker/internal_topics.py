@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 
 from ottla.config.broker import BrokerConfig
 from ottla.controller.remote import ControllerLink
 from ottla.controller.topics import NewTopic
 from ottla.coordinator.group.service import OFFSETS_TOPIC
+from ottla.coordinator.transaction.service import TRANSACTIONS_TOPIC
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
 
@@ -30,6 +32,17 @@ def offsets_settings(config: BrokerConfig) -> dict[str, str]:
         "cleanup.policy": "compact",
         "compression.type": "producer",
         "segment.bytes": str(config.offsets_topic_segment_bytes),
+    }
+
+
+def transactions_settings(config: BrokerConfig) -> dict[str, str]:
+    """The settings of the transactions' topic."""
+    return {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": str(config.transaction_state_log_min_isr),
+        "segment.bytes": str(config.transaction_state_log_segment_bytes),
+        "unclean.leader.election.enable": "false",
     }
 
 
@@ -61,29 +74,43 @@ class InternalTopics:
 
     def _new_topic(self, name: str) -> NewTopic:
         config = self._config()
-        if name != OFFSETS_TOPIC:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is no topic of the broker")
-        return self._fit(
-            name,
-            config.offsets_topic_num_partitions,
-            config.offsets_topic_replication_factor,
-            offsets_settings(config),
-        )
-
-    def _fit(
-        self, name: str, partitions: int, factor: int, settings: Mapping[str, str]
-    ) -> NewTopic:
-        """As many replicas as wanted, or as there can be."""
-        live = max(1, len(self._image().brokers))
-        if live < factor:
-            if live > 1 or self._config().is_given("offsets.topic.replication.factor"):
-                logger.warning(
-                    "%s gets one replica on each of the %d broker(s) there are, not the %d that "
-                    "offsets.topic.replication.factor asks for: groups' offsets are as safe as "
-                    "those brokers",
+        if name == OFFSETS_TOPIC:
+            return self._fit(
+                NewTopic(
                     name,
-                    live,
-                    factor,
-                )
-            factor = live
-        return NewTopic(name, partitions, factor, config=settings)
+                    config.offsets_topic_num_partitions,
+                    config.offsets_topic_replication_factor,
+                    config=offsets_settings(config),
+                ),
+                "offsets.topic.replication.factor",
+                "groups' offsets",
+            )
+        if name == TRANSACTIONS_TOPIC:
+            return self._fit(
+                NewTopic(
+                    name,
+                    config.transaction_state_log_num_partitions,
+                    config.transaction_state_log_replication_factor,
+                    config=transactions_settings(config),
+                ),
+                "transaction.state.log.replication.factor",
+                "transactions",
+            )
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is no topic of the broker")
+
+    def _fit(self, wanted: NewTopic, setting: str, content: str) -> NewTopic:
+        """With as many replicas as wanted, or as there can be."""
+        live = max(1, len(self._image().brokers))
+        if live >= wanted.replication_factor:
+            return wanted
+        if live > 1 or self._config().is_given(setting):
+            logger.warning(
+                "%s gets one replica on each of the %d broker(s) there are, not the %d that "
+                "%s asks for: %s are as safe as those brokers",
+                wanted.name,
+                live,
+                wanted.replication_factor,
+                setting,
+                content,
+            )
+        return replace(wanted, replication_factor=live)

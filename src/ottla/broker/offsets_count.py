@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
-from ottla.coordinator.group.service import group_hash
+from ottla.coordinator.key_hash import key_hash
 from ottla.records.batch import InvalidBatch, batches, checksum_ok
 from ottla.records.reader import iter_records
 from ottla.runtime.files import FileSystem
@@ -28,7 +28,7 @@ def likely_count(
     """The number that fits every group: the first of `candidates` if one does, else the smallest;
     None when none fits, or no group is found."""
     hashes = [
-        (index, group_hash(group))
+        (index, key_hash(group))
         for index, folder in folders.items()
         for group in _groups(fs, folder)
     ]

@@ -21,6 +21,7 @@ from ottla.config.topic import TopicConfig
 from ottla.controller.keeper import MIN_INSYNC, Upkeep
 from ottla.controller.topics import TopicDefaults
 from ottla.coordinator.group.service import OFFSETS_TOPIC
+from ottla.coordinator.transaction.service import TRANSACTIONS_TOPIC
 from ottla.model.topic import Topic
 from ottla.net.listener import Limits
 from ottla.replication.isr import Rules
@@ -101,7 +102,10 @@ class RunningConfig:
             if config.auto_leader_rebalance_enable
             else None,
             min_insync=config.min_insync_replicas,
-            factors={OFFSETS_TOPIC: config.offsets_topic_replication_factor},
+            factors={
+                OFFSETS_TOPIC: config.offsets_topic_replication_factor,
+                TRANSACTIONS_TOPIC: config.transaction_state_log_replication_factor,
+            },
         )
 
     def topic_defaults(self) -> TopicDefaults:

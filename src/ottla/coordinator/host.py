@@ -35,12 +35,13 @@ from ottla.coordinator.writing import Turn, Writer, WriterSettings
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
 from ottla.records.batch import InvalidBatch
-from ottla.replication.partition import Partition
+from ottla.replication.partition import Marker, Partition
 from ottla.runtime.clock import Clock
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 from ottla.storage.faults import OutOfDescriptors
+from ottla.storage.log import AppendInfo
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ SHORTAGE_SECONDS = 0.5  # to wait for a free descriptor
 LONG_LOAD_SECONDS = 1.0
 TRUNCATION_PAUSE = 0.01
 WATCH_PAUSE = 0.02
+EFFECT_PAUSE = 0.1
 DOUBT_SECONDS = 1.0
 """How long a question waits for certainty: a follower that was late vouches again meanwhile."""
 
@@ -82,6 +84,7 @@ class Host:
         settings: HostSettings,
         make_shard: Callable[[int, ClusterImage], Shard],
         on_loaded: Callable[[float], None] = lambda seconds: None,
+        on_effect: Callable[[Slot, Any], None] = lambda slot, effect: None,
     ) -> None:
         self.topic = topic
         self._node_id = node_id
@@ -92,6 +95,7 @@ class Host:
         self.settings = settings
         self.make_shard = make_shard
         self.on_loaded = on_loaded
+        self.on_effect = on_effect
         self.image = ClusterImage()
         # One piece of work at a time: the threads are shared with fsync.
         self.work_turn = asyncio.Semaphore(1)
@@ -374,7 +378,7 @@ class Slot:
             result = self.shard.handle(command, now)
         except KafkaError as refusal:
             return self.writer.reply(refusal, command)
-        if not result.records and not result.answers and result.after is None:
+        if not (result.records or result.answers or result.after or result.effects):
             reply = result.reply  # nothing to write: the straight path of heartbeats and fetches
             if result.work:
                 self._begin(result.work)
@@ -443,6 +447,8 @@ class Slot:
                 answers += step.answers
                 if step.work:
                     self._begin(step.work)
+                for effect in step.effects:
+                    self._await_effect(effect, command)
             step = None if step.after is None else step.after(error, now)
         own = reply
         for parked, value in answers:
@@ -451,6 +457,38 @@ class Slot:
             elif parked.waiting is not None:
                 self.writer.answer(parked.waiting, value, command)
         return reply
+
+    def _await_effect(self, effect: Any, command: Any) -> None:
+        """Pass an effect on as soon as what the command has written is committed.
+
+        However long that takes: only answers to clients are given up. In a slot that is closed
+        nothing happens any more: who loads the shard next finds in the log what is left to do.
+        """
+        waiting: Deferred[Any] = Deferred()
+
+        def committed(done: Deferred[Any]) -> None:
+            if not self.active:
+                return
+            try:
+                done.result()
+            except KafkaError:
+                self._loop.call_later(EFFECT_PAUSE, self._await_effect_again, effect, command)
+                return
+            self._host.on_effect(self, effect)
+
+        waiting.on_done(committed)
+        self.writer.answer(waiting, effect, command)
+
+    def _await_effect_again(self, effect: Any, command: Any) -> None:
+        if self.active:
+            self._await_effect(effect, command)
+
+    def end_transaction(self, marker: Marker) -> AppendInfo:
+        """Write the marker that ends a producer's transaction in this log, and apply it. Raises
+        KafkaError; COORDINATOR_LOAD_IN_PROGRESS while who loads might or might not see it."""
+        if not self.active:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return self.writer.end_transaction(marker, self._host.now())
 
     def _write(self, step: Result, command: Any, now: Now) -> KafkaError | None:
         """The error, if nothing was written."""

@@ -1,8 +1,8 @@
 """The interface between a coordinator's state machine and the host that runs it.
 
-A shard is the state of one partition of an internal topic (`__consumer_offsets`). It is
-event-sourced: what must survive is in the partition's log, and only `replay` changes it. A command
-goes
+A shard is the state of one partition of an internal topic (`__consumer_offsets`,
+`__transaction_state`). It is event-sourced: what must survive is in the partition's log, and only
+`replay` changes it. A command goes
 
     handle(command)  ->  records, a reply, answers to earlier commands
     append the records as one batch   (the host; write(2) returns, or it failed)
@@ -56,6 +56,14 @@ class Now(NamedTuple):
     """Milliseconds that never run backwards: what deadlines are computed with."""
 
 
+class TransactionalProducer(NamedTuple):
+    """Whose transaction records are written in; `guard` is what the log gave out for its first."""
+
+    producer_id: int
+    producer_epoch: int
+    guard: Any = None
+
+
 class Parked:
     """A reply that is not known yet. The machine keeps it, and answers it in a later `Result`.
 
@@ -105,6 +113,11 @@ class Result:
     """Begun when the records have been appended."""
     atomic: bool = True
     """False: the records are independent of one another and may go into several batches."""
+    effects: Sequence[Any] = ()
+    """What is to happen outside of the shard, once everything about the command's subject is
+    committed: given to whoever made the host, again and again until then, never before."""
+    producer: TransactionalProducer | None = None
+    """The records are part of this producer's transaction: they go into a batch of their own."""
 
 
 class Shard(Protocol):

@@ -16,6 +16,9 @@ committed, and whatever is told about the same subject would wait for it.
 Records are written under the leader epoch for which the shard was loaded, or refused: what a shard
 of an earlier epoch decides may rest on what another leader has changed since.
 
+What is written in a producer's transaction has a batch of its own, since a batch names its
+producer, and so have the markers that end transactions.
+
 An answer depends on the records of its subject (the group, see `Shard.subject`), and waits for
 nobody else's: for the write if they are gathered, for the high watermark once they are written, and
 for the end of the succession where a new leader has written them (`replication/lease.py`). The
@@ -33,13 +36,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.coordinator.errors import as_coordinator
 from ottla.coordinator.replies import settle
-from ottla.coordinator.shard import Now, Record, Result, Shard, Written
+from ottla.coordinator.shard import (
+    Now,
+    Record,
+    Result,
+    Shard,
+    TransactionalProducer,
+    Written,
+)
 from ottla.coordinator.uncommitted import AnswerSettings, UncommittedAnswers
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_PRODUCER_ID
 from ottla.records.builder import build_batch, build_single
 from ottla.records.compression import Compression
-from ottla.replication.partition import Partition
+from ottla.replication.partition import Marker, Partition
 from ottla.runtime.waiters import Deferred
+from ottla.storage.log import AppendInfo
+from ottla.storage.producers import Origin
 
 if TYPE_CHECKING:
     from ottla.records.builder import RecordItem
@@ -150,6 +163,9 @@ class Writer:
         if not self._entered:
             self._enter()
         self._writes += 1
+        if result.producer is not None:
+            self._append_in_transaction(result.records, result.producer, command, now)
+            return
         if self._gathers and (self._writes > FEW or self._gathered):
             limit = self._limit()
             size = RECORD_OVERHEAD * len(result.records)
@@ -199,6 +215,53 @@ class Writer:
         offset = self._append_batch(_stamped(records, now))
         self._written(command, offset + len(records))
         self._replay(records, offset)
+
+    def _append_in_transaction(
+        self,
+        records: Sequence[Record],
+        producer: TransactionalProducer,
+        command: Any,
+        now: Now,
+    ) -> None:
+        """Records of a transaction are never gathered: their batch names one producer."""
+        if self._gathered:
+            self._write_gathered()
+        self._check_epoch()
+        batch = build_batch(
+            _stamped(records, now),
+            compression=self._settings.compression,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            transactional=True,
+        )
+        info = self._partition.append(
+            memoryview(bytearray(batch)),
+            now.wall_ms,
+            origin=Origin.COORDINATOR,
+            guard=producer.guard,
+        )
+        self._written(command, info.base_offset + len(records))
+        self._replay(records, info.base_offset, producer.producer_id)
+
+    def end_transaction(self, marker: Marker, now: Now) -> AppendInfo:
+        """Write a marker, and apply it. What it makes visible is told when it is committed.
+        Raises KafkaError, with nothing changed."""
+        self._partition.check_enough_in_sync()
+        if self._gathered:
+            self._write_gathered()
+        self._check_epoch()
+        info = self._partition.append_marker(marker, now.wall_ms)
+        end = info.last_offset + 1
+        if end > self._mark():
+            self._ends[None] = self._last_end = end
+        try:
+            self._shard.end_transaction(marker.producer_id, committed=marker.committed)
+        except Exception:
+            logger.exception("%s: a transaction's end could not be applied", self._partition.id)
+            error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._break(error)
+            raise error from None
+        return info
 
     def _gather(self, records: Sequence[Record], size: int, command: Any, now: Now) -> None:
         gathered = self._gathered
@@ -298,13 +361,15 @@ class Writer:
                 f"but it is {self._partition.leader_epoch} by now",
             )
 
-    def _replay(self, records: Sequence[Record], offset: int) -> None:
+    def _replay(
+        self, records: Sequence[Record], offset: int, producer_id: int = NO_PRODUCER_ID
+    ) -> None:
         replay = self._shard.replay
         try:
             for record in records:
                 key, value = record
                 meaning = record.meaning if type(record) is Written else None
-                replay(key, value, offset=offset, meaning=meaning)
+                replay(key, value, offset=offset, producer_id=producer_id, meaning=meaning)
                 offset += 1
         except Exception:
             logger.exception("%s: a change could not be applied", self._partition.id)

@@ -14,6 +14,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.remote import ControllerLink
 from ottla.controller.service import Controller
 from ottla.coordinator.group.service import Groups
+from ottla.coordinator.transaction.service import Transactions
 from ottla.dispatch.table import Table
 from ottla.model.broker import Endpoint
 from ottla.model.image import ClusterImage
@@ -81,6 +82,7 @@ class Services:
     controller: Controller
     controller_link: ControllerLink
     groups: Groups
+    transactions: Transactions
     internal_topics: InternalTopics
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions

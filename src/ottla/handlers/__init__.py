@@ -27,6 +27,7 @@ from ottla.handlers import (
     retention,
     telemetry,
     topics,
+    transactional_offsets,
     transactions,
 )
 
@@ -50,6 +51,11 @@ HANDLERS: tuple[Callable[..., Any], ...] = (
     offsets.delete_records,
     transactions.init_producer_id,
     offsets.offset_for_leader_epoch,
+    transactions.add_partitions_to_txn,
+    transactions.add_offsets_to_txn,
+    transactions.end_txn,
+    transactions.write_txn_markers,
+    transactional_offsets.txn_offset_commit,
     configs.describe_configs,
     configs.alter_configs,
     log_dirs.describe_log_dirs,

@@ -2,9 +2,9 @@
 
 Versions   FindCoordinator 0-6, JoinGroup 0-9, Heartbeat 0-4, LeaveGroup 0-5, SyncGroup 0-5,
            DescribeGroups 0-6, ListGroups 0-5, DeleteGroups 0-2.
-Behaviour  FindCoordinator makes the offsets topic when it is asked for the first time. Kafka
-           answers that COORDINATOR_NOT_AVAILABLE and makes it meanwhile; we make it and answer,
-           which spares the client a retry.
+Behaviour  FindCoordinator makes the offsets topic, or that of transactions, when it is asked for
+           the first time. Kafka answers that COORDINATOR_NOT_AVAILABLE and makes it meanwhile; we
+           make it and answer, which spares the client a retry.
            JoinGroup and SyncGroup are answered when all members have joined, and when the leader
            has sent its assignment. Other requests on the
            same connection are handled meanwhile; their answers wait their turn.
@@ -12,9 +12,6 @@ Behaviour  FindCoordinator makes the offsets topic when it is asked for the firs
 Odd        DescribeGroups knows classic groups only. Up to version 5 an unknown group is no error
            but `Dead`; from 6 on it is GROUP_ID_NOT_FOUND.
            Up to version 2 LeaveGroup is for one member, whose error is the answer's.
-Not done   Transaction coordinators: a transactional id is answered with
-           TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients take as final; with a retriable
-           code a transactional producer would wait for ever without an error.
 See        KIP-62, KIP-345, KIP-394, KIP-430, KIP-518, KIP-559, KIP-699, KIP-800, KIP-814, KIP-848,
            KIP-1043
 """
@@ -39,6 +36,7 @@ from ottla.coordinator.group.commands import (
 from ottla.coordinator.group.group import client_at
 from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.coordinator.replies import then
+from ottla.coordinator.transaction.service import TRANSACTIONS_TOPIC
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
@@ -50,6 +48,7 @@ from ottla.runtime.waiters import Deferred
 
 MANY_KEYS = 4
 GROUP_KEY, TRANSACTION_KEY = 0, 1
+TOPICS = {GROUP_KEY: OFFSETS_TOPIC, TRANSACTION_KEY: TRANSACTIONS_TOPIC}
 
 REBALANCE_TIMEOUT_SINCE = 1
 ID_REQUIRED_SINCE = 4
@@ -79,19 +78,21 @@ _Place = tuple[ErrorCode, str | None, int, str, int]
 def find_coordinator(
     request: Request[wire.FindCoordinatorRequest], services: Services
 ) -> wire.FindCoordinatorResponse | Coroutine[Any, Any, wire.FindCoordinatorResponse]:
-    if request.body.key_type == GROUP_KEY and OFFSETS_TOPIC not in services.image.topics:
-        return _create_and_find(request, services)
+    topic = TOPICS.get(request.body.key_type)
+    if topic is not None and topic not in services.image.topics:
+        return _create_and_find(request, services, topic)
     return _found(request, services)
 
 
 async def _create_and_find(
-    request: Request[wire.FindCoordinatorRequest], services: Services
+    request: Request[wire.FindCoordinatorRequest], services: Services, topic: str
 ) -> wire.FindCoordinatorResponse:
     try:
-        await services.internal_topics.ensure(OFFSETS_TOPIC)
+        await services.internal_topics.ensure(topic)
     except KafkaError:
         return _found(request, services)  # it is not there: not available, as it stands
     await services.groups.wait_loaded()
+    await services.transactions.wait_loaded()
     return _found(request, services)
 
 
@@ -122,15 +123,13 @@ def _found(
 
 def _place(request: Request[wire.FindCoordinatorRequest], services: Services, key: str) -> _Place:
     kind = request.body.key_type
-    if kind == TRANSACTION_KEY:
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return code, "transactions are not supported yet", -1, "", -1
-    if kind != GROUP_KEY:
+    if kind not in TOPICS:
         return ErrorCode.INVALID_REQUEST, f"unknown coordinator type {kind}", -1, "", -1
     image = services.image
-    topic = image.topics.get(OFFSETS_TOPIC)
+    topic = image.topics.get(TOPICS[kind])
     if topic is not None:
-        leader = topic.partitions[services.groups.partition_for(key)].leader
+        coordinator = services.groups if kind == GROUP_KEY else services.transactions
+        leader = topic.partitions[coordinator.partition_for(key)].leader
         broker = image.brokers.get(leader)
         endpoint = None if broker is None else broker.endpoints.get(request.listener)
         if endpoint is not None:

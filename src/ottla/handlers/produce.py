@@ -9,6 +9,9 @@ Behaviour  One bad partition never fails its neighbours. acks=0 sends no respons
            every in-sync replica has the records. NOT_ENOUGH_REPLICAS below min.insync.replicas;
            REQUEST_TIMED_OUT when `timeout_ms` pass first, which tells nothing about the records.
            A duplicate of an idempotent batch is answered with the offset of the original.
+           The first batch of a transaction in a partition is appended when the transaction's
+           coordinator has answered: that the transaction includes the partition, or, from version
+           12 on, that it does so from now on (transaction version 2).
            From version 10 on NOT_LEADER_OR_FOLLOWER comes with the leader, and its address.
 Odd        acks outside -1, 0, 1 fail every partition with INVALID_REQUIRED_ACKS.
            A partition with null or empty records fails with INVALID_RECORD, as in Kafka.
@@ -16,8 +19,11 @@ Odd        acks outside -1, 0, 1 fail every partition with INVALID_REQUIRED_ACKS
            zstd below version 7 fails with UNSUPPORTED_COMPRESSION_TYPE.
            A coordinator's own topic fails with INVALID_TOPIC_EXCEPTION, unless the client id is
            `__admin_client`: so in Kafka, where nothing else tells an administrator.
-Not done   Transactions: a request with a transactional batch fails as a whole with
-           TRANSACTIONAL_ID_AUTHORIZATION_FAILED, an error no client retries.
+           A transactional batch in a request without a transactional id fails all of it with
+           TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+           While the coordinator cannot be asked: NOT_ENOUGH_REPLICAS, which clients retry. A
+           partition outside of the transaction: INVALID_TXN_STATE, from 11 on
+           TRANSACTION_ABORTABLE.
 See        KIP-98, KIP-360, KIP-467, KIP-516, KIP-890, KIP-951
 """
 
@@ -25,8 +31,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
+from ottla.coordinator.transaction.state import Identity
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.leaders import LeaderHints
 from ottla.dispatch.pieces import ListOf
@@ -45,15 +53,20 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from ottla.records.batch import HEADER_SIZE, read_header
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import ChildDied, NoChild
+from ottla.storage.log import AppendInfo
+from ottla.storage.producers import Guard
 from ottla.storage.validate import RecordsRejected, TakesLong, in_a_thread, prepare
 
 BY_ID = 13
 OLDEST_SERVED = 3
 KNOWS_ZSTD = 7
 KNOWS_LEADERS = 10
+KNOWS_ABORTABLE = 11
+ADDS_PARTITIONS = 12
 ADMINISTRATOR = "__admin_client"
 
 ATTRIBUTES_BYTE = 22
@@ -61,7 +74,27 @@ TRANSACTIONAL = 0x10
 CODEC_MASK = 0x07
 ZSTD = 4
 
+_UNABLE_TO_ASK = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
 Waiting = list[tuple[PartitionProduceResponse, Deferred[None]]]
+
+
+class Delayed(NamedTuple):
+    """A batch that cannot be appended on the spot, copied: it takes long, or begins a
+    transaction, and then comes with the guard for that."""
+
+    answer: PartitionProduceResponse
+    partition: Partition
+    records: bytes
+    guard: Guard | None
+    takes_long: bool
 
 
 def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceResponse:
@@ -85,7 +118,7 @@ def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceR
     failure=_all_failed,
     pieces=ListOf("topic_data", "responses", "partition_data", "partition_responses", changes=True),
 )
-def produce(  # noqa: C901, PLR0912 - runs for every batch, without a call too many
+def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a call too many
     request: Request[ProduceRequest], services: Services
 ) -> ProduceResponse | Deferred[ProduceResponse] | Coroutine[Any, Any, Any] | None:
     body = request.body
@@ -98,8 +131,9 @@ def produce(  # noqa: C901, PLR0912 - runs for every batch, without a call too m
     by_id = request.api_version >= BY_ID
     old = request.api_version < KNOWS_ZSTD
     replicas, acks = services.replicas, body.acks
+    transactional = body.transactional_id is not None
     waiting: Waiting = []
-    slow: list[tuple[PartitionProduceResponse, Partition, bytes]] = []
+    slow: list[Delayed] = []
     failed: ErrorCode | None = None
     responses = []
     for topic in body.topic_data:
@@ -122,6 +156,15 @@ def produce(  # noqa: C901, PLR0912 - runs for every batch, without a call too m
                     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
                 if acks == -1 and partition.in_sync is not None:
                     partition.check_enough_in_sync()
+                if (
+                    transactional
+                    and _attributes(records) & TRANSACTIONAL
+                    and (guard := _begin_verification(records, partition)) is not None
+                ):
+                    answer = PartitionProduceResponse(index=data.index, base_offset=-1)
+                    slow.append(Delayed(answer, partition, bytes(records), guard, False))
+                    answers.append(answer)
+                    continue
                 info = partition.append(records, now_ms)
                 base_offset, last_offset, append_time_ms, start, _, _ = info
                 answer = PartitionProduceResponse(
@@ -136,7 +179,7 @@ def produce(  # noqa: C901, PLR0912 - runs for every batch, without a call too m
                     waiting.append((answer, partition.wait_committed(info, acks)))
             except TakesLong:
                 answer = PartitionProduceResponse(index=data.index, base_offset=-1)
-                slow.append((answer, partition, bytes(data.records or b"")))
+                slow.append(Delayed(answer, partition, bytes(data.records or b""), None, True))
             except KafkaError as error:
                 failed = error.code
                 answer = _refused(data, error)
@@ -179,12 +222,23 @@ def _refusal(body: ProduceRequest) -> KafkaError | None:
     """Why nothing of the request is taken, if so."""
     if body.acks not in (-1, 0, 1):
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-    for topic in body.topic_data:
-        for data in topic.partition_data:
-            records = data.records
-            if records and _attributes(records) & TRANSACTIONAL:
-                return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if body.transactional_id is None:
+        for topic in body.topic_data:
+            for data in topic.partition_data:
+                records = data.records
+                if records and _attributes(records) & TRANSACTIONAL:
+                    return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return None
+
+
+def _begin_verification(records: memoryview, partition: Partition) -> Guard | None:
+    """The guard of a batch that begins a transaction; None for others, and for what is no batch."""
+    if len(records) < HEADER_SIZE:
+        return None
+    header = read_header(records)
+    return partition.log.begin_verification(
+        header.producer_id, header.producer_epoch, header.base_sequence
+    )
 
 
 def _attributes(records: memoryview) -> int:
@@ -284,24 +338,27 @@ class Uncommitted:
 
 async def _append_slowly(
     response: ProduceResponse,
-    slow: list[tuple[PartitionProduceResponse, Partition, bytes]],
+    slow: list[Delayed],
     waiting: Waiting,
     services: Services,
     request: Request[ProduceRequest],
 ) -> ProduceResponse | None:
-    """Batches that must be recompressed or read record by record: prepared off the loop.
+    """Batches that must be recompressed or read record by record: prepared off the loop. And those
+    that begin a transaction: its coordinator is asked first.
 
     A coroutine holds back the connection's next request, so one producer's batches keep their
     order; other connections go on.
     """
     failed: ErrorCode | None = None
     acks = request.body.acks
-    for answer, partition, records in slow:
+    joined = await _join_transaction(slow, request, services)
+    for delayed in slow:
+        answer, partition = delayed.answer, delayed.partition
         try:
-            if acks == -1:
-                partition.check_enough_in_sync()
-            buffer = memoryview(bytearray(await _prepared(records, partition, services)))
-            info = partition.append(buffer, services.clock.now_ms(), prepared=True)
+            guard = joined.get(partition)
+            if isinstance(guard, KafkaError):
+                raise guard
+            info = await _append_delayed(delayed, guard, acks, services)
         except (KafkaError, ChildDied, NoChild) as problem:
             error = (
                 problem
@@ -324,6 +381,58 @@ async def _append_slowly(
     if failed is not None:
         _name_leaders(response, request, services)
     return response
+
+
+async def _append_delayed(
+    delayed: Delayed, guard: Guard | None, acks: int, services: Services
+) -> AppendInfo:
+    _, partition, records, _, takes_long = delayed
+    if acks == -1:
+        partition.check_enough_in_sync()
+    if not takes_long:
+        with suppress(TakesLong):
+            buffer = memoryview(bytearray(records))
+            return partition.append(buffer, services.clock.now_ms(), guard=guard)
+    buffer = memoryview(bytearray(await _prepared(records, partition, services)))
+    return partition.append(buffer, services.clock.now_ms(), prepared=True, guard=guard)
+
+
+async def _join_transaction(
+    slow: list[Delayed], request: Request[ProduceRequest], services: Services
+) -> dict[Partition, Guard | KafkaError | None]:
+    """What batches that begin a transaction are appended with, or why they may not be."""
+    beginning = [each for each in slow if each.guard is not None]
+    if not beginning:
+        return {}
+    transactional_id, version = request.body.transactional_id, request.api_version
+    headers = {each.partition: read_header(each.records) for each in beginning}
+    producers = {Identity(each.producer_id, each.producer_epoch) for each in headers.values()}
+    if len(producers) != 1 or transactional_id is None:
+        # As in Kafka: a transaction has one producer.
+        return dict.fromkeys(headers, KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+    adds = version >= ADDS_PARTITIONS and services.transactions.raises_epochs
+    sequences = {partition: header.base_sequence for partition, header in headers.items()}
+    (producer,) = producers
+    joined = await services.transactions.join(transactional_id, producer, sequences, add=adds)
+    return {
+        partition: _not_allowed(found, version, adds) if isinstance(found, ErrorCode) else found
+        for partition, found in joined.items()
+    }
+
+
+def _not_allowed(code: ErrorCode, version: int, adds: bool) -> KafkaError:
+    """What the coordinator's refusal is to a producer: Kafka's translation."""
+    if code in _UNABLE_TO_ASK or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
+        return KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            "Unable to verify the partition has been added to the transaction. "
+            f"Underlying error: {code.name}",
+        )
+    if code is ErrorCode.PRODUCER_FENCED:
+        return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < KNOWS_ABORTABLE:
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction")
+    return KafkaError(code)
 
 
 async def _prepared(records: bytes, partition: Partition, services: Services) -> bytes:

@@ -1,46 +1,107 @@
-"""InitProducerId (22), DescribeProducers (61): identities of idempotent producers.
+"""Transactions and producer ids: 22, 24-27, DescribeProducers (61).
 
-Versions   InitProducerId 0-5, DescribeProducers 0.
+Versions   InitProducerId 0-5, AddPartitionsToTxn 0-5, AddOffsetsToTxn 0-4, EndTxn 0-5,
+           WriteTxnMarkers 1-2, DescribeProducers 0.
 Behaviour  An idempotent producer (no transactional id) gets a new id and epoch 0 every time,
            whatever id it claims to have had. Ids come from blocks that are committed to the
            metadata store before the first of them is handed out, so none is ever given twice.
            While the store is away and the block used up: COORDINATOR_LOAD_IN_PROGRESS, as in
            Kafka when the controller does not answer; clients try again.
+           With a transactional id the coordinator raises the epoch, so that the producer before is
+           fenced, and aborts what that one had open: CONCURRENT_TRANSACTIONS until that is done.
+           EndTxn is answered when the decision is committed; the markers follow. The next
+           transaction can begin when they are written, CONCURRENT_TRANSACTIONS until then.
+           EndTxn 5 (transaction version 2) raises the epoch and answers with it.
+           AddPartitionsToTxn 4 and 5 are for brokers: for many transactions, and with verify_only
+           the question whether a transaction includes partitions.
+           WriteTxnMarkers is answered when the markers are committed.
 Odd        An empty transactional id, or a producer id without an epoch (or the reverse), fails
            with INVALID_REQUEST.
-Not done   Transactions: a transactional id fails with TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-           which every client takes as fatal; a retriable code would make it try for ever.
-See        KIP-98, KIP-360, KIP-664, KIP-890
+           If one of the partitions of AddPartitionsToTxn does not exist, none is added: the others
+           get OPERATION_NOT_ATTEMPTED.
+           Fenced producers of old versions are told INVALID_PRODUCER_EPOCH: before 4 of
+           InitProducerId, before 2 of the others.
+           EndTxn 5 in a cluster without transaction version 2 does not raise the epoch.
+Not done   Two-phase commit (InitProducerId 6).
+See        KIP-98, KIP-360, KIP-664, KIP-890, KIP-1228
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from ottla.cluster.store import StoreError
+from ottla.coordinator.group.service import OFFSETS_TOPIC
+from ottla.coordinator.replies import attempt, gather, then
+from ottla.coordinator.transaction.state import (
+    RAISES_EPOCH,
+    AddPartitions,
+    EndTransaction,
+    Identity,
+    InitProducer,
+    VerifyPartitions,
+)
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
-from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     PartitionResponse,
     ProducerState,
     TopicResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
+from ottla.replication.partition import Marker
+from ottla.runtime.waiters import Deferred
+
+INIT_KNOWS_FENCED = 4
+KNOWS_FENCED = 2
+MANY_TRANSACTIONS = 4
+END_RAISES_EPOCH = 5
+
+Outcome = Mapping[TopicPartition, ErrorCode]
+
+
+def _fenced(error: KafkaError, version: int, since: int) -> ErrorCode:
+    """The code, in the words of the client's version."""
+    if error.code is ErrorCode.PRODUCER_FENCED and version < since:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error.code
+
+
+# --- InitProducerId -------------------------------------------------------------------------------
 
 
 def _init_failed(
     request: Request[InitProducerIdRequest], error: KafkaError
 ) -> InitProducerIdResponse:
     return InitProducerIdResponse(
-        error_code=error.code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+        error_code=_fenced(error, request.api_version, INIT_KNOWS_FENCED),
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
     )
 
 
@@ -53,20 +114,234 @@ def init_producer_id(
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if (body.producer_id == NO_PRODUCER_ID) != (body.producer_epoch == NO_PRODUCER_EPOCH):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    if body.transactional_id is not None:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    return _new_producer(services)
+    if body.transactional_id is None:
+        return _new_producer(services)
+    expected = None
+    if body.producer_id != NO_PRODUCER_ID:
+        expected = Identity(body.producer_id, body.producer_epoch)
+    command = InitProducer(body.transactional_id, body.transaction_timeout_ms, expected)
+    return _transactional_producer(command, services)
 
 
 async def _new_producer(services: Services) -> InitProducerIdResponse:
     try:
         producer_id = await services.producer_ids.next()
     except StoreError as error:
-        raise KafkaError(
-            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            f"no producer id is left, and the metadata store gives no others now: {error}",
-        ) from None
+        raise _no_id(error) from None
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def _transactional_producer(
+    command: InitProducer, services: Services
+) -> InitProducerIdResponse:
+    try:
+        producer_id, epoch = await services.transactions.init_producer(command)
+    except StoreError as error:
+        raise _no_id(error) from None
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+
+
+def _no_id(error: StoreError) -> KafkaError:
+    return KafkaError(
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        f"no producer id is left, and the metadata store gives no others now: {error}",
+    )
+
+
+# --- AddPartitionsToTxn, AddOffsetsToTxn ----------------------------------------------------------
+
+
+def _all_of(topics: Iterable[AddPartitionsToTxnTopic]) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
+    )
+
+
+def _by_topic(outcome: Outcome) -> list[AddPartitionsToTxnTopicResult]:
+    results: dict[str, AddPartitionsToTxnTopicResult] = {}
+    for (topic, index), code in outcome.items():
+        if topic not in results:
+            results[topic] = AddPartitionsToTxnTopicResult(name=topic, results_by_partition=[])
+        results[topic].results_by_partition.append(
+            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+        )
+    return list(results.values())
+
+
+@handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions=range(6))
+def add_partitions_to_txn(
+    request: Request[AddPartitionsToTxnRequest], services: Services
+) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
+    body, version = request.body, request.api_version
+    if version >= MANY_TRANSACTIONS:
+        return _add_many(body, version, services)
+    command = AddPartitions(
+        body.v3_and_below_transactional_id,
+        Identity(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch),
+        _all_of(body.v3_and_below_topics),
+    )
+    return then(
+        _ask(command, version, services),
+        lambda outcome: AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=_by_topic(outcome)
+        ),
+    )
+
+
+def _add_many(
+    body: AddPartitionsToTxnRequest, version: int, services: Services
+) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
+    # Of a cluster that has not agreed on it, no broker adds partitions by itself.
+    adding = RAISES_EPOCH if services.transactions.raises_epochs else 0
+    replies: list[Outcome | KafkaError | Deferred[Outcome]] = []
+    for each in body.transactions:
+        producer = Identity(each.producer_id, each.producer_epoch)
+        partitions = _all_of(each.topics)
+        command = (
+            VerifyPartitions(each.transactional_id, producer, partitions)
+            if each.verify_only
+            else AddPartitions(each.transactional_id, producer, partitions, adding)
+        )
+        replies.append(_ask(command, version, services))
+
+    def done(outcomes: list[Outcome | KafkaError]) -> AddPartitionsToTxnResponse:
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                AddPartitionsToTxnResult(
+                    transactional_id=each.transactional_id,
+                    topic_results=_by_topic(
+                        dict.fromkeys(_all_of(each.topics), outcome.code)
+                        if isinstance(outcome, KafkaError)
+                        else outcome
+                    ),
+                )
+                for each, outcome in zip(body.transactions, outcomes, strict=True)
+            ]
+        )
+
+    return then(gather(replies), done)
+
+
+def _ask(
+    command: AddPartitions | VerifyPartitions, version: int, services: Services
+) -> Outcome | Deferred[Outcome]:
+    """The outcome by partition; refusals too are outcomes."""
+    topics = services.image.topics
+    partitions = command.partitions
+    unknown = {
+        each
+        for each in partitions
+        if (topic := topics.get(each.topic)) is None
+        or not 0 <= each.partition < len(topic.partitions)
+    }
+    if unknown:
+        return {
+            each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if each in unknown
+            else ErrorCode.OPERATION_NOT_ATTEMPTED
+            for each in partitions
+        }
+    reply = gather([attempt(partial(services.transactions.run, command))])
+
+    def done(replies: list[Any]) -> Outcome:
+        (outcome,) = replies
+        if isinstance(outcome, KafkaError):
+            return dict.fromkeys(partitions, _fenced(outcome, version, KNOWS_FENCED))
+        return outcome if isinstance(outcome, dict) else dict.fromkeys(partitions, ErrorCode.NONE)
+
+    return then(reply, done)
+
+
+def _offsets_failed(
+    request: Request[AddOffsetsToTxnRequest], error: KafkaError
+) -> AddOffsetsToTxnResponse:
+    return AddOffsetsToTxnResponse(error_code=_fenced(error, request.api_version, KNOWS_FENCED))
+
+
+@handles(ApiKey.ADD_OFFSETS_TO_TXN, versions=range(5), failure=_offsets_failed)
+def add_offsets_to_txn(
+    request: Request[AddOffsetsToTxnRequest], services: Services
+) -> AddOffsetsToTxnResponse | Deferred[AddOffsetsToTxnResponse]:
+    body = request.body
+    partition = TopicPartition(OFFSETS_TOPIC, services.groups.partition_for(body.group_id))
+    command = AddPartitions(
+        body.transactional_id,
+        Identity(body.producer_id, body.producer_epoch),
+        frozenset({partition}),
+    )
+    return then(services.transactions.run(command), lambda code: AddOffsetsToTxnResponse())
+
+
+# --- EndTxn, WriteTxnMarkers ----------------------------------------------------------------------
+
+
+def _end_failed(request: Request[EndTxnRequest], error: KafkaError) -> EndTxnResponse:
+    return EndTxnResponse(error_code=_fenced(error, request.api_version, KNOWS_FENCED))
+
+
+@handles(ApiKey.END_TXN, versions=range(6), failure=_end_failed)
+async def end_txn(request: Request[EndTxnRequest], services: Services) -> EndTxnResponse:
+    body = request.body
+    raises = request.api_version >= END_RAISES_EPOCH and services.transactions.raises_epochs
+    command = EndTransaction(
+        body.transactional_id,
+        Identity(body.producer_id, body.producer_epoch),
+        body.committed,
+        RAISES_EPOCH if raises else 0,
+    )
+    try:
+        producer_id, epoch = await services.transactions.end(command)
+    except StoreError as error:
+        raise _no_id(error) from None
+    return EndTxnResponse(producer_id=producer_id, producer_epoch=epoch)
+
+
+@handles(ApiKey.WRITE_TXN_MARKERS, versions=range(1, 3))
+def write_txn_markers(
+    request: Request[WriteTxnMarkersRequest], services: Services
+) -> WriteTxnMarkersResponse | Deferred[WriteTxnMarkersResponse]:
+    places = [
+        (at, TopicPartition(topic.name, index))
+        for at, marker in enumerate(request.body.markers)
+        for topic in marker.topics
+        for index in topic.partition_indexes
+    ]
+    markers = [_marker(each) for each in request.body.markers]
+    write = services.transactions.writer.write
+    replies = [attempt(partial(write, markers[at], partition)) for at, partition in places]
+
+    def done(outcomes: list[KafkaError | None]) -> WriteTxnMarkersResponse:
+        topics: list[dict[str, WritableTxnMarkerTopicResult]] = [{} for _ in markers]
+        for (at, (topic, index)), outcome in zip(places, outcomes, strict=True):
+            if topic not in topics[at]:
+                topics[at][topic] = WritableTxnMarkerTopicResult(name=topic, partitions=[])
+            code = ErrorCode.NONE if outcome is None else outcome.code
+            topics[at][topic].partitions.append(
+                WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+            )
+        return WriteTxnMarkersResponse(
+            markers=[
+                WritableTxnMarkerResult(
+                    producer_id=marker.producer_id, topics=list(topics[at].values())
+                )
+                for at, marker in enumerate(markers)
+            ]
+        )
+
+    return then(gather(replies), done)
+
+
+def _marker(each: WritableTxnMarker) -> Marker:
+    return Marker(
+        each.producer_id,
+        each.producer_epoch,
+        each.transaction_result,
+        each.coordinator_epoch,
+        each.transaction_version >= RAISES_EPOCH,
+    )
+
+
+# --- DescribeProducers ----------------------------------------------------------------------------
 
 
 @handles(

@@ -13,6 +13,7 @@ SUPPORTED: Mapping[str, range] = MappingProxyType(
     {
         "metadata.version": range(7, 30),  # 3.3-IV3 to 4.2-IV1
         "group.version": range(2),  # KIP-848
+        "transaction.version": range(3),  # KIP-890
         "eligible.leader.replicas.version": range(2),  # KIP-966
     }
 )

@@ -39,6 +39,8 @@ class ShardRunner(Generic[S]):
         self.ms = 0
         self.log: list[Record] = []
         self.work: list[Work] = []
+        self.effects: list[Any] = []
+        """What is to happen outside, of this shard and not of those before a reload."""
         self.failures = 0
         """How many appends from now on will fail."""
         self._answers: dict[Parked, Any] = {}
@@ -96,6 +98,7 @@ class ShardRunner(Generic[S]):
             last = {key: index for index, (key, _) in enumerate(records)}
             records = [record for index, record in enumerate(records) if last[record[0]] == index]
         self.shard = self._make()
+        self.effects = []
         for offset, (key, value) in enumerate(records):
             self.shard.replay(key, value, offset=offset)
         for command in self.shard.loaded(self.now):
@@ -123,6 +126,7 @@ class ShardRunner(Generic[S]):
                 self.shard.replay(*record, offset=len(self.log), meaning=meaning)
                 self.log.append(record)
             self._answers.update(result.answers)
+            self.effects += result.effects
             known = {task.key for task in self.work}
             self.work.extend(task for task in result.work if task.key not in known)
         if result.after is not None:

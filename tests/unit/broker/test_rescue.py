@@ -23,7 +23,8 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.registry import Registry
 from ottla.config.broker import BrokerConfig
 from ottla.config.load import load
-from ottla.coordinator.group.service import OFFSETS_TOPIC, group_hash
+from ottla.coordinator.group.service import OFFSETS_TOPIC
+from ottla.coordinator.key_hash import key_hash
 from ottla.model.ids import TopicId, topic_id_text
 from ottla.model.topic import PartitionState
 from ottla.records.builder import build_batch
@@ -240,7 +241,7 @@ def test_the_groups_say_how_many_partitions_there_were(data: Data, count: int) -
     for number in range(40):
         group = f"group {number}"
         key = b"\x00\x01" + len(group).to_bytes(2, "big") + group.encode() + b"rest"
-        index = group_hash(group) % count
+        index = key_hash(group) % count
         path = data.partition(A, f"{OFFSETS_TOPIC}-{index}")
         file = data.fs.open(f"{path}/{number:020d}.log", create=True)
         file.append(batch(number, key=key))

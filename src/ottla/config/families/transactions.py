@@ -13,7 +13,6 @@ class TransactionSettings(Settings):
         default=100,
         rule=at_least(0),
         importance="high",
-        effect="later",
         doc="Longest total time spent retrying to add partitions to a transaction that is still "
         "ending.",
     )
@@ -21,7 +20,6 @@ class TransactionSettings(Settings):
         default=20,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="Pause between such retries.",
     )
     producer_id_expiration_check_interval_ms: int = integer(
@@ -43,21 +41,18 @@ class TransactionSettings(Settings):
         default=10_000,
         rule=at_least(1),
         importance="low",
-        effect="later",
         doc="How often transactions are looked through for ones to abort.",
     )
     transaction_max_timeout_ms: int = integer(
         default=900_000,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="Longest transaction timeout a producer may ask for.",
     )
     transaction_partition_verification_enable: bool = boolean(
         default=True,
         importance="low",
         update="cluster-wide",
-        effect="later",
         doc="Check with the coordinator that a partition belongs to the transaction before "
         "appending to it.",
     )
@@ -65,42 +60,37 @@ class TransactionSettings(Settings):
         default=3_600_000,
         rule=at_least(1),
         importance="low",
-        effect="later",
         doc="How often transactional ids are looked through for expired ones.",
     )
     transaction_state_log_load_buffer_size: int = integer(
         default=5_242_880,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="Bytes read at a time when a coordinator loads its transactions.",
     )
     transaction_state_log_min_isr: int = integer(
         default=2,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="min.insync.replicas of the transactions topic.",
     )
     transaction_state_log_num_partitions: int = integer(
         default=50,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="Partitions of the transactions topic. Not to be changed once it exists.",
     )
     transaction_state_log_replication_factor: int = short(
         default=3,
         rule=at_least(1),
         importance="high",
-        effect="later",
-        doc="Replicas of the transactions topic; its creation waits for that many brokers.",
+        doc="Replicas of the transactions topic; with fewer brokers it has as many as there are, "
+        "and gets more as brokers join.",
     )
     transaction_state_log_segment_bytes: int = integer(
         default=104_857_600,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="Segment size of the transactions topic, small so that it compacts and loads fast.",
     )
     transaction_two_phase_commit_enable: bool = boolean(
@@ -113,6 +103,5 @@ class TransactionSettings(Settings):
         default=604_800_000,
         rule=at_least(1),
         importance="high",
-        effect="later",
         doc="How long a transactional id without activity is remembered.",
     )

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ottla.coordinator.group.assignors import Partitions
 from ottla.coordinator.group.group import NO_EPOCH, Client, CommittedOffset
+from ottla.coordinator.shard import TransactionalProducer
 from ottla.errors import ErrorCode
 from ottla.model.ids import ZERO_TOPIC_ID
 
@@ -211,7 +212,8 @@ class PartitionCommit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """OffsetCommit. The answer is one ErrorCode per partition, in their order."""
+    """OffsetCommit, or with a producer TxnOffsetCommit. The answer is one ErrorCode per partition,
+    in their order."""
 
     group_id: str
     partitions: tuple[PartitionCommit, ...]
@@ -220,6 +222,7 @@ class CommitOffsets:
     epoch: int = NO_EPOCH
     retention_ms: int = -1
     api_version: int = 9
+    producer: TransactionalProducer | None = None
 
 
 class FetchTopic(NamedTuple):

@@ -1,8 +1,8 @@
 """Committed offsets: commit, fetch, delete, expire, and those of open transactions.
 
 The offsets are kept per group, topic and partition, each with the position of its record in the
-log. An offset committed in a transaction is pending until the transaction ends; then it counts,
-unless a later record has committed the same partition since (compaction may reorder the two).
+log. An offset committed in a transaction (TxnOffsetCommit) is pending until its marker is written;
+then it counts, unless a later record has committed the same partition since.
 
 The group decides who may commit or read (`group.Group`). A commit without a member, to a group that
 does not exist, makes a simple group: one without members that keeps offsets.
@@ -63,19 +63,26 @@ class OffsetMachine:
 
     def commit(self, command: CommitOffsets, now: Now) -> Result:
         group = self._state.groups.get(command.group_id)
+        transactional = command.producer is not None
         if group is None:
             if command.epoch >= 0:
-                old = command.api_version < GROUP_ID_NOT_FOUND_SINCE
+                old = transactional or command.api_version < GROUP_ID_NOT_FOUND_SINCE
                 raise KafkaError(
                     ErrorCode.ILLEGAL_GENERATION if old else ErrorCode.GROUP_ID_NOT_FOUND
                 )
         else:
-            group.check_offset_commit(
-                command.member_id,
-                command.instance_id,
-                command.epoch,
-                api_version=command.api_version,
-            )
+            try:
+                group.check_offset_commit(
+                    command.member_id,
+                    command.instance_id,
+                    command.epoch,
+                    api_version=command.api_version,
+                    transactional=transactional,
+                )
+            except KafkaError as error:
+                if transactional and error.code is ErrorCode.STALE_MEMBER_EPOCH:
+                    raise KafkaError(ErrorCode.ILLEGAL_GENERATION, error.message) from None
+                raise
         limit = self._state.config().offset_metadata_max_bytes
         # A retention of ages stays within what the record can hold.
         expires = (
@@ -91,7 +98,7 @@ class OffsetMachine:
             codes.append(ErrorCode.NONE)
             records.append(_record(command.group_id, commit, metadata, now.wall_ms, expires))
         self._state.counts.offsets_committed += len(records)
-        return Result(codes, records)
+        return Result(codes, records, producer=command.producer)
 
     # ------------------------------------------------------------------ fetch
 

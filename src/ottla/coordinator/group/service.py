@@ -36,6 +36,7 @@ from ottla.coordinator.group.consumer import ConsumerMachine
 from ottla.coordinator.group.group import Counts, GroupType, ShardState, check_group_id
 from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.host import Host, Partitions
+from ottla.coordinator.key_hash import key_hash
 from ottla.coordinator.replies import attempt, gather, then
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
@@ -47,9 +48,6 @@ from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 
 OFFSETS_TOPIC = "__consumer_offsets"
-SHORT_ID = 256
-"""Characters of a group's id up to which its hash is remembered."""
-_INT = 0xFFFFFFFF
 _COMPRESSION = {int(codec): codec for codec in Compression}
 
 T = TypeVar("T")
@@ -119,8 +117,8 @@ class Groups:
         """The partition of the offsets topic that keeps this group."""
         topic = self.host.image.topics.get(OFFSETS_TOPIC)
         if topic is None:
-            return group_hash(group_id) % self._config().offsets_topic_num_partitions
-        return group_hash(group_id) % len(topic.partitions)
+            return key_hash(group_id) % self._config().offsets_topic_num_partitions
+        return key_hash(group_id) % len(topic.partitions)
 
     def apply(self, change: ImageChange) -> None:
         """Follow the cluster; after the partitions have."""
@@ -206,6 +204,10 @@ class Groups:
     def commit_offsets(self, command: CommitOffsets) -> Reply[list[ErrorCode]]:
         reply: Reply[list[ErrorCode]] = self.run(command)
         return reply
+
+    def commit_in_transaction(self, command: CommitOffsets) -> Reply[list[ErrorCode]]:
+        check_group_id(command.group_id)
+        return self.commit_offsets(command)
 
     def fetch_offsets(
         self, commands: Sequence[FetchOffsets]
@@ -293,52 +295,3 @@ def _joined(lists: Sequence[list[ListedGroup] | KafkaError]) -> list[ListedGroup
             raise reply
         groups += reply
     return groups
-
-
-def group_hash(group_id: str) -> int:
-    """Java's `String.hashCode`, made positive as Kafka does (its abs of the least int is 0)."""
-    return _short_hash(group_id) if len(group_id) <= SHORT_ID else _long_hash(group_id)
-
-
-@functools.lru_cache(maxsize=16_384)
-def _short_hash(group_id: str) -> int:
-    value = 0
-    units = _utf16(group_id)
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & _INT
-    return _positive(value)
-
-
-def _long_hash(group_id: str) -> int:
-    """The same for very long ids, which only a hostile client has: not one character after the
-    other, which takes milliseconds, but all at once. They are the digits of a large number, 64 bits
-    each, whose upper half is folded into the lower one until one digit is left."""
-    units = _utf16(group_id)
-    count = len(units) // 2
-    size = 1 << (count - 1).bit_length()  # zeros in front change nothing
-    digits = bytearray(8 * size)
-    digits[8 * (size - count) + 6 :: 8] = units[::2]
-    digits[8 * (size - count) + 7 :: 8] = units[1::2]
-    number = int.from_bytes(digits, "big")
-    while size > 1:
-        size //= 2
-        mask = _ints(size)
-        upper, lower = number >> 64 * size, number & mask
-        number = upper * pow(31, size, 1 << 32) + lower & mask
-    return _positive(number)
-
-
-@functools.lru_cache(maxsize=16)
-def _ints(count: int) -> int:
-    """A mask: the lower half of so many digits."""
-    return int.from_bytes(b"\0\0\0\0\xff\xff\xff\xff" * count, "big")
-
-
-def _utf16(text: str) -> bytes:
-    return text.encode("utf-16-be", "surrogatepass")
-
-
-def _positive(value: int) -> int:
-    if value >= 1 << 31:
-        value = (1 << 32) - value
-    return 0 if value == 1 << 31 else value

@@ -10,7 +10,8 @@ from ottla.config.topic import TopicConfig
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.commands import FetchOffsets
 from ottla.coordinator.group.group import CommittedOffset, GroupType
-from ottla.coordinator.group.service import OFFSETS_TOPIC, Groups, group_hash
+from ottla.coordinator.group.service import OFFSETS_TOPIC, Groups
+from ottla.coordinator.key_hash import key_hash
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
@@ -38,7 +39,7 @@ STATE = PartitionState(1, 0, 0, (1,), (1,))
     ],
 )
 def test_a_group_is_hashed_as_java_does(group_id: str, expected: int) -> None:
-    assert group_hash(group_id) == expected
+    assert key_hash(group_id) == expected
 
 
 @pytest.mark.parametrize("text", ["x", "\uffff", "🦦", "orders-é-🦦-\0"])
@@ -50,7 +51,7 @@ def test_a_long_id_is_hashed_as_java_does(text: str, size: int) -> None:
     for position in range(0, len(units), 2):
         value = 31 * value + int.from_bytes(units[position : position + 2], "big")
     value &= 0xFFFFFFFF
-    assert group_hash(group_id) == (value if value < 1 << 31 else (1 << 32) - value)
+    assert key_hash(group_id) == (value if value < 1 << 31 else (1 << 32) - value)
 
 
 TOPICS = {

@@ -1,0 +1,87 @@
+"""Markers into the partitions that are led here: the end of a transaction, as it reaches the data.
+
+In a group's log a marker decides about committed offsets as well. So it goes through the group's
+shard, which applies it in the same step; while that is being loaded the coordinator of the
+transaction has to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from ottla.coordinator.host import Host, Partitions
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.replication.partition import Marker, Partition
+from ottla.runtime.clock import Clock
+from ottla.runtime.waiters import Deferred
+from ottla.storage.log import AppendInfo
+
+TIMEOUT_SECONDS = 30.0
+
+_ELSEWHERE = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class GroupLogs(Protocol):
+    """The group coordinator, as far as markers concern it."""
+
+    @property
+    def host(self) -> Host: ...
+
+
+class MarkerWriter:
+    """Writes markers on this broker."""
+
+    def __init__(self, partitions: Partitions, groups: GroupLogs, clock: Clock) -> None:
+        self._partitions = partitions
+        self._groups = groups
+        self._clock = clock
+
+    def write(self, marker: Marker, to: TopicPartition) -> Deferred[None] | None:
+        """Append a marker; a Deferred while it is not committed yet. Raises KafkaError."""
+        try:
+            partition = self._partitions.by_name(*to)
+            info = self._append(marker, to, partition)
+        except KafkaError as error:
+            if error.code in _ELSEWHERE:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, error.message) from None
+            raise
+        return None if partition.committed(info) else _within(partition.wait_committed(info))
+
+    def _append(self, marker: Marker, to: TopicPartition, partition: Partition) -> AppendInfo:
+        host = self._groups.host
+        if to.topic == host.topic:
+            slot = host.slot(to.partition)
+            if slot is None:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return slot.end_transaction(marker)
+        partition.check_enough_in_sync()
+        return partition.append_marker(marker, self._clock.now_ms())
+
+
+def _within(commit: Deferred[None]) -> Deferred[None]:
+    """The commit, or REQUEST_TIMED_OUT: the replicas may be away for long."""
+    outcome: Deferred[None] = Deferred()
+
+    def give_up() -> None:
+        commit.abandon()
+        outcome.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+
+    timer = asyncio.get_running_loop().call_later(TIMEOUT_SECONDS, give_up)
+
+    def settled(done: Deferred[None]) -> None:
+        timer.cancel()
+        try:
+            outcome.resolve(done.result())
+        except KafkaError as error:
+            outcome.fail(error)
+
+    commit.on_done(settled)
+    return outcome

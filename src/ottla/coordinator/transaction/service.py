@@ -1,0 +1,258 @@
+"""Transactions: the transaction coordinator as handlers see it.
+
+It finds the shard of a transactional id (which belongs to the partition of `__transaction_state`
+that the hash of the id names) and runs the command there. For leaders of partitions it asks the
+coordinator of a transaction, on whichever broker, before the first batch is appended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from ottla.cluster.registry import ImageChange
+from ottla.config.broker import BrokerConfig
+from ottla.coordinator.host import Host, Partitions
+from ottla.coordinator.key_hash import key_hash
+from ottla.coordinator.transaction.joining import join
+from ottla.coordinator.transaction.machine import TransactionShard
+from ottla.coordinator.transaction.marking import GroupLogs, MarkerWriter
+from ottla.coordinator.transaction.remote import Connections, Coordinators, MarkerSender
+from ottla.coordinator.transaction.state import (
+    NEEDS_PRODUCER_ID,
+    RAISES_EPOCH,
+    AddPartitions,
+    EndTransaction,
+    Identity,
+    InitProducer,
+    VerifyPartitions,
+)
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.model.image import ClusterImage
+from ottla.model.topic import NO_LEADER
+from ottla.records.compression import Compression
+from ottla.replication.partition import Partition
+from ottla.replication.remote import Peers
+from ottla.runtime.clock import Clock
+from ottla.runtime.tasks import Tasks
+from ottla.runtime.waiters import Deferred
+from ottla.runtime.workers import Workers
+from ottla.storage.producers import Guard
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+FEATURE = "transaction.version"
+
+
+class _Settings:
+    """What the host and the machine read of the settings and features, always the newest."""
+
+    compression = Compression.NONE
+
+    def __init__(self, config: Callable[[], BrokerConfig], version: Callable[[], int]) -> None:
+        self._config = config
+        self._version = version
+
+    @property
+    def load_buffer_bytes(self) -> int:
+        return self._config().transaction_state_log_load_buffer_size
+
+    @property
+    def commit_timeout_ms(self) -> int:
+        return self._config().offsets_commit_timeout_ms
+
+    @property
+    def transaction_version(self) -> int:
+        return self._version()
+
+    @property
+    def abort_interval_ms(self) -> int:
+        return self._config().transaction_abort_timed_out_transaction_cleanup_interval_ms
+
+    @property
+    def expiry_interval_ms(self) -> int:
+        return self._config().transaction_remove_expired_transaction_cleanup_interval_ms
+
+    @property
+    def id_expiration_ms(self) -> int:
+        return self._config().transactional_id_expiration_ms
+
+
+class Transactions:
+    """The transaction coordinator of this broker."""
+
+    def __init__(  # noqa: PLR0913 - handed in once, by name, by the composition root
+        self,
+        node_id: int,
+        *,
+        partitions: Partitions,
+        groups: GroupLogs,
+        clock: Clock,
+        workers: Workers,
+        tasks: Tasks,
+        config: Callable[[], BrokerConfig],
+        version: Callable[[], int],
+        new_producer_id: Callable[[], Awaitable[int]],
+        peers: Peers,
+    ) -> None:
+        self._config = config
+        self._version = version
+        self._new_producer_id = new_producer_id
+        self._connections = Connections(peers)
+        self.writer = MarkerWriter(partitions, groups, clock)
+        self._sender = MarkerSender(
+            node_id, lambda: self.host.image, self._connections, self.writer, tasks
+        )
+        self._coordinators = Coordinators(node_id, self, self._connections)
+        settings = _Settings(config, version)
+        self.host = Host(
+            TRANSACTIONS_TOPIC,
+            node_id,
+            partitions=partitions,
+            clock=clock,
+            workers=workers,
+            tasks=tasks,
+            settings=settings,
+            make_shard=lambda index, image: TransactionShard(settings),
+            on_effect=self._sender.send,
+        )
+
+    # ------------------------------------------------------------------ where
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.host.image
+
+    def partition_for(self, transactional_id: str) -> int:
+        """The partition of the transactions topic that keeps this id."""
+        topic = self.host.image.topics.get(TRANSACTIONS_TOPIC)
+        if topic is None:
+            return key_hash(transactional_id) % self._config().transaction_state_log_num_partitions
+        return key_hash(transactional_id) % len(topic.partitions)
+
+    def coordinator_of(self, transactional_id: str) -> int | None:
+        topic = self.host.image.topics.get(TRANSACTIONS_TOPIC)
+        if topic is None:
+            return None
+        leader = topic.partitions[self.partition_for(transactional_id)].leader
+        return None if leader == NO_LEADER else leader
+
+    @property
+    def raises_epochs(self) -> bool:
+        """Whether the cluster has agreed on transaction version 2."""
+        return self._version() >= RAISES_EPOCH
+
+    def apply(self, change: ImageChange) -> None:
+        """Follow the cluster; after the partitions have."""
+        self.host.apply(change)
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """The disk of these partitions has failed."""
+        for partition in partitions:
+            if partition.topic == TRANSACTIONS_TOPIC:
+                self.host.unload(partition.partition)
+
+    async def wait_loaded(self) -> None:
+        await self.host.wait_loaded()
+
+    async def close(self) -> None:
+        await self.host.close()
+        self.stop_sending()
+
+    def stop_sending(self) -> None:
+        """Tell other brokers nothing any more."""
+        self._sender.close()
+        self._connections.close()
+
+    # ------------------------------------------------------------------ for producers
+
+    def run(self, command: Any) -> Any:
+        """Any command: its reply, or a Deferred of it. Raises KafkaError."""
+        if not command.transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        return self.host.run(self.partition_for(command.transactional_id), command)
+
+    async def init_producer(self, command: InitProducer) -> Identity:
+        longest = self._config().transaction_max_timeout_ms
+        if not 0 < command.timeout_ms <= longest:
+            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        return await self._with_id(command)
+
+    async def end(self, command: EndTransaction) -> Identity:
+        return await self._with_id(command)
+
+    async def _with_id(self, command: InitProducer | EndTransaction) -> Identity:
+        """Give a command, and once more with a new producer id if it needs one."""
+        reply = await _settled(self.run(command))
+        if reply is NEEDS_PRODUCER_ID:
+            with_id = command._replace(new_producer_id=await self._new_producer_id())
+            reply = await _settled(self.run(with_id))
+        identity: Identity = reply
+        return identity
+
+    # ------------------------------------------------------------------ for leaders of partitions
+
+    async def allow_here(
+        self,
+        transactional_id: str,
+        producer: Identity,
+        partitions: frozenset[TopicPartition],
+        *,
+        add: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether this broker's transaction includes partitions; with `add`, include them."""
+        command = (
+            AddPartitions(transactional_id, producer, partitions, self._version())
+            if add
+            else VerifyPartitions(transactional_id, producer, partitions)
+        )
+        try:
+            reply = await _settled(self.run(command))
+        except KafkaError as error:
+            return dict.fromkeys(partitions, error.code)
+        if isinstance(reply, dict):
+            return reply
+        return dict.fromkeys(partitions, ErrorCode.NONE)
+
+    async def join(
+        self,
+        transactional_id: str,
+        producer: Identity,
+        sequences: Mapping[Partition, int],
+        *,
+        add: bool,
+    ) -> dict[Partition, Guard | ErrorCode | None]:
+        """What the first batches of a transaction are appended with (`joining.join`)."""
+        return await join(partial(self.allow, transactional_id, add=add), producer, sequences)
+
+    async def allow(
+        self,
+        transactional_id: str,
+        producer: Identity,
+        partitions: frozenset[TopicPartition],
+        *,
+        add: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Ask the coordinator of a transaction about partitions that are led here, before their
+        first batch. With `add` they are included (transaction version 2); while the transaction
+        before is still ending, that is tried for a moment, as Kafka does."""
+        config = self._config()
+        if not add and not config.transaction_partition_verification_enable:
+            return dict.fromkeys(partitions, ErrorCode.NONE)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + config.add_partitions_to_txn_retry_backoff_max_ms / 1000
+        while True:
+            found = await self._coordinators.allow(transactional_id, producer, partitions, add=add)
+            if (
+                not add
+                or ErrorCode.CONCURRENT_TRANSACTIONS not in found.values()
+                or loop.time() >= until
+            ):
+                return found
+            await asyncio.sleep(config.add_partitions_to_txn_retry_backoff_ms / 1000)
+
+
+async def _settled(reply: Any) -> Any:
+    return await reply if isinstance(reply, Deferred) else reply

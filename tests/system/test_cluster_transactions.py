@@ -1,0 +1,268 @@
+"""Transactions in a cluster: decided ones are ended whoever dies, open ones are never visible."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from ottla.testing import Broker, Cluster, NewTopic
+
+TRANSACTIONS = "__transaction_state"
+OFFSETS = "__consumer_offsets"
+SETTINGS = {
+    "transaction.state.log.num.partitions": 1,
+    "transaction.state.log.min.isr": 2,
+    "offsets.topic.num.partitions": 1,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+}
+TOPICS = [NewTopic("in", 1, 3), NewTopic("out", 3, 3)]
+ID = "mover"
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=3, config=SETTINGS, topics=TOPICS) as made:
+        yield made
+
+
+def make_producer(cluster: Cluster, name: str = ID, **settings: Any) -> Producer:
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "transactional.id": name,
+            "linger.ms": 0,
+            "log_level": 0,
+            **settings,
+        }
+    )
+    patiently(producer.init_transactions, producer)
+    return producer
+
+
+def patiently(call: Callable[..., None], producer: Producer | None = None) -> None:
+    """Call what librdkafka says may be called again."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            call(10.0)
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
+                raise
+
+
+def committed(cluster: Cluster, topic: str = "out") -> list[bytes]:
+    """All values that a reader of committed records gets, up to the end of every partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "reader-of-all",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    count = len(consumer.list_topics(topic, 30).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(count)])
+    values: list[bytes] = []
+    ended: set[int] = set()
+    deadline = time.monotonic() + 60
+    while len(ended) < count:
+        assert time.monotonic() < deadline
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        if message.error() is None:
+            value = message.value()
+            assert value is not None
+            values.append(value)
+        elif message.error().name() == "_PARTITION_EOF":
+            partition = message.partition()
+            assert partition is not None
+            ended.add(partition)
+    consumer.close()
+    return values
+
+
+def stable(cluster: Cluster) -> bool:
+    """Whether no transaction is open any more in the leaders of the topic."""
+    for index in range(3):
+        partition = cluster.leader("out", index)._services().replicas.by_name("out", index)
+        if partition.last_stable_offset() != partition.log.log_end_offset:
+            return False
+    return True
+
+
+def write(producer: Producer, *values: str) -> None:
+    producer.begin_transaction()
+    for number, value in enumerate(values):
+        producer.produce("out", value.encode(), partition=number % 3)
+
+
+def coordinator(cluster: Cluster) -> Broker:
+    return cluster.leader(TRANSACTIONS, 0)
+
+
+def test_a_transaction_over_all_brokers(cluster: Cluster) -> None:
+    producer = make_producer(cluster)
+    write(producer, "a", "b", "c")
+    patiently(producer.commit_transaction)
+    write(producer, "lost", "lost", "lost")
+    patiently(producer.abort_transaction)
+    write(producer, "d", "e", "f")
+    patiently(producer.commit_transaction)
+    cluster.wait_until(lambda: stable(cluster))
+    assert sorted(committed(cluster)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+def test_the_coordinator_dies_in_an_open_transaction(cluster: Cluster) -> None:
+    producer = make_producer(cluster)
+    cluster.wait_in_sync(TRANSACTIONS)
+    write(producer, "a", "b", "c")
+    producer.flush(10)
+    coordinator(cluster).crash()
+    patiently(producer.commit_transaction)
+    cluster.wait_until(lambda: stable(cluster))
+    assert sorted(committed(cluster)) == [b"a", b"b", b"c"]
+
+
+def test_a_leader_dies_in_an_open_transaction(cluster: Cluster) -> None:
+    producer = make_producer(cluster)
+    cluster.wait_in_sync(TRANSACTIONS)
+    cluster.wait_in_sync("out")
+    write(producer, "a", "b", "c")
+    producer.flush(10)
+    cluster.leader("out", 0).crash()
+    patiently(producer.commit_transaction)
+    cluster.wait_until(lambda: stable(cluster))
+    assert sorted(committed(cluster)) == [b"a", b"b", b"c"]
+
+
+def test_a_decided_transaction_is_ended_by_the_next_coordinator(cluster: Cluster) -> None:
+    """The coordinator decides while it cannot reach the others, and dies: the decision counts."""
+    producer = make_producer(cluster)
+    cluster.wait_in_sync(TRANSACTIONS)
+    cluster.wait_in_sync("out")
+    write(producer, "a", "b", "c")
+    producer.flush(10)
+    first = coordinator(cluster)
+    first._services().transactions.stop_sending()  # its markers reach nobody, not even itself
+    patiently(producer.commit_transaction)  # answered: it is decided
+    assert not stable(cluster)
+    first.crash()
+    cluster.wait_until(lambda: stable(cluster))
+    assert sorted(committed(cluster)) == [b"a", b"b", b"c"]
+
+
+def test_a_producer_that_died_is_aborted_after_its_time(cluster: Cluster) -> None:
+    zombie = make_producer(cluster, **{"transaction.timeout.ms": 1_000})
+    write(zombie, "a", "b", "c")
+    zombie.flush(10)
+    cluster.wait_until(lambda: stable(cluster))
+    assert committed(cluster) == []
+
+
+def test_a_successor_fences_the_one_before(cluster: Cluster) -> None:
+    zombie = make_producer(cluster)
+    write(zombie, "lost")
+    zombie.flush(10)
+    successor = make_producer(cluster)
+    write(successor, "kept")
+    patiently(successor.commit_transaction)
+    with pytest.raises(KafkaException) as fenced:
+        zombie.commit_transaction(10)
+    assert fenced.value.args[0].fatal()
+    cluster.wait_until(lambda: stable(cluster))
+    assert committed(cluster) == [b"kept"]
+
+
+def test_consume_transform_produce_while_brokers_die(cluster: Cluster) -> None:
+    """Every record of `in` is in `out` once, though the mover is replaced and brokers crash."""
+    count = 300
+    source = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    for number in range(count):
+        source.produce("in", str(number).encode())
+    assert source.flush(30) == 0
+    make_producer(cluster, "to-make-the-topic")
+    cluster.wait_in_sync(TRANSACTIONS)
+
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while move(cluster, count):
+                pass
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            ended.set()
+
+    mover = threading.Thread(target=work)
+    mover.start()
+    try:
+        for victim in (1, 2, 3):
+            if ended.wait(1.0):
+                break
+            cluster.brokers[victim].crash()
+            ended.wait(1.0)
+            cluster.brokers[victim].start()
+            cluster.wait_in_sync("in")
+            cluster.wait_in_sync("out")
+            cluster.wait_in_sync(TRANSACTIONS)
+        assert ended.wait(90)
+    finally:
+        mover.join(30)
+    assert not failures
+    cluster.wait_until(lambda: stable(cluster))
+    moved = sorted(int(value) for value in committed(cluster))
+    assert moved == list(range(count))
+
+
+def move(cluster: Cluster, count: int) -> bool:
+    """Be the mover for some transactions; False when everything has been moved."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "movers",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    place = TopicPartition("in", 0)
+    try:
+        producer = make_producer(cluster)
+        (found,) = consumer.committed([place], 30)
+        begin = max(found.offset, 0)
+        consumer.assign([TopicPartition("in", 0, begin)])
+        for _ in range(5):
+            if begin >= count:
+                return False
+            messages = consumer.consume(20, 5)
+            values = [each for each in messages if each.error() is None]
+            if not values:
+                continue
+            producer.begin_transaction()
+            for message in values:
+                value = message.value()
+                assert value is not None
+                producer.produce("out", value, partition=int(value) % 3)
+            begin += len(values)
+            producer.send_offsets_to_transaction(
+                [TopicPartition("in", 0, begin)], consumer.consumer_group_metadata(), 30
+            )
+            patiently(producer.commit_transaction)
+        return True
+    except KafkaException:
+        return True  # whatever it is: the next one goes on where the last commit was
+    finally:
+        consumer.close()
