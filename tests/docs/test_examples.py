@@ -21,6 +21,7 @@ from ottla.client.groups import Groups
 from ottla.testing.process import BrokerProcess
 from ottla.verify.history import Recorder
 
+SEVERAL = {*EXAMPLES["cluster drain"]}  # brokers are needed
 ENDLESS = {
     "ottla consume orders returns",
     "ottla group watch",
@@ -35,7 +36,7 @@ OFFLINE = ("ottla log ", "ottla metadata ")
 TOPICS = ("orders", "returns", "profiles", "pings")
 RECORDS = 12_000  # no fewer than the examples of perf read
 
-LINES = sorted({line for lines in EXAMPLES.values() for line in lines} - ENDLESS)
+LINES = sorted({line for lines in EXAMPLES.values() for line in lines} - ENDLESS - SEVERAL)
 ONLINE_LINES = [line for line in LINES if not line.startswith(OFFLINE)]
 OFFLINE_LINES = [line for line in LINES if line.startswith(OFFLINE)]
 

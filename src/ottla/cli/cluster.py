@@ -1,4 +1,5 @@
-"""`ottla cluster`: several brokers on this machine with one command, and how a cluster is."""
+"""`ottla cluster`: several brokers on this machine with one command, how a cluster is, and where
+its partitions are."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import time
 
 import click
 
+from ottla.cli.cluster_moves import drain, rebalance
 from ottla.cli.cluster_status import status
 from ottla.cli.command import Noun
 
@@ -14,7 +16,7 @@ _HOST = "127.0.0.1"
 
 @click.group(cls=Noun)
 def cluster() -> None:
-    """Run several brokers on this machine; show how a cluster is."""
+    """Run several brokers on this machine; show how a cluster is; move what it holds."""
 
 
 @cluster.command()
@@ -90,3 +92,5 @@ def _replicated(brokers: int) -> dict[str, str]:
 
 
 cluster.add_command(status)
+cluster.add_command(rebalance)
+cluster.add_command(drain)

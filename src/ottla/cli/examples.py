@@ -35,6 +35,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla cluster up -s num.partitions=3",
         "ottla cluster up --zookeeper -d on-zookeeper",
     ),
+    "cluster rebalance": (
+        "ottla cluster rebalance",
+        "ottla cluster rebalance --throttle 50000000 --yes",
+    ),
+    "cluster drain": (
+        "ottla cluster drain 3",
+        "ottla cluster drain 3 --yes",
+    ),
     "cluster status": (
         "ottla cluster status",
         "ottla cluster status --watch -i 1",
