@@ -16,7 +16,7 @@ _HOST = "127.0.0.1"
 
 @click.group(cls=Noun)
 def cluster() -> None:
-    """Run several brokers on this machine; show how a cluster is; move what it holds."""
+    """Run brokers on this machine; show a cluster, move what it holds."""
 
 
 @cluster.command()

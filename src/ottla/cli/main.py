@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, Entry] = {
     "server": Entry("ottla.cli.serve:server", "Run a broker."),
     "cluster": Entry(
         "ottla.cli.cluster:cluster",
-        "Run several brokers on this machine; show how a cluster is; move what it holds.",
+        "Run brokers on this machine; show a cluster, move what it holds.",
     ),
     "topic": Entry("ottla.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "produce": Entry("ottla.cli.produce:produce", "Send lines of standard input to a topic."),
