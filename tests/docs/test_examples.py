@@ -32,7 +32,7 @@ ENDLESS = {
     *EXAMPLES["verify cluster"],
     *EXAMPLES["zookeeper start"],
 }
-SEVERAL_BROKERS = {*EXAMPLES["cluster restart"]}
+SEVERAL_BROKERS = {*EXAMPLES["cluster restart"], *EXAMPLES["cluster drain"]}
 OFFLINE = ("ottla log ", "ottla metadata ")
 TOPICS = ("orders", "returns", "profiles", "pings")
 RECORDS = 12_000  # no fewer than the examples of perf read

@@ -1,4 +1,5 @@
-"""`ottla cluster`: several brokers on this machine with one command, and how a cluster is."""
+"""`ottla cluster`: several brokers on this machine with one command, how a cluster is, and where
+its partitions are."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from itertools import pairwise
 
 import click
 
+from ottla.cli.cluster_moves import drain, rebalance
 from ottla.cli.cluster_restart import restart
 from ottla.cli.cluster_status import status
 from ottla.cli.command import Noun
@@ -34,7 +36,7 @@ class _Cluster(Noun):
 
 @click.group(cls=_Cluster)
 def cluster() -> None:
-    """Run several brokers on this machine; show how a cluster is."""
+    """Run brokers on this machine; show a cluster, move what it holds."""
 
 
 @cluster.command()
@@ -124,3 +126,5 @@ def _replicated(brokers: int) -> dict[str, str]:
 
 cluster.add_command(status)
 cluster.add_command(restart)
+cluster.add_command(rebalance)
+cluster.add_command(drain)

@@ -41,6 +41,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla cluster restart --rolling --broker 2 -d five",
         "ottla cluster restart --rolling --with 'ssh {host} systemctl restart ottla'",
     ),
+    "cluster rebalance": (
+        "ottla cluster rebalance",
+        "ottla cluster rebalance --throttle 50000000 --yes",
+    ),
+    "cluster drain": (
+        "ottla cluster drain 3",
+        "ottla cluster drain 3 --yes",
+    ),
     "cluster status": (
         "ottla cluster status",
         "ottla cluster status --watch -i 1",

@@ -33,7 +33,8 @@ class Entry(NamedTuple):
 COMMANDS: Mapping[str, Entry] = {
     "server": Entry("ottla.cli.serve:server", "Run a broker."),
     "cluster": Entry(
-        "ottla.cli.cluster:cluster", "Run several brokers on this machine; show how a cluster is."
+        "ottla.cli.cluster:cluster",
+        "Run brokers on this machine; show a cluster, move what it holds.",
     ),
     "topic": Entry("ottla.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "produce": Entry("ottla.cli.produce:produce", "Send lines of standard input to a topic."),

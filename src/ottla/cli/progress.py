@@ -92,6 +92,20 @@ def bytes_progress(what: str, total: int) -> Iterator[Bar]:
 
 
 @contextmanager
+def copies_progress(what: str, total: int) -> Iterator[Bar]:
+    """A bar over bytes that others copy."""
+
+    def words(done: int, _records: int | None, elapsed: float | None) -> tuple[str, str]:
+        from ottla.cli.live import in_bytes
+
+        rate = f"{in_bytes(done / elapsed)}/s" if elapsed else ""
+        return f"{in_bytes(done)} of {in_bytes(total)}", rate
+
+    with _bar(what, total, words) as bar:
+        yield bar
+
+
+@contextmanager
 def _bar(what: str, total: int, words: Callable[..., tuple[str, str]]) -> Iterator[Bar]:
     if not on_terminal():
         yield Bar()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ottla.client.direct import BROKER, DELETE, SET, TOPIC, DirectAdmin
 from ottla.client.router import Router, check, error_code
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
@@ -87,3 +88,56 @@ def begin(
         }
 
     return router.retried(ask)
+
+
+# -- sparing the network (KIP-73)
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+FOLDER_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+
+Movements = Mapping[TopicPartition, tuple[set[int], set[int]]]
+"""From which brokers to which others partitions are copied."""
+
+
+def movements(
+    active: Mapping[TopicPartition, Ongoing],
+    wanted: Mapping[TopicPartition, Sequence[int]],
+    current: Mapping[TopicPartition, Sequence[int]],
+) -> dict[TopicPartition, tuple[set[int], set[int]]]:
+    """From where to where each partition that moves, or is to, is copied."""
+    moved = {tp: ({*each.replicas} - {*each.adding}, {*each.adding}) for tp, each in active.items()}
+    for tp, replicas in wanted.items():
+        sources = moved[tp][0] if tp in moved else {*current[tp]}
+        moved[tp] = sources, {*replicas} - sources
+    return moved
+
+
+def limit_copies(admin: DirectAdmin, moved: Movements, rate: int) -> None:
+    """Let these copies take so many bytes a second at most, of each broker."""
+    for topic in sorted({tp.topic for tp in moved}):
+        mine = {tp.partition: each for tp, each in moved.items() if tp.topic == topic}
+        sources, targets = (
+            ",".join(sorted(f"{index}:{broker}" for index in mine for broker in mine[index][side]))
+            for side in (0, 1)
+        )
+        admin.alter_configs(
+            TOPIC, topic, [(LEADER_REPLICAS, SET, sources), (FOLLOWER_REPLICAS, SET, targets)]
+        )
+    for broker in sorted({each for pair in moved.values() for side in pair for each in side}):
+        rates = [(LEADER_RATE, SET, str(rate)), (FOLLOWER_RATE, SET, str(rate))]
+        admin.alter_configs(BROKER, str(broker), rates)
+
+
+def lift_broker_limits(admin: DirectAdmin, brokers: Iterable[int]) -> None:
+    rates = [(name, DELETE, None) for name in (LEADER_RATE, FOLLOWER_RATE, FOLDER_RATE)]
+    for broker in brokers:
+        admin.alter_configs(BROKER, str(broker), rates)
+
+
+def lift_topic_limits(admin: DirectAdmin, topics: Iterable[str]) -> None:
+    replicas = [(name, DELETE, None) for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)]
+    for topic in topics:
+        admin.alter_configs(TOPIC, topic, replicas)

@@ -1,6 +1,7 @@
 """AlterPartitionReassignments (45) and ListPartitionReassignments (46): other replicas.
 
-Versions   Alter 0-1, from 1 on with whether the number of replicas may change; List 0.
+Versions   AlterPartitionReassignments 0-1, from 1 on with whether the number of replicas may
+           change; ListPartitionReassignments 0.
 Behaviour  Replicas that are new are added, and the others are taken away once all the new ones are
            in sync; null cancels that. A reassignment may replace one in progress. Both are answered
            by the controller, to which whoever is asked hands them on; what was changed is in the

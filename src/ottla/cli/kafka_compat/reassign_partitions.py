@@ -39,12 +39,6 @@ if TYPE_CHECKING:
     from ottla.client.direct import DirectAdmin
     from ottla.client.reassignments import Ongoing
 
-LEADER_RATE = "leader.replication.throttled.rate"
-FOLLOWER_RATE = "follower.replication.throttled.rate"
-FOLDER_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-LEADER_REPLICAS = "leader.replication.throttled.replicas"
-FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
-
 ACTIONS = ("generate", "execute", "verify", "cancel", "list")
 NEEDED = {
     "generate": ("topics-to-move-json-file", "broker-list"),
@@ -183,7 +177,7 @@ def _generate(admin: DirectAdmin, options: Options) -> None:
 
 
 def _execute(admin: DirectAdmin, moves: Moves, options: Options) -> None:
-    from ottla.client.reassignments import begin
+    from ottla.client.reassignments import begin, limit_copies, movements
 
     wanted = check_moves(moves)
     active = _ongoing(admin)
@@ -215,7 +209,8 @@ def _execute(admin: DirectAdmin, moves: Moves, options: Options) -> None:
             "ensure the throttle is removed."
         )
         if rate >= 0:
-            _throttle(admin, movements(active, wanted, current), rate)
+            limit_copies(admin, movements(active, wanted, current), rate)
+            print(f"The inter-broker throttle limit was set to {rate} B/s")
         if folder_rate >= 0:
             print(f"The replica-alter-dir throttle limit was set to {folder_rate} B/s")
     failed = begin(admin.router, wanted)
@@ -326,60 +321,20 @@ def _with_folders(admin: DirectAdmin, current: Mapping[TopicPartition, Sequence[
 # -- throttles
 
 
-def movements(
-    active: Mapping[TopicPartition, Ongoing],
-    wanted: Mapping[TopicPartition, Sequence[int]],
-    current: Mapping[TopicPartition, Sequence[int]],
-) -> dict[TopicPartition, tuple[set[int], set[int]]]:
-    """From where to where each partition that moves is copied."""
-    moved = {tp: ({*each.replicas} - {*each.adding}, {*each.adding}) for tp, each in active.items()}
-    for tp, replicas in wanted.items():
-        sources = moved[tp][0] if tp in moved else {*current[tp]}
-        moved[tp] = sources, {*replicas} - sources
-    return moved
-
-
 def _rate(options: Options, name: str) -> int:
     rate = options.integer(name)
     return -1 if rate is None else rate
 
 
-def _throttle(
-    admin: DirectAdmin, moved: Mapping[TopicPartition, tuple[set[int], set[int]]], rate: int
-) -> None:
-    from ottla.client.direct import BROKER, SET, TOPIC
-
-    for topic in sorted({tp.topic for tp in moved}):
-        mine = {tp.partition: each for tp, each in moved.items() if tp.topic == topic}
-        sources, targets = (
-            ",".join(sorted(f"{index}:{broker}" for index in mine for broker in mine[index][side]))
-            for side in (0, 1)
-        )
-        admin.alter_configs(
-            TOPIC, topic, [(LEADER_REPLICAS, SET, sources), (FOLLOWER_REPLICAS, SET, targets)]
-        )
-    for broker in sorted({each for pair in moved.values() for side in pair for each in side}):
-        admin.alter_configs(
-            BROKER,
-            str(broker),
-            [(LEADER_RATE, SET, str(rate)), (FOLLOWER_RATE, SET, str(rate))],
-        )
-    print(f"The inter-broker throttle limit was set to {rate} B/s")
-
-
 def _clear_throttles(admin: DirectAdmin, moves: Moves) -> None:
-    from ottla.client.direct import BROKER, DELETE, TOPIC
+    from ottla.client.reassignments import lift_broker_limits, lift_topic_limits
 
-    brokers = {node.id for node in admin.describe_cluster().nodes}
-    print(f"Clearing broker-level throttles on broker{_s(brokers)} {_ids(sorted(brokers))}")
-    rates = [(name, DELETE, None) for name in (LEADER_RATE, FOLLOWER_RATE, FOLDER_RATE)]
-    for broker in sorted(brokers):
-        admin.alter_configs(BROKER, str(broker), rates)
+    brokers = sorted(node.id for node in admin.describe_cluster().nodes)
+    print(f"Clearing broker-level throttles on broker{_s(brokers)} {_ids(brokers)}")
+    lift_broker_limits(admin, brokers)
     topics = sorted({tp.topic for tp, _ in moves.partitions})
     print(f"Clearing topic-level throttles on topic{_s(topics)} {','.join(topics)}")
-    replicas = [(name, DELETE, None) for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)]
-    for topic in topics:
-        admin.alter_configs(TOPIC, topic, replicas)
+    lift_topic_limits(admin, topics)
 
 
 # -- folders

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.kafka_compat.options import Failure
-from ottla.cli.kafka_compat.reassign_partitions import describe_ongoing, movements
+from ottla.cli.kafka_compat.reassign_partitions import describe_ongoing
 from ottla.cli.kafka_compat.reassignment_files import (
     Replica,
     as_json,
@@ -16,7 +16,7 @@ from ottla.cli.kafka_compat.reassignment_files import (
     read_moves,
     read_topics,
 )
-from ottla.client.reassignments import Ongoing
+from ottla.client.reassignments import Ongoing, movements
 from ottla.model.ids import TopicPartition
 
 ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)

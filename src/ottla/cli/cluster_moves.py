@@ -1,0 +1,306 @@
+"""`ottla cluster rebalance` and `ottla cluster drain`: partitions on other brokers.
+
+Both show a plan, and carry it out with --yes. The plan is handed to the cluster as a whole, as
+reassignments (KIP-455): from then on the cluster goes on by itself, and who types the command again
+sees how far it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.cli.command import Command
+from ottla.cli.options import bootstrap_option, connect, json_option
+from ottla.cli.output import Column, broker_errors, count, show_json, show_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from ottla.client.direct import DirectAdmin
+    from ottla.client.reassignments import Ongoing
+    from ottla.client.rebalancing import Cluster, Move
+    from ottla.model.ids import TopicPartition
+
+_MOST = 50  # partitions that are listed for people
+_PAUSE = 0.5
+_INTERRUPTED = 130
+
+throttle_option = click.option(
+    "--throttle", type=click.IntRange(1), metavar="BYTES",
+    help="Let copies take so many bytes a second of each broker at most; lifted in the end.",
+)  # fmt: skip
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Only show what would be moved, as without --yes."
+)
+yes_option = click.option("--yes", "accept", is_flag=True, help="Move it.")
+
+
+@click.command(cls=Command)
+@throttle_option
+@dry_run_option
+@yes_option
+@bootstrap_option
+@json_option
+def rebalance(
+    throttle: int | None, dry_run: bool, accept: bool, bootstrap: str, as_json: bool
+) -> None:
+    """Spread replicas and leaders evenly over all brokers, as after one was added.
+
+    Shows what would be moved, and how many bytes are copied for it; --yes does it, and waits until
+    all has arrived. Clients go on meanwhile. When this command is interrupted the cluster goes on
+    by itself, and the same command shows how far it is. No partition gets fewer racks.
+
+    \b
+    JSON: {"executed", "bytes", "seconds" (with --throttle, else null), "in_progress" (before),
+     "moves": [{"topic", "partition", "from", "to", "bytes"}]}
+    """
+    from ottla.client.rebalancing import plan_rebalance
+
+    _run(bootstrap, plan_rebalance, throttle, accept and not dry_run, as_json)
+
+
+@click.command(cls=Command)
+@click.argument("broker", type=click.IntRange(0))
+@throttle_option
+@dry_run_option
+@yes_option
+@bootstrap_option
+@json_option
+def drain(
+    broker: int,
+    throttle: int | None,
+    dry_run: bool,
+    accept: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Move everything away from a broker, so that it can be removed.
+
+    Shows what would be moved; --yes does it, and waits until the broker is empty. A broker that is
+    dead can be drained too: its partitions are copied from their other replicas. Refused where a
+    partition would have fewer replicas than now. When this command is interrupted the cluster goes
+    on by itself, and the same command shows how far it is.
+
+    \b
+    JSON: as of `ottla cluster rebalance`.
+    """
+    from ottla.client.rebalancing import TooFewBrokers, plan_drain
+
+    def plan(cluster: Cluster) -> list[Move]:
+        named = {each for replicas in cluster.placement.values() for each in replicas}
+        if broker not in cluster.racks and broker not in named:
+            there = ", ".join(map(str, sorted(cluster.racks)))
+            raise click.ClickException(f"there is no broker {broker}; this cluster has {there}")
+        try:
+            return plan_drain(cluster, broker)
+        except TooFewBrokers as error:
+            raise click.ClickException(str(error)) from None
+
+    _run(bootstrap, plan, throttle, accept and not dry_run, as_json)
+    if accept and not dry_run and not as_json:
+        click.echo(f"broker {broker} holds no partitions: it can be stopped and removed")
+
+
+def _run(
+    bootstrap: str,
+    plan: Callable[[Cluster], list[Move]],
+    throttle: int | None,
+    accept: bool,
+    as_json: bool,
+) -> None:
+    connect(bootstrap)
+    from ottla.client.direct import DirectAdmin
+    from ottla.client.reassignments import ongoing
+
+    with broker_errors(bootstrap), DirectAdmin(bootstrap, client_id="ottla-cli") as admin:
+        active = ongoing(admin.router)
+        moves = plan(_look(admin, active))
+        if not as_json:
+            _show(moves, throttle, active, accept)
+        if accept:
+            try:
+                _carry_out(admin, moves, active, throttle)
+            except KeyboardInterrupt:
+                click.echo(
+                    "the cluster goes on by itself; the same command shows how far", err=True
+                )
+                raise SystemExit(_INTERRUPTED) from None
+        if as_json:
+            show_json(_document(moves, throttle, active, accept))
+        elif accept and (moves or active):
+            click.echo(f"{count(len({*_partitions(moves), *active}), 'partition')} moved")
+
+
+def _partitions(moves: Sequence[Move]) -> list[TopicPartition]:
+    return [move.partition for move in moves]
+
+
+def _look(admin: DirectAdmin, active: Mapping[TopicPartition, Ongoing]) -> Cluster:
+    """Who is there, and what is where; what is on its way counts as where it goes."""
+    from ottla.client.rebalancing import Cluster
+    from ottla.model.ids import TopicPartition
+
+    placement: dict[TopicPartition, tuple[int, ...]] = {}
+    for topic in admin.describe_topics(sorted(admin.topics())):
+        for part in topic.partitions:
+            tp = TopicPartition(topic.name, part.partition)
+            going = active[tp].removing if tp in active else ()
+            placement[tp] = tuple(each for each in part.replicas if each not in going)
+    nodes = admin.describe_cluster().nodes
+    sizes: dict[TopicPartition, int] = {}
+    for (tp, _), size in _sizes(admin, [node.id for node in nodes]).items():
+        sizes[tp] = max(size, sizes.get(tp, 0))
+    return Cluster({node.id: node.rack for node in nodes}, placement, sizes)
+
+
+def _sizes(admin: DirectAdmin, brokers: Sequence[int]) -> dict[tuple[TopicPartition, int], int]:
+    """The bytes of each replica on these brokers."""
+    from ottla.model.ids import TopicPartition
+
+    return {
+        (TopicPartition(each.topic, each.partition), broker): each.size
+        for broker in brokers
+        for folder in admin.log_dirs(broker)
+        for each in folder.replicas
+        if not each.future
+    }
+
+
+# --- showing it -----------------------------------------------------------------------------------
+
+
+def _seconds(moves: Sequence[Move], throttle: int | None) -> float | None:
+    """How long the copies take, as far as a limit says so."""
+    if throttle is None:
+        return None
+    incoming: Counter[int] = Counter()
+    for move in moves:
+        for broker in {*move.after} - {*move.before}:
+            incoming[broker] += move.size
+    return max(incoming.values(), default=0) / throttle
+
+
+def _show(
+    moves: Sequence[Move],
+    throttle: int | None,
+    active: Mapping[TopicPartition, Ongoing],
+    accept: bool,
+) -> None:
+    from ottla.cli.live import in_bytes
+
+    if active:
+        click.echo(f"{count(len(active), 'partition')} on the way already")
+    if not moves:
+        click.echo("everything is where it should be" if not active else "nothing else is to move")
+        return
+    title = f"{count(len(moves), 'partition')} to move, {in_bytes(_copied(moves))} to copy"
+    seconds = _seconds(moves, throttle)
+    if seconds is not None:
+        title += f", {seconds:,.0f} s at least"
+    if not accept:
+        title += "; nothing is changed without --yes"
+    if len(moves) > _MOST:
+        title += f"; the first {_MOST} of them:"
+    columns = (Column("PARTITION"), Column("FROM"), Column("TO"), Column("COPIES", numeric=True))
+    rows = [
+        (str(each.partition), _ids(each.before), _ids(each.after), in_bytes(each.copied))
+        for each in moves[:_MOST]
+    ]
+    show_table(columns, rows, title=title)
+
+
+def _copied(moves: Sequence[Move]) -> int:
+    return sum(move.copied for move in moves)
+
+
+def _document(
+    moves: Sequence[Move],
+    throttle: int | None,
+    active: Mapping[TopicPartition, Ongoing],
+    accept: bool,
+) -> dict[str, Any]:
+    return {
+        "executed": accept,
+        "bytes": _copied(moves),
+        "seconds": _seconds(moves, throttle),
+        "in_progress": len(active),
+        "moves": [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "from": list(each.before),
+                "to": list(each.after),
+                "bytes": each.copied,
+            }
+            for each in moves
+        ],
+    }
+
+
+def _ids(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers))
+
+
+# --- doing it -------------------------------------------------------------------------------------
+
+
+def _carry_out(
+    admin: DirectAdmin,
+    moves: Sequence[Move],
+    active: Mapping[TopicPartition, Ongoing],
+    throttle: int | None,
+) -> None:
+    """Hand the plan to the cluster, and wait until everything has arrived."""
+    from ottla.client.reassignments import (
+        begin,
+        lift_broker_limits,
+        lift_topic_limits,
+        limit_copies,
+        movements,
+        ongoing,
+    )
+
+    wanted = {move.partition: move.after for move in moves}
+    if throttle is not None:
+        current = {move.partition: move.before for move in moves}
+        limit_copies(admin, movements(active, wanted, current), throttle)
+    failed = begin(admin.router, wanted) if wanted else {}
+    watched = {*wanted, *active} - failed.keys()
+    _wait(admin, watched)
+    if not ongoing(admin.router):
+        lift_broker_limits(admin, [node.id for node in admin.describe_cluster().nodes])
+        lift_topic_limits(admin, sorted({tp.topic for tp in watched}))
+    if failed:
+        tp, error = next(iter(failed.items()))
+        raise click.ClickException(
+            f"{count(len(failed), 'partition')} cannot be moved, as {tp}: {error}"
+        )
+
+
+def _wait(admin: DirectAdmin, watched: set[TopicPartition]) -> None:
+    from ottla.cli.progress import copies_progress, on_terminal
+    from ottla.client.reassignments import ongoing
+
+    left = _left(admin, watched) if on_terminal() else 0
+    with copies_progress("moving", left) as bar:
+        while ongoing(admin.router, watched):
+            if on_terminal():
+                bar(max(0, left - _left(admin, watched)))
+            time.sleep(_PAUSE)
+
+
+def _left(admin: DirectAdmin, watched: set[TopicPartition]) -> int:
+    """How many bytes are to be copied still."""
+    from ottla.client.reassignments import ongoing
+
+    sizes = _sizes(admin, [node.id for node in admin.describe_cluster().nodes])
+    left = 0
+    for tp, each in ongoing(admin.router, watched).items():
+        whole = max((sizes.get((tp, broker), 0) for broker in each.replicas), default=0)
+        left += sum(whole - sizes.get((tp, broker), 0) for broker in each.adding)
+    return left

@@ -1,0 +1,110 @@
+"""`ottla cluster rebalance` and `ottla cluster drain`, under load."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ottla.cli.main import cli as command_line
+from ottla.client.direct import DirectAdmin
+from ottla.client.reassignments import begin
+from ottla.model.ids import TopicPartition
+from ottla.testing import Cluster, NewTopic
+
+PARTITIONS = 3
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    # The offsets topic has as many partitions as brokers, so that what is moved is soon there.
+    config = {"offsets.topic.num.partitions": 3, "offsets.topic.replication.factor": 2}
+    topic = NewTopic("t", assignment=[[1, 2], [2, 1], [1, 2]], config={"min.insync.replicas": "2"})
+    with Cluster(2, config, topics=[topic]) as cluster:
+        yield cluster
+
+
+def ottla(cluster: Cluster, *arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(command_line, ["cluster", *arguments, "-b", cluster[1].bootstrap])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def held(cluster: Cluster) -> Counter[int]:
+    """How many replicas each broker holds."""
+    topics = cluster.running[0]._services().image.topics.values()
+    return Counter(
+        each for topic in topics for state in topic.partitions for each in state.replicas
+    )
+
+
+def test_a_new_broker_gets_its_share_and_an_old_one_is_emptied(
+    cluster: Cluster, start_load: Callable[..., Any]
+) -> None:
+    load = start_load(cluster.bootstrap)
+    load.wait_for_more()
+    cluster.add()
+    before = held(cluster)
+    shown = ottla(cluster, "rebalance", "--dry-run", "--yes").output
+    assert "to move" in shown
+    assert "nothing is changed without --yes" in shown
+    document = json.loads(ottla(cluster, "rebalance", "--throttle", "1000", "--json").output)
+    assert not document["executed"]
+    assert document["seconds"] == pytest.approx(document["bytes"] / 1000, rel=1)
+    assert held(cluster) == before
+    shown = ottla(cluster, "rebalance", "--throttle", "100000000", "--yes").output
+    assert "moved" in shown
+    load.wait_for_more()
+    counts = held(cluster)
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert ottla(cluster, "rebalance").output == "everything is where it should be\n"
+    shown = ottla(cluster, "drain", "1", "--yes").output
+    assert shown.endswith("broker 1 holds no partitions: it can be stopped and removed\n")
+    assert held(cluster)[1] == 0
+    load.wait_for_more()
+    cluster[1].stop()
+    load.wait_for_more()
+    load.check()
+    configs = cluster[2]._services().image.broker_configs
+    assert not any("throttled" in name for each in configs.values() for name in each)
+
+
+def test_a_dead_broker_is_drained_from_the_other_replicas(cluster: Cluster) -> None:
+    cluster.add()
+    cluster[2].crash()
+    cluster.wait_until(lambda: 2 not in cluster._live(cluster[1]))
+    ottla(cluster, "drain", "2", "--yes")
+    assert held(cluster)[2] == 0
+    cluster.wait_in_sync("t")
+
+
+def test_a_drain_that_leaves_too_few_replicas_changes_nothing(cluster: Cluster) -> None:
+    before = held(cluster)
+    shown = ottla(cluster, "drain", "2", "--yes", code=1).output
+    assert "without broker 2 there are 1 brokers" in shown
+    assert "add a broker first" in shown
+    assert held(cluster) == before
+    shown = ottla(cluster, "drain", "9", "--yes", code=1).output
+    assert "there is no broker 9; this cluster has 1, 2" in shown
+
+
+def test_what_is_on_its_way_is_waited_for(cluster: Cluster) -> None:
+    cluster.add()
+    cluster[3].crash()
+    cluster.wait_until(lambda: all(3 not in cluster._live(each) for each in cluster.running))
+    with DirectAdmin(cluster[1].bootstrap) as admin:
+        assert not begin(admin.router, {TopicPartition("t", 0): [1, 3]})
+    shown = ottla(cluster, "rebalance").output
+    assert shown.startswith("1 partition on the way already\n")
+    cluster[3].start()
+    ottla(cluster, "rebalance", "--yes")
+    assert not any(state.reassigning for state in states(cluster))
+
+
+def states(cluster: Cluster) -> list[Any]:
+    topics = cluster[1]._services().image.topics.values()
+    return [state for topic in topics for state in topic.partitions]

@@ -1,0 +1,90 @@
+"""Where replicas should be."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from ottla.client.rebalancing import Cluster, Move, TooFewBrokers, plan_drain, plan_rebalance
+from ottla.model.ids import TopicPartition
+
+
+def cluster(
+    placement: dict[int, tuple[int, ...]], brokers: int, *racks: str, **sizes: int
+) -> Cluster:
+    return Cluster(
+        {each: racks[each - 1] if racks else None for each in range(1, brokers + 1)},
+        {TopicPartition("t", index): replicas for index, replicas in placement.items()},
+        {TopicPartition("t", int(name[1:])): size for name, size in sizes.items()},
+    )
+
+
+def after(moves: list[Move]) -> dict[int, tuple[int, ...]]:
+    return {move.partition.partition: move.after for move in moves}
+
+
+def test_a_drained_broker_holds_nothing_and_others_keep_their_places() -> None:
+    moves = plan_drain(cluster({0: (1, 2), 1: (2, 3), 2: (3, 1)}, 4, p0=10), 1)
+    assert after(moves) == {0: (4, 2), 2: (3, 2)}
+    assert [move.copied for move in moves] == [10, 0]
+
+
+def test_a_drain_copies_evenly() -> None:
+    moves = plan_drain(cluster(dict.fromkeys(range(4), (1, 2)), 4, p0=9, p1=1, p2=1, p3=9), 1)
+    copied: Counter[int] = Counter()
+    for move in moves:
+        copied[move.after[0]] += move.copied
+    assert copied == {3: 10, 4: 10}
+
+
+def test_a_drain_goes_to_another_rack_where_it_can() -> None:
+    moves = plan_drain(cluster({0: (1, 2)}, 4, "a", "b", "b", "a"), 1)
+    assert after(moves) == {0: (4, 2)}
+
+
+def test_a_drain_that_would_leave_too_few_replicas_is_refused() -> None:
+    with pytest.raises(TooFewBrokers, match="there are 2 brokers, and t-1 has 3 replicas"):
+        plan_drain(cluster({0: (1, 2), 1: (1, 2, 3)}, 3), 1)
+
+
+def test_an_even_cluster_stays_as_it_is() -> None:
+    assert plan_rebalance(cluster({0: (1, 2), 1: (2, 3), 2: (3, 1)}, 3)) == []
+
+
+def test_a_new_broker_gets_its_share_small_ones_first() -> None:
+    before = {0: (1, 2), 1: (2, 1), 2: (1, 2), 3: (2, 1)}
+    moves = plan_rebalance(cluster(before, 3, p0=100, p1=1, p2=1, p3=100))
+    assert {move.partition.partition for move in moves if move.copied} == {1, 2}
+    assert sum(move.copied for move in moves) == 2
+
+
+def test_leaders_are_shared_out_without_copies() -> None:
+    moves = plan_rebalance(cluster({0: (1, 2), 1: (1, 2), 2: (1, 2), 3: (1, 2)}, 2))
+    assert [move.copied for move in moves] == [0, 0]
+    assert {move.after for move in moves} == {(2, 1)}
+
+
+def test_racks_stay_apart() -> None:
+    moves = plan_rebalance(cluster({0: (1, 2), 1: (1, 2), 2: (1, 2)}, 3, "a", "b", "a"))
+    for move in moves:
+        assert not {1, 3} <= {*move.after}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_cluster_becomes_even_and_nothing_is_put_twice_on_a_broker(seed: int) -> None:
+    rng = random.Random(seed)
+    brokers = rng.randrange(2, 7)
+    factor = rng.randrange(1, brokers + 1)
+    count = rng.randrange(1, 40)
+    before = {
+        each: tuple(rng.sample(range(1, 1 + rng.randrange(factor, brokers + 1)), factor))
+        for each in range(count)
+    }
+    given = cluster(before, brokers)
+    placed = dict(given.placement) | {move.partition: move.after for move in plan_rebalance(given)}
+    held = Counter(dict.fromkeys(given.racks, 0))
+    held.update(each for replicas in placed.values() for each in replicas)
+    assert max(held.values()) - min(held.values()) <= 1
+    assert all(len({*replicas}) == factor for replicas in placed.values())
