@@ -61,6 +61,7 @@ def broker(bound: str, port: int, told: str, *, chosen: bool = False) -> Any:
         data_dirs=("data",),
         node_id=1,
         cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
+        metrics_url=None,
     )
 
 
