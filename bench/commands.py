@@ -62,6 +62,7 @@ COMMANDS: tuple[Command, ...] = (
         f"kafka-configs {_BROKER} --describe --entity-type topics --entity-name orders",
         "orders",
     ),
+    Command("cli-client-metrics-list", f"kafka-client-metrics {_BROKER} --list", ""),
     Command("cli-get-offsets", f"kafka-get-offsets {_BROKER} --topic orders", "orders:0:"),
     Command("cli-log-dirs", f"kafka-log-dirs {_BROKER} --describe", '"logDirs"'),
     Command("cli-broker-api-versions", f"kafka-broker-api-versions {_BROKER}", "Produce(0)"),

@@ -28,6 +28,7 @@ TESTS = (
     "coordinator",
     "pipelines/source",
     "replication",
+    "telemetry",
 )
 """Folders of unit tests."""
 FLOORS = {
@@ -39,6 +40,7 @@ FLOORS = {
     "protocol": 99,
     "records": 96,
     "replication": 98,
+    "telemetry": 97,
     "verify": 96,
 }
 """Per cent of lines and branches, of all modules of a package together."""

@@ -164,14 +164,19 @@ def _varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-def test_clients_are_only_asked_where_metrics_are_served(wire: Any) -> None:
+def test_clients_are_only_asked_where_metrics_are_served_and_wanted(wire: Any) -> None:
     def advertised(broker: Broker) -> set[int]:
         keys = wire(broker.bootstrap).ask("api_versions", 0).api_keys
         return {each.api_key for each in keys} & {71, 72}
 
     with Broker() as silent, Broker(SERVED) as serving:
+        assert advertised(serving) == set()
+        for broker in (silent, serving):
+            assert tool(broker, "--alter", "--name", "s", "--metrics", "*") == 0
         assert advertised(silent) == set()
         assert advertised(serving) == {71, 72}
+        assert tool(serving, "--delete", "--name", "s") == 0
+        assert advertised(serving) == set()
 
 
 def test_a_subscription_holds_in_the_whole_cluster_and_after_a_restart(

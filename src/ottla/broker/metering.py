@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from ottla import __version__
 from ottla.broker.series_metering import group_lag, logs_by_topic, replica_lag, traffic
-from ottla.controller.machine import plan_preferred
+from ottla.controller.election import prefer
 from ottla.coordinator.group.group import Counts, GroupType
 from ottla.dispatch.context import Services
+from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER
 from ottla.net.listener import Listeners
 from ottla.records import walker
@@ -51,6 +52,7 @@ class Sources:
         self.replicated = Replicated()
         self.offline_partitions = 0
         self.partitions_of_all = 0
+        self.not_preferred = 0  # which could be led by their first replica, and are not
 
     @cached_property
     def logs(self) -> StorageStatistics:
@@ -73,11 +75,6 @@ class Sources:
         """Whether this broker is the controller, which alone counts for the whole cluster."""
         return self.services.controller.active
 
-    @cached_property
-    def not_preferred(self) -> int:
-        """Partitions that could be led by their first replica, and are not."""
-        return len(plan_preferred(self.services.image)) if self.controls else 0
-
     def count_partitions(self) -> Iterator[None]:
         """Look at every partition that is led here and, as the controller, at all there are."""
         counted = self.replicated
@@ -92,14 +89,21 @@ class Sources:
             if number % TURN == TURN - 1:
                 yield
         if self.controls:
-            number = 0
-            for topic in self.services.image.topics.values():
-                for state in topic.partitions:
-                    self.partitions_of_all += 1
-                    self.offline_partitions += state.leader == NO_LEADER
-                    number += 1
-                    if number % TURN == 0:
-                        yield
+            yield from self._count_all(self.services.image)
+
+    def _count_all(self, image: ClusterImage) -> Iterator[None]:
+        able = {
+            broker
+            for broker in image.brokers
+            if not (known := image.broker_states.get(broker)) or not known.stopping
+        }
+        for topic in image.topics.values():
+            for state in topic.partitions:
+                self.partitions_of_all += 1
+                self.offline_partitions += state.leader == NO_LEADER
+                self.not_preferred += prefer(state, able) is not state
+                if self.partitions_of_all % TURN == 0:
+                    yield
 
 
 class Measure(NamedTuple):

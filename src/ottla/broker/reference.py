@@ -26,7 +26,7 @@ _PROTOCOL = """\
 <!-- Made by `make docs` from the table of handlers; a test compares. -->
 
 ApiVersions answers from the same table, so a client is told exactly this (client telemetry only
-where metrics are served). The ranges are those of
+while it is wanted). The ranges are those of
 Apache Kafka 4.2's broker listener; where one differs, Kafka's stands beside it.
 
 | key | API | versions |

@@ -61,7 +61,8 @@ _SNAPSHOT_FOOTER = b"\x00\x00\x00\x04"  # the key of the control record that end
 _TOPIC_RESOURCE = 2
 _BROKER_RESOURCE = 4
 _GROUP_RESOURCE = 32
-_OTHER_RESOURCES = {8: "broker logger levels", 16: "client metrics"}
+_CLIENT_METRICS_RESOURCE = 16
+_OTHER_RESOURCES = {8: "broker logger levels"}
 
 
 class ImportRefused(Exception):
@@ -80,6 +81,7 @@ class KafkaCluster:
     features: Mapping[str, int]
     left_out: Mapping[str, int]  # how many of what could not be taken over
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def contents(self) -> dict[str, bytes]:
         """The same as the first contents of a metadata store.
@@ -94,6 +96,8 @@ class KafkaCluster:
             entries[layout.broker_config_key(resource)] = layout.encode_config(config)
         for group, config in self.group_configs.items():
             entries[layout.group_config_key(group)] = layout.encode_config(config)
+        for name, config in self.client_metrics.items():
+            entries[layout.client_metrics_key(name)] = layout.encode_config(config)
         for topic in self.topics:
             entries[layout.topic_key(topic.name)] = layout.encode_topic(topic.id, topic.config)
             for number, states in enumerate(layout.chunks(topic.partitions)):
@@ -356,6 +360,7 @@ class _Replay:
             self.features,
             left_out,
             self._configs_of(_GROUP_RESOURCE),
+            self._configs_of(_CLIENT_METRICS_RESOURCE),
         )
 
     def _configs_of(self, wanted: int) -> dict[str, Mapping[str, str]]:

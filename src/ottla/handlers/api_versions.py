@@ -4,7 +4,7 @@ Versions   0-4. A version outside the range is answered in the form of version 0
            UNSUPPORTED_VERSION and the real range, so that any client can fall back.
 Behaviour  Answered from the table of handlers, so nothing is advertised that is not served. APIs
            of our own (keys from 10000 on) are served and not advertised, and so is client
-           telemetry where no metrics are shown (`metrics.listen`).
+           telemetry where no metrics are shown (`metrics.listen`) or nobody has subscribed.
            From version 3 on with the features: the levels that this broker supports, and those
            that the cluster has finalized.
 Odd        The response header is always the old one, whatever the version: a client that has not
@@ -69,7 +69,8 @@ def api_versions(request: Request[ApiVersionsRequest], services: Services) -> Ap
                 max_version=handler.versions[-1],
             )
             for handler in services.table
-            if not handler.key.is_own and (handler.key not in TELEMETRY or services.telemetry.shown)
+            if not handler.key.is_own
+            and (handler.key not in TELEMETRY or services.telemetry.offered)
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=levels[0], max_version=levels[-1])

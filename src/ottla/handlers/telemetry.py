@@ -9,7 +9,9 @@ Behaviour  Subscriptions are resources of DescribeConfigs and IncrementalAlterCo
            before or after decompression, with TELEMETRY_TOO_LARGE, one that cannot be read with
            INVALID_RECORD; after one that is the last by its own account everything is refused.
 Odd        Both are advertised only where metrics are served (`metrics.listen`), as Kafka does only
-           with an exporter; else every client would ask for nothing every five minutes.
+           with an exporter, and only while there is a subscription: else every client would ask
+           for nothing every five minutes. Clients that are connected when the first one is made
+           are asked after they have connected anew.
            Clients are asked for cumulative sums, Kafka asks for differences; both are taken.
 Not done   Histograms and summaries, which clients do not send, are counted and left out.
 See        KIP-714

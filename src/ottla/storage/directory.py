@@ -81,8 +81,6 @@ class StorageStatistics:
     """The logs, counted."""
 
     partitions: int
-    segments: int
-    bytes: int
     open_files: int
     offline_partitions: int
     offline_folders: int
@@ -583,8 +581,6 @@ class LogDirectories:
     def statistics(self) -> StorageStatistics:
         return StorageStatistics(
             partitions=len(self.logs),
-            segments=sum(log.segment_count for log in self.logs.values()),
-            bytes=sum(log.size for log in self.logs.values()),
             open_files=len(self._files),
             offline_partitions=len(self.offline_partitions),
             offline_folders=len(self.offline_folders),

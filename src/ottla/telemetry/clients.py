@@ -94,7 +94,7 @@ class Telemetry:
         self._clock = clock
         self._subscriptions = subscriptions
         self._new_id = new_id
-        self.shown = shown  # somewhere: else clients are not told that they could push
+        self._shown = shown  # what clients push is shown somewhere
         self._seen: Mapping[str, Texts] = NOTHING_YET
         self._version = 0
         self._clients: OrderedDict[bytes, Instance] = OrderedDict()  # by their last request
@@ -109,6 +109,12 @@ class Telemetry:
 
     def __len__(self) -> int:
         return len(self._clients)
+
+    @property
+    def offered(self) -> bool:
+        """Whether clients are told that they can push: where somebody can see it, and wants it.
+        Else every client would ask for nothing every five minutes, and librdkafka log that."""
+        return self._shown and bool(self._subscriptions())
 
     # ------------------------------------------------------------------ what clients ask
 

@@ -444,6 +444,15 @@ def test_settings_of_groups_are_taken_over_as_long_as_there_are_any() -> None:
     assert layout.decode_config(key, cluster.contents()[key]) == cluster.group_configs["a/b"]
 
 
+def test_subscriptions_to_clients_metrics_are_taken_over() -> None:
+    record = frame(4, b"\x10" + string("s") + string("metrics") + string("*") + b"\x00")
+    cluster = replayed([record])
+    assert cluster.client_metrics == {"s": {"metrics": "*"}}
+    key = layout.client_metrics_key("s")
+    assert layout.decode_config(key, cluster.contents()[key]) == {"metrics": "*"}
+    assert cluster.left_out == {}
+
+
 def test_things_left_out_are_counted_as_long_as_they_exist() -> None:
     fields = b"\x02" + string("t") + b"\x03" + string("User:a") + string("*") + b"\x02\x03"
     acl, no_acl = frame(18, ID + fields + b"\x00"), frame(19, ID + b"\x00")

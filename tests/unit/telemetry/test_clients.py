@@ -171,5 +171,8 @@ def test_everything_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_subscriptions_nothing_is_asked_for() -> None:
     bench = Bench({})
+    assert not bench.telemetry.offered
     _, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
     assert wanted.metrics == ()
+    bench.subscriptions = EVERYTHING
+    assert bench.telemetry.offered
