@@ -25,6 +25,7 @@ from ottla.handlers import (
     quorum,
     retention,
     topics,
+    transaction_states,
     transactional_offsets,
     transactions,
 )
@@ -65,6 +66,8 @@ HANDLERS: tuple[Callable[..., Any], ...] = (
     quorum.describe_quorum,
     metadata.describe_cluster,
     transactions.describe_producers,
+    transaction_states.describe_transactions,
+    transaction_states.list_transactions,
     consumer_groups.consumer_group_heartbeat,
     consumer_groups.consumer_group_describe,
     configs.list_config_resources,
