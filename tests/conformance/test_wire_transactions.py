@@ -24,7 +24,7 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 ILLEGAL_GENERATION, INVALID_GROUP_ID = 22, 24
 UNSTABLE_OFFSET_COMMIT, PRODUCER_FENCED, TRANSACTION_ABORTABLE = 88, 90, 120
 TRANSACTIONAL = 0x10
-OFFSETS = "__consumer_offsets"
+TRANSACTIONAL_ID_NOT_FOUND, INVALID_REGULAR_EXPRESSION = 105, 128
 
 
 class Transactional:
@@ -507,3 +507,59 @@ def test_marks_are_control_batches(producer, topic, wire, fetch, committed, even
     records = bytes(fetch(wire(), topic, 1).records)
     (attributes,) = struct.unpack_from(">h", records, 21)
     assert attributes & 0x30 == 0x30
+
+
+class TestLooking:
+    @staticmethod
+    def described(producer: Transactional, name: str | None = None) -> Any:
+        (found,) = producer.connection.ask(
+            "describe_transactions", 0, transactional_ids=[name or producer.name]
+        ).transaction_states
+        return found
+
+    @staticmethod
+    def listed(producer: Transactional, version: int = 2, **filters: Any) -> Any:
+        return producer.connection.ask(
+            "list_transactions",
+            version,
+            **{"duration_filter": -1, "transactional_id_pattern": None, **filters},
+        )
+
+    def names(self, producer: Transactional, **filters: Any) -> set[str]:
+        answer = self.listed(producer, **filters)
+        assert answer.error_code == NONE
+        return {each.transactional_id for each in answer.transaction_states}
+
+    def test_a_transaction_is_described(self, producer, topic, eventually) -> None:
+        assert producer.produce(topic, b"x") == NONE
+        found = self.described(producer)
+        assert found.error_code == NONE
+        assert found.transaction_state == "Ongoing"
+        assert (found.producer_id, found.producer_epoch) == producer.producer
+        assert [(each.topic, each.partitions) for each in found.topics] == [(topic.name, (0,))]
+        assert producer.end() == NONE
+        eventually(lambda: self.described(producer).transaction_state == "CompleteCommit")
+
+    def test_an_unknown_one_is_not_found(self, producer) -> None:
+        assert self.described(producer, "nobody").error_code == TRANSACTIONAL_ID_NOT_FOUND
+
+    def test_filters(self, producer, make, topic) -> None:
+        idle = make()
+        idle.init()
+        assert producer.produce(topic, b"x") == NONE
+        both = {producer.name, idle.name}
+        assert both <= self.names(producer)
+        assert both & self.names(producer, state_filters=["Ongoing"]) == {producer.name}
+        assert both & self.names(producer, state_filters=["Empty"]) == {idle.name}
+        numbers = [producer.producer[0]]
+        assert self.names(producer, producer_id_filters=numbers) == {producer.name}
+        assert both & self.names(producer, duration_filter=3_600_000) <= {idle.name}
+        pattern = idle.name[:-1] + "."
+        assert idle.name in self.names(producer, transactional_id_pattern=pattern)
+        assert not both & self.names(producer, transactional_id_pattern=idle.name[:-1])
+
+    def test_filters_that_cannot_be_meant(self, producer) -> None:
+        answer = self.listed(producer, state_filters=["Ongoing", "Nonsense"])
+        assert answer.unknown_state_filters == ("Nonsense",)
+        wrong = self.listed(producer, transactional_id_pattern="(")
+        assert wrong.error_code == INVALID_REGULAR_EXPRESSION

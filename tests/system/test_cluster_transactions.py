@@ -161,6 +161,30 @@ def test_a_decided_transaction_is_ended_by_the_next_coordinator(cluster: Cluster
     assert sorted(committed(cluster)) == [b"a", b"b", b"c"]
 
 
+def test_the_coordinator_of_the_group_dies_in_an_open_transaction(cluster: Cluster) -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "movers", "log_level": 0}
+    )
+    place = TopicPartition("in", 0)
+    producer = make_producer(cluster)
+    for offset, commit in ((7, True), (8, False), (9, True)):
+        write(producer, "a", "b", "c")
+        there = [TopicPartition("in", 0, offset)]
+        producer.send_offsets_to_transaction(there, consumer.consumer_group_metadata(), 30)
+        cluster.wait_in_sync(OFFSETS)
+        victim = cluster.leader(OFFSETS, 0)
+        victim.crash()
+        patiently(producer.commit_transaction if commit else producer.abort_transaction)
+        cluster.wait_until(lambda: stable(cluster))
+        (found,) = consumer.committed([place], 60)  # librdkafka asks for stable offsets
+        assert found.offset == (offset if commit else 7)
+        victim.start()
+        cluster.wait_in_sync("out")
+        cluster.wait_in_sync(TRANSACTIONS)
+    consumer.close()
+    assert len(committed(cluster)) == 6
+
+
 def test_a_producer_that_died_is_aborted_after_its_time(cluster: Cluster) -> None:
     zombie = make_producer(cluster, **{"transaction.timeout.ms": 1_000})
     write(zombie, "a", "b", "c")

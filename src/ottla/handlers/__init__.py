@@ -27,6 +27,7 @@ from ottla.handlers import (
     retention,
     telemetry,
     topics,
+    transaction_states,
     transactional_offsets,
     transactions,
 )
@@ -69,6 +70,8 @@ HANDLERS: tuple[Callable[..., Any], ...] = (
     quorum.describe_quorum,
     metadata.describe_cluster,
     transactions.describe_producers,
+    transaction_states.describe_transactions,
+    transaction_states.list_transactions,
     consumer_groups.consumer_group_heartbeat,
     consumer_groups.consumer_group_describe,
     telemetry.get_telemetry_subscriptions,

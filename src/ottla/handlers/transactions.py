@@ -241,7 +241,7 @@ def _ask(
             else ErrorCode.OPERATION_NOT_ATTEMPTED
             for each in partitions
         }
-    reply = gather([attempt(partial(services.transactions.run, command))])
+    reply = gather([attempt(partial(services.transactions.run_certainly, command))])
 
     def done(replies: list[Any]) -> Outcome:
         (outcome,) = replies

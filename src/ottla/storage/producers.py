@@ -71,10 +71,12 @@ class Guard:
     """Proof that the coordinator was asked about a transaction since its last end; compared by
     identity, and made by `ProducerStates.begin_verification` only."""
 
-    __slots__ = ("epoch", "lowest_sequence", "since_ms")
+    __slots__ = ("epoch", "lowest_sequence", "raises_epoch", "since_ms")
 
     def __init__(self, epoch: int, lowest_sequence: int, since_ms: int) -> None:
         self.epoch = epoch
+        # Of transaction version 2: the first batch of a producer that is not known has sequence 0.
+        self.raises_epoch = False
         # Of the batches that wait for the coordinator's answer, whatever order they come back in.
         self.lowest_sequence = lowest_sequence
         self.since_ms = since_ms
@@ -212,6 +214,13 @@ class ProducerStates:
                 ErrorCode.INVALID_TXN_STATE,
                 f"Record was not part of an ongoing transaction: producer {producer_id} has none "
                 f"open in partition {self._partition}",
+            )
+        if producer is None and guard.raises_epoch and header.base_sequence > 0:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Invalid sequence number for producer {producer_id} in partition "
+                f"{self._partition}: {header.base_sequence} (seq. number), 0 begins a transaction "
+                f"of a producer that is not known here",
             )
         if header.base_sequence > guard.lowest_sequence:
             raise KafkaError(

@@ -6,6 +6,8 @@
 //   {"id": 4, "call": "join", "member": "a", "consumer": {"groupId": …}, "topics": […], "run": {…}}
 //   {"id": 5, "call": "look", "member": "a"}
 //   {"id": 6, "call": "member", "member": "a", "method": "pause", "arguments": […]}
+//   {"id": 7, "call": "begin", "transaction": "a", "producer": {"transactionalId": …}}
+//   {"id": 8, "call": "transact", "transaction": "a", "method": "commit", "arguments": […]}
 //
 // Keys, values and header values are base64 strings. An error is answered as data, so that
 // the tests can look at its code.
@@ -149,7 +151,24 @@ async function call(request) {
   return consumer[request.method](...(request.arguments || []))
 }
 
+const transactions = new Map()
+
+// A transaction of a new producer with these settings, or, without any, of the one before.
+async function begin(request) {
+  const { settings } = transactions.get(request.transaction) || {}
+  const wanted = request.producer || settings
+  const made = await producer(wanted)
+  transactions.set(request.transaction, { settings: wanted, open: await made.transaction() })
+}
+
+async function transact(request) {
+  const { open } = transactions.get(request.transaction)
+  return open[request.method](...(request.arguments || []))
+}
+
 const calls = {
+  begin,
+  transact,
   admin: request => admin[request.method](request.arguments),
   consume,
   join,

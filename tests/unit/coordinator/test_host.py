@@ -13,7 +13,7 @@ from ottla.config.topic import TopicConfig
 from ottla.coordinator import host as host_module
 from ottla.coordinator import writing as writing_module
 from ottla.coordinator.host import Host, Slot
-from ottla.coordinator.shard import Answer, Now, Parked, Result, Work
+from ottla.coordinator.shard import Answer, Now, Parked, Result, TransactionalProducer, Work
 from ottla.coordinator.writing import FEW
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
@@ -23,7 +23,7 @@ from ottla.records.batch import batches
 from ottla.records.builder import build_batch
 from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
-from ottla.replication.partition import Partition
+from ottla.replication.partition import Marker, Partition
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
@@ -887,3 +887,123 @@ async def test_a_new_leader_tells_what_it_found_at_once_and_what_it_wrote_when_i
     assert await settled(commit) == "done"
     assert await settled(question) == b"v"
     assert bench.run(write(b"newer")) == "done"
+
+
+class TestEffects:
+    """What happens outside of the shard, because of what is in its log."""
+
+    @staticmethod
+    def passed_on(bench: Bench) -> list[Any]:
+        effects: list[Any] = []
+        bench.host.on_effect = lambda slot, effect: effects.append(effect)
+        return effects
+
+    async def test_they_wait_for_the_commit_of_the_record(self, slow: Bench) -> None:
+        effects = self.passed_on(slow)
+        await slow.ready()
+        slow.run(write(b"a", effects=["markers"]))
+        await asyncio.sleep(0.01)
+        assert not effects
+        await slow.disk.flush()
+        await asyncio.sleep(0.01)
+        assert effects == ["markers"]
+
+    async def test_they_wait_longer_than_any_client(self, slow: Bench) -> None:
+        slow.settings.commit_timeout_ms = 1
+        effects = self.passed_on(slow)
+        await slow.ready()
+        reply = slow.run(write(b"a", effects=["markers"]))
+        with pytest.raises(KafkaError):
+            await settled(reply)
+        assert not effects
+        await slow.disk.flush()
+        async with asyncio.timeout(10):
+            while not effects:
+                await asyncio.sleep(0.01)
+        assert effects == ["markers"]
+
+    async def test_a_write_that_fails_has_none(self, bench: Bench) -> None:
+        effects = self.passed_on(bench)
+        await bench.ready()
+        bench.partitions[0].leading = False
+        refused(lambda: bench.run(write(b"a", effects=["markers"])))
+        await asyncio.sleep(0.01)
+        assert not effects
+
+    async def test_they_do_not_outlive_the_leadership(self, slow: Bench) -> None:
+        effects = self.passed_on(slow)
+        await slow.ready()
+        slow.run(write(b"a", effects=["markers"]))
+        slow.lead(2, 2, epoch=1)
+        await slow.disk.flush()
+        await asyncio.sleep(0.01)
+        assert not effects
+
+
+class TestTransactionsInAShardsLog:
+    PRODUCER = 7
+
+    @classmethod
+    def in_transaction(cls, bench: Bench, key: bytes) -> Any:
+        guard = bench.partitions[0].log.begin_verification(cls.PRODUCER, 0, -1)
+        return write(key, producer=TransactionalProducer(cls.PRODUCER, 0, guard))
+
+    @classmethod
+    def marker(cls, *, committed: bool) -> Marker:
+        return Marker(cls.PRODUCER, 0, committed, 1, False)
+
+    @pytest.mark.parametrize("committed", [True, False])
+    async def test_records_count_with_their_marker(self, bench: Bench, committed: bool) -> None:
+        await bench.ready()
+        bench.run(self.in_transaction(bench, b"a"))
+        assert bench.slate().content == {}
+        bench.slot().end_transaction(self.marker(committed=committed))
+        expected = {b"a": b"committed"} if committed else {}
+        assert bench.slate().content == expected
+        bench.lead(1, 1, epoch=1)
+        await bench.host.wait_loaded()
+        assert bench.slate().content == expected
+
+    async def test_they_are_never_gathered_with_others(self, bench: Bench) -> None:
+        await bench.ready()
+        bench.run(write(b"first"))
+        for key in (b"b", b"c"):
+            bench.run(write(key))
+        bench.run(self.in_transaction(bench, b"a"))
+        bench.run(write(b"d"))
+        bench.slot().end_transaction(self.marker(committed=True))
+        await asyncio.sleep(0.01)
+        log = bench.partitions[0].log
+        region = log.read(0, 1 << 20, upper=log.log_end_offset).region
+        assert region is not None
+        producers = [header.producer_id for _, header in batches(region.read())]
+        assert producers.count(self.PRODUCER) == 2
+        assert bench.slate().content.keys() == {b"first", b"a", b"b", b"c", b"d"}
+
+    async def test_without_the_coordinators_word_nothing_is_written(self, bench: Bench) -> None:
+        await bench.ready()
+        command = write(b"a", producer=TransactionalProducer(self.PRODUCER, 0))
+        assert refused(lambda: bench.run(command)) is ErrorCode.INVALID_TXN_STATE
+        assert bench.partitions[0].log.log_end_offset == 0
+
+    async def test_what_a_marker_makes_visible_is_told_when_it_is_committed(
+        self, slow: Bench
+    ) -> None:
+        await slow.ready()
+        slow.run(self.in_transaction(slow, b"a"))
+        await slow.disk.flush()
+        slow.slot().end_transaction(self.marker(committed=True))
+        reply = slow.run(look(b"a", about="anything"))
+        assert isinstance(reply, Deferred)
+        assert not reply.done
+        await slow.disk.flush()
+        assert await settled(reply) == b"committed"
+
+    async def test_no_marker_is_taken_while_the_log_is_loaded(self, bench: Bench) -> None:
+        bench.lead(1, 1)
+        slot = bench.slot()
+        assert refused(lambda: slot.end_transaction(self.marker(committed=True))) is (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        )
+        await bench.host.wait_loaded()
+        assert bench.partitions[0].log.log_end_offset == 0

@@ -45,6 +45,8 @@ KAFKA_4_2 = {
     "DescribeQuorum": (0, 2),
     "DescribeCluster": (0, 2),
     "DescribeProducers": (0, 0),
+    "DescribeTransactions": (0, 0),
+    "ListTransactions": (0, 2),
     "ConsumerGroupHeartbeat": (0, 1),
     "ConsumerGroupDescribe": (0, 1),
     "ListConfigResources": (0, 1),

@@ -22,10 +22,12 @@ Ask = Callable[[Identity, frozenset[TopicPartition]], Awaitable[dict[TopicPartit
 
 
 async def join(
-    ask: Ask, producer: Identity, sequences: Mapping[Partition, int]
+    ask: Ask, producer: Identity, sequences: Mapping[Partition, int], *, raises_epoch: bool = False
 ) -> dict[Partition, Guard | ErrorCode | None]:
     """What batches with these first sequence numbers are appended with: a guard, nothing where the
-    transaction has begun meanwhile, or why they may not be."""
+    transaction has begun meanwhile, or why they may not be.
+
+    `raises_epoch` is transaction version 2, whose producers begin every transaction with 0."""
     outcome: dict[Partition, Guard | ErrorCode | None] = {}
     left = dict(sequences)
     for _ in range(ATTEMPTS):
@@ -35,6 +37,7 @@ async def join(
             if guard is None:
                 outcome[partition] = None
             else:
+                guard.raises_epoch = raises_epoch
                 guards[partition] = guard
         if not guards:
             break

@@ -35,9 +35,11 @@ from ottla.coordinator.transaction.state import (
     RAISES_EPOCH,
     AddPartitions,
     Complete,
+    DescribeTransaction,
     EndTransaction,
     Identity,
     InitProducer,
+    ListTransactions,
     Resume,
     State,
     Timer,
@@ -80,6 +82,8 @@ class TransactionShard:
             EndTransaction: self._end,
             Complete: self._complete,
             Resume: self._resume,
+            DescribeTransaction: self._describe,
+            ListTransactions: self._list,
             Timer: self._timeout,
         }
 
@@ -377,6 +381,17 @@ class TransactionShard:
         if found is None or not found.state.is_prepared:
             return Result()
         return Result(effects=(_markers(found),))
+
+    # ------------------------------------------------------------------ looking
+
+    def _describe(self, command: DescribeTransaction, now: Now) -> Result:
+        found = self.transactions.get(command.transactional_id)
+        if found is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return Result(found)
+
+    def _list(self, command: ListTransactions, now: Now) -> Result:
+        return Result(list(self.transactions.values()))
 
     # ------------------------------------------------------------------ time
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from ottla.client.peer import Peer
@@ -264,10 +265,24 @@ class MarkerSender:
             return
         what = decided.what
         try:
-            # Written, and perhaps not yet committed: who leads next sends the markers again then.
-            decided.slot.run(Complete(what.transactional_id, what.producer))
+            reply = decided.slot.run(Complete(what.transactional_id, what.producer))
         except KafkaError as error:
-            logger.info("%s cannot be completed now: %s", what.transactional_id, error)
+            self._complete_again(decided, error)
+            return
+        if isinstance(reply, Deferred):
+            reply.on_done(partial(self._completed, decided))
+
+    def _completed(self, decided: _Decided, done: Deferred[Any]) -> None:
+        """It was written, or could not be. If it is not committed in time, there is nothing left to
+        write, and being told so again does no harm."""
+        try:
+            done.result()
+        except KafkaError as error:
+            self._complete_again(decided, error)
+
+    def _complete_again(self, decided: _Decided, error: KafkaError) -> None:
+        if not self._closed and decided.is_ours:
+            logger.info("%s cannot be completed now: %s", decided.what.transactional_id, error)
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._complete, decided)
 
 

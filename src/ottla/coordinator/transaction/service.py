@@ -16,6 +16,7 @@ from ottla.cluster.registry import ImageChange
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.host import Host, Partitions
 from ottla.coordinator.key_hash import key_hash
+from ottla.coordinator.replies import gather, then
 from ottla.coordinator.transaction.joining import join
 from ottla.coordinator.transaction.machine import TransactionShard
 from ottla.coordinator.transaction.marking import GroupLogs, MarkerWriter
@@ -27,6 +28,8 @@ from ottla.coordinator.transaction.state import (
     EndTransaction,
     Identity,
     InitProducer,
+    ListTransactions,
+    Transaction,
     VerifyPartitions,
 )
 from ottla.errors import ErrorCode, KafkaError
@@ -174,6 +177,17 @@ class Transactions:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         return self.host.run(self.partition_for(command.transactional_id), command)
 
+    def run_certainly(self, command: AddPartitions | VerifyPartitions) -> Any:
+        """As `run`, and no other coordinator can have ended the transaction meanwhile: on the
+        answer a batch is appended, and nobody would end what it begins."""
+        if not command.transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        return self.host.run_certainly(self.partition_for(command.transactional_id), command)
+
+    def list_all(self) -> list[Transaction] | Deferred[list[Transaction]]:
+        """The transactions that this broker coordinates. Raises KafkaError while it loads some."""
+        return then(gather(self.host.run_everywhere(ListTransactions)), _joined)
+
     async def init_producer(self, command: InitProducer) -> Identity:
         longest = self._config().transaction_max_timeout_ms
         if not 0 < command.timeout_ms <= longest:
@@ -209,7 +223,7 @@ class Transactions:
             else VerifyPartitions(transactional_id, producer, partitions)
         )
         try:
-            reply = await _settled(self.run(command))
+            reply = await _settled(self.run_certainly(command))
         except KafkaError as error:
             return dict.fromkeys(partitions, error.code)
         if isinstance(reply, dict):
@@ -225,7 +239,8 @@ class Transactions:
         add: bool,
     ) -> dict[Partition, Guard | ErrorCode | None]:
         """What the first batches of a transaction are appended with (`joining.join`)."""
-        return await join(partial(self.allow, transactional_id, add=add), producer, sequences)
+        ask = partial(self.allow, transactional_id, add=add)
+        return await join(ask, producer, sequences, raises_epoch=add)
 
     async def allow(
         self,
@@ -252,6 +267,17 @@ class Transactions:
             ):
                 return found
             await asyncio.sleep(config.add_partitions_to_txn_retry_backoff_ms / 1000)
+
+
+def _joined(lists: Iterable[list[Transaction] | KafkaError]) -> list[Transaction]:
+    transactions: list[Transaction] = []
+    for reply in lists:
+        if isinstance(reply, KafkaError):
+            if reply.code is ErrorCode.NOT_COORDINATOR:
+                continue  # the shard went elsewhere meanwhile, and is listed there
+            raise reply
+        transactions += reply
+    return transactions
 
 
 async def _settled(reply: Any) -> Any:

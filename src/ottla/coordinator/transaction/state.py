@@ -33,6 +33,11 @@ class State(enum.IntEnum):
     COMPLETE_ABORT = 5
 
     @property
+    def shown(self) -> str:
+        """As Kafka's tools name it: `PrepareCommit`."""
+        return self.name.title().replace("_", "")
+
+    @property
     def is_prepared(self) -> bool:
         """Decided, and not yet known to all partitions."""
         return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
@@ -136,6 +141,16 @@ class Resume(NamedTuple):
     """The coordinator was loaded with a transaction that is decided: go on with its markers."""
 
     transactional_id: str
+
+
+class DescribeTransaction(NamedTuple):
+    """The transaction as it is now."""
+
+    transactional_id: str
+
+
+class ListTransactions(NamedTuple):
+    """All transactions of a shard."""
 
 
 class Timer(enum.Enum):

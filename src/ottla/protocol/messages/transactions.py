@@ -1,4 +1,4 @@
-"""Transactions and producer ids: 22, 24-28, DescribeProducers (61)."""
+"""Transactions and producer ids: 22, 24-28, 61, 65, 66."""
 
 from __future__ import annotations
 
@@ -314,3 +314,72 @@ class DescribeProducersResponse:
 
     throttle_time_ms: int = int32(default=0)
     topics: list[TopicResponse] = array(TopicResponse)
+
+
+@message(api_key=65, kind="request", versions="0", flexible="0+")
+class DescribeTransactionsRequest:
+    """Asks for transactions, by transactional id (KIP-664)."""
+
+    transactional_ids: list[str] = array(string)
+
+
+@struct
+class TopicData:
+    """Partitions of one topic that are part of a transaction."""
+
+    topic: str = string()
+    partitions: list[int] = array(int32)
+
+
+@struct
+class TransactionState:
+    """One transaction."""
+
+    error_code: int = int16(default=0)
+    transactional_id: str = string()
+    transaction_state: str = string(default="")
+    transaction_timeout_ms: int = int32(default=0)
+    transaction_start_time_ms: int = int64(default=0)
+    producer_id: int = int64(default=0)
+    producer_epoch: int = int16(default=0)
+    topics: list[TopicData] = array(TopicData, factory=list)
+
+
+@message(api_key=65, kind="response", versions="0", flexible="0+")
+class DescribeTransactionsResponse:
+    """The transactions."""
+
+    throttle_time_ms: int = int32(default=0)
+    transaction_states: list[TransactionState] = array(TransactionState)
+
+
+@message(api_key=66, kind="request", versions="0-2", flexible="0+")
+class ListTransactionsRequest:
+    """Asks for the transactions that a broker coordinates.
+
+    1 those that are open for longer than so many milliseconds, 2 a pattern of ids.
+    """
+
+    state_filters: list[str] = array(string)
+    producer_id_filters: list[int] = array(int64)
+    duration_filter: int = int64(versions="1+", default=-1)
+    transactional_id_pattern: str | None = string(versions="2+", nullable="2+", default=None)
+
+
+@struct
+class ListedTransactionState:
+    """One transaction."""
+
+    transactional_id: str = string()
+    producer_id: int = int64()
+    transaction_state: str = string()
+
+
+@message(api_key=66, kind="response", versions="0-2", flexible="0+")
+class ListTransactionsResponse:
+    """The transactions, and the states that were asked for and do not exist."""
+
+    throttle_time_ms: int = int32(default=0)
+    error_code: int = int16(default=0)
+    unknown_state_filters: list[str] = array(string, factory=list)
+    transaction_states: list[ListedTransactionState] = array(ListedTransactionState, factory=list)

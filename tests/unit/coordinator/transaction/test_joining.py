@@ -10,7 +10,7 @@ import pytest
 from ottla.config.topic import TopicConfig
 from ottla.coordinator.transaction.joining import ATTEMPTS, join
 from ottla.coordinator.transaction.state import Identity
-from ottla.errors import ErrorCode
+from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
 from ottla.records.builder import build_batch
@@ -112,3 +112,19 @@ async def test_who_never_gets_through_tries_again_later(led: Partition) -> None:
     coordinator = Coordinator(meanwhile=lambda: end(led), times=100)
     assert await join(coordinator, PRODUCER, {led: 0}) == {led: ErrorCode.CONCURRENT_TRANSACTIONS}
     assert coordinator.asked == ATTEMPTS
+
+
+async def test_version_2_begins_with_sequence_0(led: Partition) -> None:
+    joined = await join(Coordinator(), PRODUCER, {led: 3}, raises_epoch=True)
+    guard = joined[led]
+    assert isinstance(guard, Guard)
+    batch = build_batch(
+        [(NOW, None, b"a", ())],
+        producer_id=PRODUCER.producer_id,
+        producer_epoch=PRODUCER.producer_epoch,
+        base_sequence=3,
+        transactional=True,
+    )
+    with pytest.raises(KafkaError) as refused:
+        led.append(memoryview(bytearray(batch)), NOW, guard=guard)
+    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

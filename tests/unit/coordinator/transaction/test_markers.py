@@ -1,0 +1,215 @@
+"""The sender of markers: to everybody, as often as it takes, and only as the coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from ottla.coordinator.host import Slot
+from ottla.coordinator.transaction import remote
+from ottla.coordinator.transaction.marking import MarkerWriter
+from ottla.coordinator.transaction.remote import Connections, MarkerSender
+from ottla.coordinator.transaction.state import Complete, Identity, WriteMarkers
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.model.image import ClusterImage
+from ottla.model.topic import NO_LEADER, PartitionState, Topic
+from ottla.net.channel import ChannelClosed
+from ottla.protocol.messages.transactions import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from ottla.replication.partition import Marker
+from ottla.runtime.tasks import Tasks
+from ottla.runtime.waiters import Deferred
+
+HERE, THERE = 1, 2
+PRODUCER = Identity(7, 3)
+
+
+class Coordinator:
+    """What a slot is to the sender."""
+
+    def __init__(self) -> None:
+        self.active = True
+        self.leader_epoch = 5
+        self.completed: list[Complete] = []
+        self.failures: list[Any] = []  # what happens to the next completions
+
+    def run(self, command: Complete) -> Any:
+        if self.failures:
+            failure = self.failures.pop(0)
+            if isinstance(failure, KafkaError):
+                raise failure
+            return failure
+        self.completed.append(command)
+        return None
+
+
+class Cluster:
+    """Partitions 0 and 1 of `t`, who leads them, and what they have been told."""
+
+    def __init__(self, *leaders: int) -> None:
+        self.lead(*leaders)
+        self.marked: list[tuple[int, Marker | None]] = []
+        self.errors: list[ErrorCode] = []  # of the next markers
+        self.requests: list[WriteTxnMarkersRequest] = []
+        self.broken = 0  # so many requests fail
+
+    def lead(self, *leaders: int) -> None:
+        states = tuple(PartitionState(each, 0, 0, (each,), (each,)) for each in leaders)
+        topics = {"t": Topic("t", TopicId(b"t" * 16), states)} if leaders else {}
+        self.image = ClusterImage(topics=topics)
+
+    def _code(self) -> ErrorCode:
+        return self.errors.pop(0) if self.errors else ErrorCode.NONE
+
+    # as a MarkerWriter
+
+    def write(self, marker: Marker, to: TopicPartition) -> Deferred[None] | None:
+        code = self._code()
+        if code is not ErrorCode.NONE:
+            raise KafkaError(code)
+        self.marked.append((to.partition, marker))
+        return None
+
+    # as Connections, and a Peer
+
+    def to(self, broker: int) -> Any:
+        return self
+
+    async def ask(
+        self, request: WriteTxnMarkersRequest, *, timeout: float
+    ) -> WriteTxnMarkersResponse:
+        await asyncio.sleep(0)
+        if self.broken:
+            self.broken -= 1
+            raise ChannelClosed("gone")
+        self.requests.append(request)
+        results = []
+        for marker in request.markers:
+            partitions = []
+            for index in marker.topics[0].partition_indexes:
+                code = self._code()
+                if code is ErrorCode.NONE:
+                    self.marked.append((index, None))
+                partitions.append(
+                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+                )
+            results.append(
+                WritableTxnMarkerResult(
+                    producer_id=marker.producer_id,
+                    topics=[WritableTxnMarkerTopicResult(name="t", partitions=partitions)],
+                )
+            )
+        return WriteTxnMarkersResponse(markers=results)
+
+
+class World:
+    def __init__(self) -> None:
+        self.cluster = Cluster(HERE, THERE)
+        self.slot = Coordinator()
+        self.sender = MarkerSender(
+            HERE,
+            lambda: self.cluster.image,
+            cast(Connections, self.cluster),
+            cast(MarkerWriter, self.cluster),
+            Tasks(),
+        )
+
+    def send(self, *partitions: int) -> None:
+        places = frozenset(TopicPartition("t", each) for each in partitions)
+        what = WriteMarkers("orders", PRODUCER, True, places, 2)
+        self.sender.send(cast(Slot, self.slot), what)
+
+    async def wait_completed(self) -> None:
+        async with asyncio.timeout(10):
+            while not self.slot.completed:
+                await asyncio.sleep(0.001)
+        assert self.slot.completed == [Complete("orders", PRODUCER)]
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(remote, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(remote, "LONG_RETRY_SECONDS", 0.001)
+    made = World()
+    yield made
+    made.sender.close()
+    await asyncio.sleep(0)
+
+
+async def test_partitions_here_and_there_get_theirs_then_it_is_complete(world: World) -> None:
+    world.send(0, 1)
+    await world.wait_completed()
+    assert world.cluster.marked == [(0, Marker(*PRODUCER, True, 5, True)), (1, None)]
+    (request,) = world.cluster.requests
+    (marker,) = request.markers
+    assert (marker.coordinator_epoch, marker.transaction_version) == (5, 2)
+
+
+async def test_without_partitions_it_is_complete_at_once(world: World) -> None:
+    world.send()
+    assert world.slot.completed
+
+
+async def test_what_fails_is_tried_again(world: World) -> None:
+    world.cluster.errors = [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3
+    world.cluster.broken = 2
+    world.send(0, 1)
+    await world.wait_completed()
+    assert sorted(index for index, _ in world.cluster.marked) == [0, 1]
+
+
+async def test_whoever_leads_by_then_is_told(world: World) -> None:
+    world.cluster.lead(NO_LEADER, NO_LEADER)
+    world.send(0, 1)
+    await asyncio.sleep(0.02)
+    assert not world.cluster.marked
+    world.cluster.lead(THERE, HERE)
+    await world.wait_completed()
+
+
+async def test_a_deleted_partition_needs_no_marker(world: World) -> None:
+    world.cluster.lead(HERE)
+    world.send(0, 1)
+    await world.wait_completed()
+    assert [index for index, _ in world.cluster.marked] == [0]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH]
+)
+async def test_who_was_replaced_completes_nothing(world: World, code: ErrorCode) -> None:
+    world.cluster.errors = [code]
+    world.send(0, 1)
+    await asyncio.sleep(0.05)
+    assert not world.slot.completed
+
+
+async def test_who_is_not_the_coordinator_any_more_sends_nothing(world: World) -> None:
+    world.cluster.errors = [ErrorCode.NOT_ENOUGH_REPLICAS]
+    world.send(0)
+    world.slot.active = False
+    await asyncio.sleep(0.05)
+    assert not world.cluster.marked
+    assert not world.slot.completed
+
+
+async def test_a_completion_that_could_not_be_written_is_tried_again(world: World) -> None:
+    later: Deferred[Any] = Deferred()
+    refusal = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    world.slot.failures = [refusal, later]
+    world.send(0)
+    async with asyncio.timeout(10):
+        while world.slot.failures:
+            await asyncio.sleep(0.001)
+    assert not world.slot.completed
+    later.fail(refusal)
+    await world.wait_completed()
