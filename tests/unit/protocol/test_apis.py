@@ -50,6 +50,8 @@ KAFKA_4_2 = {
     "ConsumerGroupHeartbeat": (0, 1),
     "ConsumerGroupDescribe": (0, 1),
     "ListConfigResources": (0, 1),
+    "GetTelemetrySubscriptions": (0, 0),
+    "PushTelemetry": (0, 0),
     "DescribeTopicPartitions": (0, 0),
 }
 
