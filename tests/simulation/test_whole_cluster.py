@@ -38,26 +38,24 @@ def test_a_run_is_the_same_every_time() -> None:
     assert first == second
 
 
-# Each with a seed, and with those of its faults that are enough.
+# Each shows in one of the first few seeds; in which one changes with the code.
 @pytest.mark.parametrize(
-    ("mistake", "seed", "faults", "invariant"),
+    ("mistake", "invariant"),
     [
-        ("same-epoch", "1", "14", "SingleLeader"),
-        ("ack-early", "5", "2,3", "NoAckedWriteLost"),
-        ("mark-too-soon", "1", "14", "MonotonicHighWatermark"),
-        ("no-truncation", "10", "9", "PrefixLogs"),
+        ("same-epoch", "SingleLeader"),
+        ("ack-early", "NoAckedWriteLost"),
+        ("mark-too-soon", "MonotonicHighWatermark"),
+        ("no-truncation", "PrefixLogs"),
     ],
 )
-def test_an_invariant_that_is_broken_on_purpose_is_missed(
-    mistake: str, seed: str, faults: str, invariant: str
-) -> None:
-    done = simulate("--seeds", seed, "--faults", faults, "--plant", mistake)
+def test_an_invariant_that_is_broken_on_purpose_is_missed(mistake: str, invariant: str) -> None:
+    done = simulate("--seeds", "0-30", "--plant", mistake)
     assert done.returncode == 1, done.stdout
-    assert done.stdout.startswith(f"seed {seed}: {invariant}: "), done.stdout
+    assert re.match(rf"seed \d+: {invariant}: ", done.stdout), done.stdout
 
 
 def test_a_failing_seed_is_shrunk_to_a_command_that_repeats_it() -> None:
-    done = simulate("--seeds", "0-1", "--plant", "same-epoch")
+    done = simulate("--seeds", "0-30", "--plant", "same-epoch")
     assert done.returncode == 1
     drawn = re.search(r"(\d+) faults were drawn", done.stdout)
     command = re.search(r"repeat: \S+ \S+ (.*)", done.stdout)

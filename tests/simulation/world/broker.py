@@ -18,6 +18,7 @@ from ottla.broker.failure_detector import FailureDetector
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.loaded_logs import behind_their_leaders, lost_partitions, needing_new_epochs
 from ottla.broker.running_config import RunningConfig
+from ottla.cluster.contact import StoreContact
 from ottla.cluster.membership import Host
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import StoreError
@@ -204,10 +205,9 @@ class SimBroker:
                 replicas.apply(change)
 
         registry.subscribe(follow)
-        behind = await behind_their_leaders(
-            logs, registry.image, self.id, HighWatermarks(peers).ask
-        )
-        lost = lost_partitions(behind, registry.image)
+        image = await registry.load()
+        behind = await behind_their_leaders(logs, image, self.id, HighWatermarks(peers).ask)
+        lost = lost_partitions(behind, image)
         about = Host(
             endpoints=(Endpoint(LISTENER, "sim", self.id),),
             rack=self._static.broker_rack,
@@ -227,7 +227,7 @@ class SimBroker:
             registry,
             controller,
             tasks,
-            self._clock,
+            StoreContact(self._clock),
             node_id=self.id,
             about=about,
             on_registered=replication.registered,
