@@ -130,6 +130,18 @@ def test_one_that_waits_for_the_eligible_can_be_cancelled() -> None:
     assert (back.leader, back.elr, back.replicas) == (NO_LEADER, (2,), (1, 2, 3))
 
 
+@pytest.mark.parametrize("last_known", [(4, 5), (1, 4), ()])
+def test_it_is_not_cancelled_where_those_who_go_may_have_more(last_known: tuple[int, ...]) -> None:
+    """All of them may have lost something: who has most is not known before they are asked."""
+    begun = begin(STATE, (4, 5, 6), ALL)
+    waiting = replace(begun, leader=NO_LEADER, isr=(), elr=(), last_known_elr=last_known)
+    assert cancel(waiting, ALL, TWO) is None
+    forced = cancel(waiting, ALL, Rules(2, unclean=True))
+    assert forced is not None
+    assert forced.leader == 1
+    assert cancel(replace(waiting, last_known_elr=(2, 3)), ALL, TWO) is not None
+
+
 def test_a_replaced_one_is_cancelled_to_where_the_first_began() -> None:
     first = begin(STATE, (4, 5, 6), ALL)
     second = begin(first, (1, 2, 7), ALL)
