@@ -108,6 +108,7 @@ def cancel(state: PartitionState, able: Collection[int], rules: Rules) -> Partit
         # Nobody can be elected now; whoever comes back goes on from here.
         return replace(
             reverted,
+            leader_epoch=state.leader_epoch + bool(state.adding),
             partition_epoch=state.partition_epoch + 1,
             isr=isr,
             elr=elr,

@@ -130,6 +130,16 @@ def test_one_that_waits_for_the_eligible_can_be_cancelled() -> None:
     assert (back.leader, back.elr, back.replicas) == (NO_LEADER, (2,), (1, 2, 3))
 
 
+def test_who_was_being_added_is_fenced_though_the_leader_that_stays_is_about_to_stop() -> None:
+    """4 deletes its log. A fetch that it sent before must not count, should it be added again."""
+    begun = with_isr(begin(STATE, (4, 5, 6), ALL), (4, 1), TWO)
+    back = cancel(begun, ALL - {1}, TWO)
+    assert back is not None
+    assert (back.leader, back.isr, back.leader_epoch) == (1, (1,), 6)
+    again = begin(back, (4, 5, 6), ALL)
+    assert again.leader_epoch > begun.leader_epoch
+
+
 @pytest.mark.parametrize("last_known", [(4, 5), (1, 4), ()])
 def test_it_is_not_cancelled_where_those_who_go_may_have_more(last_known: tuple[int, ...]) -> None:
     """All of them may have lost something: who has most is not known before they are asked."""
