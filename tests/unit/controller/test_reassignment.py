@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ottla.controller.election import settle
 from ottla.controller.machine import electable, plan
 from ottla.controller.reassignment import begin, cancel, complete, ongoing, plan_reassignment
 from ottla.errors import ErrorCode, KafkaError
@@ -198,6 +199,23 @@ def test_a_broker_that_is_away_may_get_replicas() -> None:
     now = replace(now, brokers={each: now.brokers[each] for each in (1, 2, 3)})
     _, after = plan_reassignment(now, TP, (1, 2, 4), electable(now), TWO)
     assert after.adding == (4,)
+
+
+def test_an_unclean_election_gives_nothing_to_a_replica_that_may_be_empty() -> None:
+    """The topic allows that some records are lost, not that all of them are."""
+    any_leader = Rules(2, unclean=True)
+    begun = replace(begin(STATE, (4, 5, 6), ALL), isr=(1,))
+    assert settle(begun, ALL - {1}, any_leader).leader == 2, "it lacks what it had no time for"
+    single = begin(replace(STATE, replicas=(1,), isr=(1,)), (4,), ALL)
+    away = settle(single, ALL - {1}, any_leader)
+    assert (away.leader, away.elr) == (NO_LEADER, (1,)), "the broker is only being restarted"
+    assert settle(away, ALL, any_leader).leader == 1
+
+
+def test_a_new_replica_that_was_in_sync_may_lead_uncleanly() -> None:
+    begun = replace(begin(STATE, (4, 5, 6), ALL), leader=4, isr=(4,))
+    after = settle(begun, {4, 5, 6}, Rules(2, unclean=True), lost={4})
+    assert (after.leader, after.leader_epoch) == (4, 6)
 
 
 def test_only_what_is_asked_for_is_listed() -> None:
