@@ -519,7 +519,7 @@ class Cluster:
             return
         if after is not before:
             change = PartitionChange(TOPIC_ID, 0, before, after)
-            # Who leads on under a new epoch is not elected by that, and is judged when it comes back.
+            # Who leads on under a new epoch is not elected by that: it was judged before.
             elects = after.leader != before.leader
             self.change_partition(change, told=is_unclean(before, after), elects=elects)
             alone = len(after.replicas) == 1 and after.leader in self._lost()
