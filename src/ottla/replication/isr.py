@@ -195,13 +195,15 @@ class InSyncReplicas:
         epoch_start: int,
         rules: Rules,
         now_ms: float,
+        *,
+        all_here: bool = True,
     ) -> None:
         self._node_id = node_id
         self.state = state
         self.epoch_start = epoch_start  # the end of the log when this leader began
         self.rules = rules
         self._proposed: tuple[int, ...] | None = None  # on its way, or of unknown outcome
-        self._succession = Succession(state)
+        self._succession = Succession(state, all_here=all_here)
         self.followers = {
             each: Follower(now_ms, each in state.isr) for each in state.replicas if each != node_id
         }

@@ -13,7 +13,8 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
 from ottla.records.builder import build_batch
-from ottla.replication.isr import Rules
+from ottla.replication.isr import InSyncReplicas, Rules
+from ottla.replication.lease import DRIFT_MS, LEASE_MS
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
 from ottla.storage.log import AppendInfo, Log
@@ -307,3 +308,39 @@ async def test_a_leader_syncs_what_it_got_as_a_follower() -> None:
     await asyncio.sleep(0)
     assert partition.high_watermark == 1
     assert partition.knows_high_watermark
+
+
+@pytest.mark.parametrize("target", [(1, 3), (1,)])
+async def test_a_leader_to_which_a_partition_was_moved_waits_for_the_one_before(
+    target: tuple[int, ...],
+) -> None:
+    """2 has led, is taken away, and is not told at once. It goes on in good faith, and tells from
+    memory: for as long as that, what is written here is kept back."""
+    replica = Replica()
+    partition, cluster = replica.partition, replica.cluster
+    moving = replace(FOLLOWED, replicas=(*target, 2), isr=(*target, 2), removing=(2,))
+    partition.follow(moving)
+    before = InSyncReplicas(2, moving, 0, Rules(2), 0.0)
+    cluster.now = 5_000.0
+    for each in target:
+        before.fetched(each, each, 0, 0, cluster.now, asked_after_ms=cluster.now)
+    moved = replace(moving, leader=1, leader_epoch=7, replicas=target, isr=target, removing=())
+    replica.lead(moved)
+    for each in target[1:]:
+        replica.fetch(**{f"_{each}": 0})
+    assert before.certain(cluster.now + LEASE_MS - 1, session_alive=True)
+    assert not partition.has_succeeded
+    cluster.now += LEASE_MS
+    assert not before.certain(cluster.now, session_alive=True)
+    assert not partition.has_succeeded, "clocks differ"
+    cluster.now += DRIFT_MS
+    assert partition.has_succeeded
+
+
+async def test_a_leader_that_stays_when_others_go_waits_for_nobody() -> None:
+    replica = Replica()
+    partition = replica.lead(replace(LED, replicas=(1, 2, 3), removing=(2, 3)))
+    replica.fetch(_2=0, _3=0)
+    assert partition.has_succeeded
+    replica.lead(replace(LED, leader_epoch=6, partition_epoch=1, replicas=(1,), isr=(1,)))
+    assert partition.has_succeeded
