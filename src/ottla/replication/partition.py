@@ -188,11 +188,14 @@ class Partition:
         if stays and followers is not None:
             if rules is not None:
                 followers.rules = rules
+            taken = False
             if state.partition_epoch > followers.state.partition_epoch:
-                followers.confirmed(state, cluster.now_ms())
+                taken = followers.confirmed(state, cluster.now_ms())
                 self._tell_of_change()
             self._advance()
             self._review_eligible()
+            if taken:
+                self._expand_isr()
             return
         self.in_sync = InSyncReplicas(
             cluster.node_id,
@@ -442,6 +445,18 @@ class Partition:
         if removed:
             lost = in_sync.lacking(self.high_watermark)
             cluster.propose_isr(self, in_sync.without(removed), lost)
+
+    def _expand_isr(self) -> None:
+        """Ask for an in-sync set with those who have caught up while another change was in flight,
+        if there are any."""
+        in_sync, cluster = self.in_sync, self._cluster
+        if in_sync is None or cluster is None:
+            return
+        added = in_sync.to_add(
+            self.high_watermark, cluster.now_ms(), cluster.max_lag_ms, cluster.may_join
+        )
+        if added:
+            cluster.propose_isr(self, in_sync.with_(added))
 
     def _review_eligible(self) -> None:
         """Ask for fewer eligible replicas: none where enough are in sync, by a minimum that may

@@ -344,3 +344,20 @@ async def test_a_leader_that_stays_when_others_go_waits_for_nobody() -> None:
     assert partition.has_succeeded
     replica.lead(replace(LED, leader_epoch=6, partition_epoch=1, replicas=(1,), isr=(1,)))
     assert partition.has_succeeded
+
+
+async def test_who_has_caught_up_while_a_change_was_in_flight_is_added_after_it() -> None:
+    """The high watermark waits for 3, which a throttle keeps from fetching until it is in sync."""
+    replica = Replica()
+    moving = replace(LED, isr=(1,), adding=(2, 3))
+    led = replica.lead(moving, min_insync=1)
+    append(led, b"a")
+    replica.fetch(_2=1)
+    assert led.in_sync is not None
+    led.in_sync.proposed((1, 2))
+    replica.fetch(_3=1)
+    info = append(led, b"b")
+    replica.fetch(_2=2)
+    replica.lead(replace(moving, isr=(1, 2), partition_epoch=1), min_insync=1)
+    assert not led.committed(info)
+    assert replica.cluster.proposed == [((1, 2), frozenset()), ((1, 2, 3), frozenset())]
