@@ -245,7 +245,12 @@ class Cluster:
         self.stored = replace(self.stored, **changes)
 
     def change_partition(
-        self, change: PartitionChange, *, forced: bool = False, told: bool = True
+        self,
+        change: PartitionChange,
+        *,
+        forced: bool = False,
+        told: bool = True,
+        elects: bool = True,
     ) -> bool:
         """Compare and set; notes what is lost where nobody was certain to have everything.
 
@@ -256,8 +261,9 @@ class Cluster:
             return False
         self.put(partition=change.after)
         after = change.after
-        if after.leader not in (NO_LEADER, before.leader) or after.leader_epoch > (
-            before.leader_epoch
+        if elects and (
+            after.leader not in (NO_LEADER, before.leader)
+            or after.leader_epoch > before.leader_epoch
         ):
             trusted = {*before.isr, *before.elr} - self._lost()
             if after.leader != NO_LEADER and after.leader not in trusted:
@@ -513,7 +519,9 @@ class Cluster:
             return
         if after is not before:
             change = PartitionChange(TOPIC_ID, 0, before, after)
-            self.change_partition(change, told=is_unclean(before, after))
+            # Who leads on under a new epoch is not elected by that: it was judged before.
+            elects = after.leader != before.leader
+            self.change_partition(change, told=is_unclean(before, after), elects=elects)
             alone = len(after.replicas) == 1 and after.leader in self._lost()
             if alone and after.leader_epoch > self.unclean_epoch:
                 # The only one left has come back with less, under an epoch that says so. Where it

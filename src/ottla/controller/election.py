@@ -16,7 +16,9 @@ lost more than others ever lacked. Where nobody was last known, because all of t
 without a data folder, all replicas are waited for.
 
 `min.insync.replicas` counts up to the number of replicas, as in Kafka: more can never be in sync.
-Replicas that a reassignment brings are not among these until it is done.
+Replicas that a reassignment brings are not among these until it is done. Nor do they lead uncleanly
+by themselves, unless they were in sync: they may have nothing at all yet. Only an operator gives
+the others up for them.
 """
 
 from __future__ import annotations
@@ -75,10 +77,10 @@ def settle(
             return _changed(state, leader, (leader,), (), ())
         return _changed(state, leader, (leader,), others, last_known)
     if rules.unclean and not any(each in absent for each in elr):
-        whole = [each for each in there if each not in lost]
-        leader = _first(state.replicas, whole)
+        having = [each for each in there if each not in state.adding or each in last_known]
+        leader = _first(state.replicas, [each for each in having if each not in lost])
         if leader == NO_LEADER:
-            leader = _first(state.replicas, there)
+            leader = _first(state.replicas, having)
         if leader != NO_LEADER:
             return uncleanly_led_by(state, leader)
     return _changed(state, NO_LEADER, (), elr, last_known)

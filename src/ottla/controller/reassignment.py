@@ -85,7 +85,8 @@ def complete(state: PartitionState, able: Set[int]) -> PartitionState:
 
 def cancel(state: PartitionState, able: Collection[int], rules: Rules) -> PartitionState | None:
     """On its original replicas again; None if only those could lead it then who may lack records,
-    and the topic does not allow that."""
+    and the topic does not allow that. So it is, too, where nobody leads and one of those that are
+    waited for would be taken away: it may have more than all others."""
     replicas = state.original
     reverted = replace(state, replicas=replicas, adding=(), removing=())
     isr = tuple(each for each in state.isr if each in replicas)
@@ -101,10 +102,13 @@ def cancel(state: PartitionState, able: Collection[int], rules: Rules) -> Partit
                 elr=elr,
                 last_known_elr=last_known,
             )
-    if state.leader in isr or (state.leader == NO_LEADER and (elr or not state.elr)):
+    awaited = state.elr or state.last_known_elr or state.replicas
+    all_stay = not any(each in state.adding for each in awaited)
+    if state.leader in isr or (state.leader == NO_LEADER and (elr or all_stay)):
         # Nobody can be elected now; whoever comes back goes on from here.
         return replace(
             reverted,
+            leader_epoch=state.leader_epoch + bool(state.adding),
             partition_epoch=state.partition_epoch + 1,
             isr=isr,
             elr=elr,

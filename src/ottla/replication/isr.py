@@ -195,21 +195,25 @@ class InSyncReplicas:
         epoch_start: int,
         rules: Rules,
         now_ms: float,
+        *,
+        all_here: bool = True,
     ) -> None:
         self._node_id = node_id
         self.state = state
         self.epoch_start = epoch_start  # the end of the log when this leader began
         self.rules = rules
         self._proposed: tuple[int, ...] | None = None  # on its way, or of unknown outcome
-        self._succession = Succession(state)
+        self._succession = Succession(state, all_here=all_here)
         self.followers = {
             each: Follower(now_ms, each in state.isr) for each in state.replicas if each != node_id
         }
 
     # ------------------------------------------------------------------ what the store says
 
-    def confirmed(self, state: PartitionState, now_ms: float) -> None:
-        """The store has this state, of the same leader epoch: nothing is in flight any more."""
+    def confirmed(self, state: PartitionState, now_ms: float) -> bool:
+        """The store has this state, of the same leader epoch: nothing is in flight any more.
+        Says whether it has taken the set that it was asked for."""
+        taken = self._proposed == state.isr
         self.state = state
         self._proposed = None
         for each in state.replicas:
@@ -218,6 +222,7 @@ class InSyncReplicas:
         for each in tuple(self.followers):
             if each not in state.replicas:
                 del self.followers[each]
+        return taken
 
     def proposed(self, isr: tuple[int, ...]) -> None:
         """The store was asked for this set: until it has answered both count."""
@@ -287,14 +292,27 @@ class InSyncReplicas:
         for broker, follower in self.followers.items():
             if broker in counted:
                 mark = min(mark, follower.end)  # unknown: not before it was heard of
-            elif (
-                current <= follower.end < mark
-                and follower.end >= self.epoch_start
-                and now_ms - follower.caught_up_ms <= max_lag_ms
-                and may_join(broker, follower.broker_epoch)
+            elif follower.end < mark and self._is_joining(
+                broker, follower, current, now_ms, max_lag_ms, may_join
             ):
                 mark = follower.end
         return max(current, mark)
+
+    def _is_joining(
+        self,
+        broker: int,
+        follower: Follower,
+        high_watermark: int,
+        now_ms: float,
+        max_lag_ms: float,
+        may_join: Callable[[int, int], bool],
+    ) -> bool:
+        """Whether a follower has caught up, and can be added."""
+        return (
+            follower.end >= max(high_watermark, self.epoch_start)
+            and now_ms - follower.caught_up_ms <= max_lag_ms
+            and may_join(broker, follower.broker_epoch)
+        )
 
     # ------------------------------------------------------------------ is anybody else leader?
 
@@ -359,6 +377,24 @@ class InSyncReplicas:
             and follower.end >= max(high_watermark, self.epoch_start)
             and may_join(broker, follower.broker_epoch)
         )
+
+    def to_add(
+        self,
+        high_watermark: int,
+        now_ms: float,
+        max_lag_ms: float,
+        may_join: Callable[[int, int], bool],
+    ) -> list[int]:
+        """Everybody for whom the high watermark waits because it is about to join; nobody while a
+        change is in flight. It need not fetch again for that: a throttle may hold it back."""
+        if self.in_flight:
+            return []
+        return [
+            broker
+            for broker, follower in self.followers.items()
+            if broker not in self.state.isr
+            and self._is_joining(broker, follower, high_watermark, now_ms, max_lag_ms, may_join)
+        ]
 
     def without(self, removed: Collection[int]) -> tuple[int, ...]:
         """The ISR less some."""

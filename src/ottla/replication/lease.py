@@ -38,7 +38,8 @@ acknowledging needs before and after it counts.
 
 All that counts up to the moment the fresh vouch for, which is up to `LEASE_MS` ago. The rest is the
 successor's part: it keeps what was written in its own epoch to itself until everybody who led
-before has stopped (`Succession`). That is so when all other replicas have fetched under its epoch;
+before has stopped (`Succession`). That is so when all other replicas have fetched under its epoch,
+unless replicas were taken away just now: who led before may be one of these, which fetch no more;
 or `LEASE_MS` after so many replicas, itself included, have come over to it as acknowledging needs:
 each set of replicas that makes an earlier leader certain has one of these in it, and that one has
 not vouched for the earlier leader since. What was written before its epoch it may tell at once:
@@ -60,6 +61,8 @@ OLD_MS = LEASE_MS / 4
 """A fetch that vouches for a moment longer ago is answered at once: the next one does better."""
 DRIFT_MS = 20.0
 """What the clocks of two brokers may differ by in the course of a lease."""
+SUCCESSION_MS = LEASE_MS + DRIFT_MS
+"""After so long nobody vouches any more for a leader that was left."""
 
 LONG_AGO = float("-inf")
 
@@ -86,13 +89,14 @@ def certain(
 class Succession:
     """The beginning of a leader's epoch: have all who led before stopped telling what they know?"""
 
-    __slots__ = ("_enough_ms", "_over", "_seen")
+    __slots__ = ("_all_here", "_enough_ms", "_over", "_seen")
 
-    def __init__(self, state: PartitionState) -> None:
+    def __init__(self, state: PartitionState, *, all_here: bool = True) -> None:
         self._seen: set[int] = set()
         self._enough_ms: float | None = None
+        self._all_here = all_here  # whether all who can have led before are among the replicas
         # Nobody has led a partition before its first epoch, nor one that is nowhere else.
-        self._over = state.leader_epoch == 0 or len(state.replicas) == 1
+        self._over = state.leader_epoch == 0 or (len(state.replicas) == 1 and all_here)
 
     def came_over(self, follower: int) -> None:
         """A follower has fetched under this epoch."""
@@ -106,7 +110,7 @@ class Succession:
         here = {leader, *self._seen}
         if self._enough_ms is None and len(here) >= state.minimum(min_insync):
             self._enough_ms = now_ms
-        self._over = here.issuperset(state.replicas) or (
-            self._enough_ms is not None and now_ms - self._enough_ms >= LEASE_MS + DRIFT_MS
+        self._over = (self._all_here and here.issuperset(state.replicas)) or (
+            self._enough_ms is not None and now_ms - self._enough_ms >= SUCCESSION_MS
         )
         return self._over

@@ -26,7 +26,7 @@ from ottla.model.topic import NO_LEADER, PartitionState
 from ottla.records.batch import BatchHeader
 from ottla.records.control import ControlType, end_marker
 from ottla.replication.isr import Attendance, InSyncReplicas, Rules
-from ottla.replication.lease import LONG_AGO
+from ottla.replication.lease import LONG_AGO, SUCCESSION_MS
 from ottla.replication.traffic import TopicTraffic
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.faults import OutOfDescriptors
@@ -103,7 +103,8 @@ class Partition:
 
     __slots__ = (
         "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail",
-        "_known_stable", "_known_start", "_last_waiting", "_waiting", "_waiting_here",
+        "_known_stable", "_known_start", "_last_waiting", "_taken_away_ms", "_waiting",
+        "_waiting_here",
         "appended", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log", "readable",
         "stable", "state", "topic_id", "traffic", "truncating", "watches", "written",
     )  # fmt: skip
@@ -138,6 +139,7 @@ class Partition:
         self.in_sync: InSyncReplicas | None = None  # of a leader that has followers
         self.truncating = False  # nothing is appended, and nobody leads, before that is done
         self._elected: tuple[PartitionState, Rules | None] | None = None  # while it is truncated
+        self._taken_away_ms = LONG_AGO  # when replicas were, by one that may have led
         # changes with every append
         self._flushing = False
         self._flushing_tail = False
@@ -169,6 +171,8 @@ class Partition:
             self._elected = (state, rules)
             return
         stays = self.leading and state.leader_epoch == self.leader_epoch
+        if not self.leading:
+            self._note_taken_away(state)
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.leading = True
@@ -184,11 +188,14 @@ class Partition:
         if stays and followers is not None:
             if rules is not None:
                 followers.rules = rules
+            taken = False
             if state.partition_epoch > followers.state.partition_epoch:
-                followers.confirmed(state, cluster.now_ms())
+                taken = followers.confirmed(state, cluster.now_ms())
                 self._tell_of_change()
             self._advance()
             self._review_eligible()
+            if taken:
+                self._expand_isr()
             return
         self.in_sync = InSyncReplicas(
             cluster.node_id,
@@ -196,6 +203,7 @@ class Partition:
             self.log.log_end_offset,
             rules or Rules(1),
             cluster.now_ms(),
+            all_here=self._all_here,
         )
         self._tell_of_change()
         self._advance()
@@ -205,12 +213,23 @@ class Partition:
         """Be a follower under `state`: whoever waits here for a leader is told."""
         led = self.leading
         self._elected = None
+        self._note_taken_away(state)
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.leading = False
         self.in_sync = None
         if led:
             self.retire()
+
+    def _note_taken_away(self, state: PartitionState) -> None:
+        if self._cluster is not None and not {*state.replicas}.issuperset(self.state.replicas):
+            self._taken_away_ms = self._cluster.now_ms()
+
+    @property
+    def _all_here(self) -> bool:
+        """Whether nobody leads any more, in good faith, who holds no replica now (`lease.py`)."""
+        cluster = self._cluster
+        return cluster is None or cluster.now_ms() - self._taken_away_ms >= SUCCESSION_MS
 
     @property
     def leader(self) -> int | None:
@@ -234,7 +253,7 @@ class Partition:
         may be told once it is committed."""
         cluster, in_sync = self._cluster, self.in_sync
         if cluster is None or in_sync is None:
-            return self.leading
+            return self.leading and self._all_here
         return in_sync.has_succeeded(cluster.now_ms())
 
     # ------------------------------------------------------------------ writing
@@ -426,6 +445,18 @@ class Partition:
         if removed:
             lost = in_sync.lacking(self.high_watermark)
             cluster.propose_isr(self, in_sync.without(removed), lost)
+
+    def _expand_isr(self) -> None:
+        """Ask for an in-sync set with those who have caught up while another change was in flight,
+        if there are any."""
+        in_sync, cluster = self.in_sync, self._cluster
+        if in_sync is None or cluster is None:
+            return
+        added = in_sync.to_add(
+            self.high_watermark, cluster.now_ms(), cluster.max_lag_ms, cluster.may_join
+        )
+        if added:
+            cluster.propose_isr(self, in_sync.with_(added))
 
     def _review_eligible(self) -> None:
         """Ask for fewer eligible replicas: none where enough are in sync, by a minimum that may

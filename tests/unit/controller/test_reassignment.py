@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ottla.controller.election import settle
 from ottla.controller.machine import electable, plan
 from ottla.controller.reassignment import begin, cancel, complete, ongoing, plan_reassignment
 from ottla.errors import ErrorCode, KafkaError
@@ -130,6 +131,28 @@ def test_one_that_waits_for_the_eligible_can_be_cancelled() -> None:
     assert (back.leader, back.elr, back.replicas) == (NO_LEADER, (2,), (1, 2, 3))
 
 
+def test_who_was_being_added_is_fenced_though_the_leader_that_stays_is_about_to_stop() -> None:
+    """4 deletes its log. A fetch that it sent before must not count, should it be added again."""
+    begun = with_isr(begin(STATE, (4, 5, 6), ALL), (4, 1), TWO)
+    back = cancel(begun, ALL - {1}, TWO)
+    assert back is not None
+    assert (back.leader, back.isr, back.leader_epoch) == (1, (1,), 6)
+    again = begin(back, (4, 5, 6), ALL)
+    assert again.leader_epoch > begun.leader_epoch
+
+
+@pytest.mark.parametrize("last_known", [(4, 5), (1, 4), ()])
+def test_it_is_not_cancelled_where_those_who_go_may_have_more(last_known: tuple[int, ...]) -> None:
+    """All of them may have lost something: who has most is not known before they are asked."""
+    begun = begin(STATE, (4, 5, 6), ALL)
+    waiting = replace(begun, leader=NO_LEADER, isr=(), elr=(), last_known_elr=last_known)
+    assert cancel(waiting, ALL, TWO) is None
+    forced = cancel(waiting, ALL, Rules(2, unclean=True))
+    assert forced is not None
+    assert forced.leader == 1
+    assert cancel(replace(waiting, last_known_elr=(2, 3)), ALL, TWO) is not None
+
+
 def test_a_replaced_one_is_cancelled_to_where_the_first_began() -> None:
     first = begin(STATE, (4, 5, 6), ALL)
     second = begin(first, (1, 2, 7), ALL)
@@ -176,6 +199,23 @@ def test_a_broker_that_is_away_may_get_replicas() -> None:
     now = replace(now, brokers={each: now.brokers[each] for each in (1, 2, 3)})
     _, after = plan_reassignment(now, TP, (1, 2, 4), electable(now), TWO)
     assert after.adding == (4,)
+
+
+def test_an_unclean_election_gives_nothing_to_a_replica_that_may_be_empty() -> None:
+    """The topic allows that some records are lost, not that all of them are."""
+    any_leader = Rules(2, unclean=True)
+    begun = replace(begin(STATE, (4, 5, 6), ALL), isr=(1,))
+    assert settle(begun, ALL - {1}, any_leader).leader == 2, "it lacks what it had no time for"
+    single = begin(replace(STATE, replicas=(1,), isr=(1,)), (4,), ALL)
+    away = settle(single, ALL - {1}, any_leader)
+    assert (away.leader, away.elr) == (NO_LEADER, (1,)), "the broker is only being restarted"
+    assert settle(away, ALL, any_leader).leader == 1
+
+
+def test_a_new_replica_that_was_in_sync_may_lead_uncleanly() -> None:
+    begun = replace(begin(STATE, (4, 5, 6), ALL), leader=4, isr=(4,))
+    after = settle(begun, {4, 5, 6}, Rules(2, unclean=True), lost={4})
+    assert (after.leader, after.leader_epoch) == (4, 6)
 
 
 def test_only_what_is_asked_for_is_listed() -> None:

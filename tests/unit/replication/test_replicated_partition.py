@@ -13,7 +13,8 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
 from ottla.records.builder import build_batch
-from ottla.replication.isr import Rules
+from ottla.replication.isr import InSyncReplicas, Rules
+from ottla.replication.lease import DRIFT_MS, LEASE_MS
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
 from ottla.storage.log import AppendInfo, Log
@@ -307,3 +308,56 @@ async def test_a_leader_syncs_what_it_got_as_a_follower() -> None:
     await asyncio.sleep(0)
     assert partition.high_watermark == 1
     assert partition.knows_high_watermark
+
+
+@pytest.mark.parametrize("target", [(1, 3), (1,)])
+async def test_a_leader_to_which_a_partition_was_moved_waits_for_the_one_before(
+    target: tuple[int, ...],
+) -> None:
+    """2 has led, is taken away, and is not told at once. It goes on in good faith, and tells from
+    memory: for as long as that, what is written here is kept back."""
+    replica = Replica()
+    partition, cluster = replica.partition, replica.cluster
+    moving = replace(FOLLOWED, replicas=(*target, 2), isr=(*target, 2), removing=(2,))
+    partition.follow(moving)
+    before = InSyncReplicas(2, moving, 0, Rules(2), 0.0)
+    cluster.now = 5_000.0
+    for each in target:
+        before.fetched(each, each, 0, 0, cluster.now, asked_after_ms=cluster.now)
+    moved = replace(moving, leader=1, leader_epoch=7, replicas=target, isr=target, removing=())
+    replica.lead(moved)
+    for each in target[1:]:
+        replica.fetch(**{f"_{each}": 0})
+    assert before.certain(cluster.now + LEASE_MS - 1, session_alive=True)
+    assert not partition.has_succeeded
+    cluster.now += LEASE_MS
+    assert not before.certain(cluster.now, session_alive=True)
+    assert not partition.has_succeeded, "clocks differ"
+    cluster.now += DRIFT_MS
+    assert partition.has_succeeded
+
+
+async def test_a_leader_that_stays_when_others_go_waits_for_nobody() -> None:
+    replica = Replica()
+    partition = replica.lead(replace(LED, replicas=(1, 2, 3), removing=(2, 3)))
+    replica.fetch(_2=0, _3=0)
+    assert partition.has_succeeded
+    replica.lead(replace(LED, leader_epoch=6, partition_epoch=1, replicas=(1,), isr=(1,)))
+    assert partition.has_succeeded
+
+
+async def test_who_has_caught_up_while_a_change_was_in_flight_is_added_after_it() -> None:
+    """The high watermark waits for 3, which a throttle keeps from fetching until it is in sync."""
+    replica = Replica()
+    moving = replace(LED, isr=(1,), adding=(2, 3))
+    led = replica.lead(moving, min_insync=1)
+    append(led, b"a")
+    replica.fetch(_2=1)
+    assert led.in_sync is not None
+    led.in_sync.proposed((1, 2))
+    replica.fetch(_3=1)
+    info = append(led, b"b")
+    replica.fetch(_2=2)
+    replica.lead(replace(moving, isr=(1, 2), partition_epoch=1), min_insync=1)
+    assert not led.committed(info)
+    assert replica.cluster.proposed == [((1, 2), frozenset()), ((1, 2, 3), frozenset())]
