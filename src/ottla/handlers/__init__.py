@@ -27,6 +27,7 @@ from ottla.handlers import (
     retention,
     topics,
     transactions,
+    unregistration,
 )
 
 HANDLERS: tuple[Callable[..., Any], ...] = (
@@ -61,6 +62,7 @@ HANDLERS: tuple[Callable[..., Any], ...] = (
     group_offsets.offset_delete,
     quorum.describe_quorum,
     metadata.describe_cluster,
+    unregistration.unregister_broker,
     transactions.describe_producers,
     consumer_groups.consumer_group_heartbeat,
     consumer_groups.consumer_group_describe,
