@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.kafka_compat import run as run_tool
+from ottla.client.cluster_health import look
+from ottla.client.direct import DirectAdmin
 from ottla.testing import Cluster, NewTopic
 
 Capture = pytest.CaptureFixture[str]
@@ -87,6 +89,9 @@ def test_partitions_are_moved_shown_and_arrive(cluster: Cluster, tools: Tools) -
     ]
     assert "\tReplicas: 1,4,2\tIsr: 1,2\tAdding Replicas: 4\tRemoving Replicas: 2\tElr" in described
     assert not tools.type("kafka-topics", "--describe", "--under-replicated-partitions")
+    with DirectAdmin(cluster.bootstrap) as admin:
+        health = look(admin)
+    assert (health.moving, health.under_replicated, health.troubled) == (1, 0, ())
     assert tools.reassign("--execute", code=1)[0].startswith(
         "Cannot execute because there is an existing partition assignment."
     )
