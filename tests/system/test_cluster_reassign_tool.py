@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -190,3 +192,23 @@ def fill(cluster: Cluster) -> None:
     for number in range(20):
         producer.produce("t", b"x" * 1000, partition=number % 2)
         assert producer.flush(30) == 0
+
+
+def test_replicas_are_compared_until_the_tool_is_stopped(cluster: Cluster) -> None:
+    fill(cluster)
+    arguments = ["--broker-list", cluster.bootstrap, "--time", "-2", "--topics-include", "t"]
+    tool = [sys.executable, "-m", "ottla.cli.kafka_compat", "kafka-replica-verification"]
+    intervals = ["--report-interval-ms", "1", "--max-wait-ms", "50"]
+    with subprocess.Popen(
+        [*tool, *arguments, *intervals], stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        lines = []
+        for line in running.stdout:
+            lines.append(line.rstrip().partition(": ")[2])
+            if lines[-1].startswith("max lag is 0 for"):
+                break
+        running.terminate()
+    assert lines[0] == "verification process is started"
+    assert lines[-1].endswith("at offset 10 among 2 partitions")
+    assert not any("match" in line for line in lines)
