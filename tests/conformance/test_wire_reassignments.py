@@ -1,4 +1,5 @@
-"""AlterPartitionReassignments (45) and ListPartitionReassignments (46), on a single broker."""
+"""AlterPartitionReassignments (45), ListPartitionReassignments (46) and UnregisterBroker (64), on a
+single broker."""
 
 from __future__ import annotations
 
@@ -53,3 +54,9 @@ def test_nothing_is_in_progress(wire, new_topic):
     for wanted in (None, [], [{"name": topic, "partition_indexes": [0, 7]}]):
         answer = wire().ask("list_partition_reassignments", 0, topics=wanted)
         assert (answer.error_code, answer.topics) == (0, ())
+
+
+def test_a_broker_that_is_not_known_cannot_be_forgotten(wire):
+    answer = wire().ask("unregister_broker", 0, broker_id=99)
+    assert ErrorCode(answer.error_code) is ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert answer.error_message == "Broker ID 99 is not currently registered"

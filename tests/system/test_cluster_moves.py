@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from ottla.cli.kafka_compat import run as run_tool
 from ottla.cli.main import cli as command_line
 from ottla.client.direct import DirectAdmin
 from ottla.client.reassignments import begin
@@ -69,6 +70,13 @@ def test_a_new_broker_gets_its_share_and_an_old_one_is_emptied(
     cluster[1].stop()
     load.wait_for_more()
     load.check()
+    cluster.wait_until(lambda: 1 not in cluster._live(cluster[2]))
+    assert unregister(cluster, 2) == 1, "it runs"
+    assert unregister(cluster, 1) == 0
+    cluster.wait_until(
+        lambda: all(1 not in each._services().image.broker_states for each in cluster.running)
+    )
+    assert unregister(cluster, 1) == 1, "it is not known any more"
     configs = cluster[2]._services().image.broker_configs
     assert not any("throttled" in name for each in configs.values() for name in each)
 
@@ -103,6 +111,23 @@ def test_what_is_on_its_way_is_waited_for(cluster: Cluster) -> None:
     cluster[3].start()
     ottla(cluster, "rebalance", "--yes")
     assert not any(state.reassigning for state in states(cluster))
+
+
+def test_a_broker_that_partitions_name_is_not_forgotten(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster[2].crash()
+    cluster.wait_until(lambda: 2 not in cluster._live(cluster[1]))
+    assert unregister(cluster, 2) == 1
+    assert "ottla cluster drain 2" in capsys.readouterr().err
+    assert 2 in cluster[1]._services().image.broker_states
+
+
+def unregister(cluster: Cluster, broker: int) -> int:
+    servers = cluster.running[0].bootstrap
+    return run_tool(
+        "kafka-cluster", ["unregister", "--bootstrap-server", servers, "--id", str(broker)]
+    )
 
 
 def states(cluster: Cluster) -> list[Any]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from ottla.cli.kafka_compat import run as run_tool
+from ottla.client.cluster_health import look
+from ottla.client.direct import DirectAdmin
 from ottla.testing import Cluster, NewTopic
 
 Capture = pytest.CaptureFixture[str]
@@ -87,6 +91,9 @@ def test_partitions_are_moved_shown_and_arrive(cluster: Cluster, tools: Tools) -
     ]
     assert "\tReplicas: 1,4,2\tIsr: 1,2\tAdding Replicas: 4\tRemoving Replicas: 2\tElr" in described
     assert not tools.type("kafka-topics", "--describe", "--under-replicated-partitions")
+    with DirectAdmin(cluster.bootstrap) as admin:
+        health = look(admin)
+    assert (health.moving, health.under_replicated, health.troubled) == (1, 0, ())
     assert tools.reassign("--execute", code=1)[0].startswith(
         "Cannot execute because there is an existing partition assignment."
     )
@@ -185,3 +192,23 @@ def fill(cluster: Cluster) -> None:
     for number in range(20):
         producer.produce("t", b"x" * 1000, partition=number % 2)
         assert producer.flush(30) == 0
+
+
+def test_replicas_are_compared_until_the_tool_is_stopped(cluster: Cluster) -> None:
+    fill(cluster)
+    arguments = ["--broker-list", cluster.bootstrap, "--time", "-2", "--topics-include", "t"]
+    tool = [sys.executable, "-m", "ottla.cli.kafka_compat", "kafka-replica-verification"]
+    intervals = ["--report-interval-ms", "1", "--max-wait-ms", "50"]
+    with subprocess.Popen(
+        [*tool, *arguments, *intervals], stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        lines = []
+        for line in running.stdout:
+            lines.append(line.rstrip().partition(": ")[2])
+            if lines[-1].startswith("max lag is 0 for"):
+                break
+        running.terminate()
+    assert lines[0] == "verification process is started"
+    assert lines[-1].endswith("at offset 10 among 2 partitions")
+    assert not any("match" in line for line in lines)

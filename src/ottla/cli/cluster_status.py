@@ -36,13 +36,15 @@ def status(watch: bool, interval: float, bootstrap: str, as_json: bool) -> None:
 
     A broker is up, stopping, fenced (there, but shut out) or missing (partitions name it); SINCE is
     a time in UTC. A partition is offline while nobody leads it, under min.insync while writes with
-    acks=all are refused, and under-replicated while a replica has not caught up. WAITS FOR tells
+    acks=all are refused, and under-replicated while a replica has not caught up; those that are
+    being moved get new replicas beside the others, which are no lack. WAITS FOR tells
     which brokers have to come back or to catch up: for an offline partition any of them, or all,
     when only their logs together can tell who has the most records.
 
     \b
     JSON: {"cluster", "controller", "partitions", "offline", "under_min_insync", "under_replicated",
-     "min_insync" (of the cluster), "overruled": [{"broker", "min_insync"} (in its own file)],
+     "moving", "min_insync" (of the cluster),
+     "overruled": [{"broker", "min_insync"} (in its own file)],
      "store_away": [{"broker", "since"} (without the metadata store, and since when)],
      "silent": [a broker that is called up and does not answer],
      "brokers": [{"id", "address", "host", "rack", "state", "since" (milliseconds since 1970),
@@ -217,6 +219,7 @@ def _counts(health: ClusterHealth) -> Iterator[str]:
         (health.offline, "offline"),
         (health.under_min_insync, "under min.insync"),
         (health.under_replicated, "under-replicated"),
+        (health.moving, "being moved"),
     ):
         if number:
             yield f"{number:,} {what}"
@@ -295,6 +298,7 @@ def document(health: ClusterHealth) -> dict[str, object]:
         "offline": health.offline,
         "under_min_insync": health.under_min_insync,
         "under_replicated": health.under_replicated,
+        "moving": health.moving,
         "min_insync": health.known.min_insync,
         "overruled": [
             {"broker": broker, "min_insync": value}

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ottla.client.descriptions import ClusterDescription, PartitionDescription, TopicDescription
+from ottla.client.reassignments import Ongoing, ongoing
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.brokers import DescribeBrokersRequest, DescribeBrokersResponse
@@ -144,6 +145,7 @@ class ClusterHealth:
     partitions: int
     troubled: tuple[PartitionHealth, ...]
     known: Known = Known()
+    moving: int = 0  # partitions that are on their way to other brokers
 
     @property
     def live(self) -> frozenset[int]:
@@ -172,10 +174,13 @@ def look(admin: DirectAdmin, *, ours: bool = True) -> ClusterHealth:
     described = admin.describe_each(admin.topics())
     # A topic that was deleted meanwhile is not there any more.
     topics = [each for each in described.values() if isinstance(each, TopicDescription)]
+    moving = _moving(admin)
+    topics = [_without_coming(each, moving) for each in topics]
     known = _ask_brokers(admin, [node.id for node in cluster.nodes if node.id not in fenced], ours)
     suspects = {topic.name for topic in topics if any(map(_lacking, topic.partitions))}
     suspects |= {tp.topic for tp in known.offline_logs}
-    return assess(cluster, fenced, topics, min_insync(admin, suspects), known)
+    found = assess(cluster, fenced, topics, min_insync(admin, suspects), known)
+    return replace(found, moving=len(moving))
 
 
 def assess(
@@ -227,6 +232,29 @@ def assess(
     return ClusterHealth(
         cluster.id, cluster.controller, tuple(brokers), partitions, tuple(troubled), known
     )
+
+
+def _moving(admin: DirectAdmin) -> Mapping[TopicPartition, Ongoing]:
+    """What is being moved, as far as the controller tells."""
+    try:
+        return ongoing(admin.router)
+    except KafkaError:
+        return {}  # the rest of the picture is worth more than that
+
+
+def _without_coming(
+    topic: TopicDescription, moving: Mapping[TopicPartition, Ongoing]
+) -> TopicDescription:
+    """A topic without the replicas that are on their way: that they are not in sync is no lack."""
+    if not any(tp.topic == topic.name for tp in moving):
+        return topic
+    parts = []
+    for part in topic.partitions:
+        move = moving.get(TopicPartition(topic.name, part.partition))
+        coming = () if move is None else {*move.adding} - {*part.isr}
+        replicas = tuple(each for each in part.replicas if each not in coming)
+        parts.append(replace(part, replicas=replicas))
+    return replace(topic, partitions=tuple(parts))
 
 
 def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool) -> Known:

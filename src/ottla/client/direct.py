@@ -46,6 +46,7 @@ from ottla.protocol.messages import metadata as metadata_messages
 from ottla.protocol.messages import offsets as offset_messages
 from ottla.protocol.messages import replicas as replica_messages
 from ottla.protocol.messages import topics as topic_messages
+from ottla.protocol.messages.unregistration import UnregisterBrokerRequest
 
 T = TypeVar("T")
 
@@ -129,6 +130,16 @@ class DirectAdmin:
             FeatureRange(each.name, each.min_version, each.max_version, levels.get(each.name, 0))
             for each in sorted(greeting.supported_features, key=lambda each: each.name)
         )
+
+    def unregister_broker(self, broker: int) -> None:
+        """Have a broker forgotten that is gone for good."""
+        request = UnregisterBrokerRequest(broker_id=broker)
+
+        def ask() -> None:
+            answer = self.router.controller().ask(request)
+            check(answer.error_code, answer.error_message)
+
+        self.router.retried(ask)
 
     def log_dirs(self, broker: int) -> tuple[LogDirDescription, ...]:
         """The data folders of one broker with everything in them."""

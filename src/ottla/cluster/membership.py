@@ -11,6 +11,7 @@ every commit that relies on a broker it is enough to demand that its state has n
     note_departure  fenced                               by the controller, when the session ended
     announce_stop   stopping                             by the broker
     note_failure    failed: a disk of it                 by the broker
+    forget          nothing is remembered of it          by the controller, on request
 """
 
 from __future__ import annotations
@@ -196,6 +197,42 @@ class Membership:
             return [self._set(broker_id, replace(state, failed=True))]
 
         return await self._change(broker_id, epoch, ops, None, done=lambda state: state.failed)
+
+    async def forget(self, broker_id: int, *, fence: Check | None = None) -> None:
+        """Remember nothing of a broker that is gone. What it may have lost cannot be told when it
+        comes back, so no partition must count on it any more.
+
+        BROKER_ID_NOT_REGISTERED for one that is not known, INVALID_REQUEST for one that is there or
+        that partitions name.
+        """
+
+        def ops() -> list[Op]:
+            image = self._registry.image
+            key = layout.broker_state_key(broker_id)
+            version = self._registry.version(key)
+            if version is None:
+                raise KafkaError(
+                    ErrorCode.BROKER_ID_NOT_REGISTERED,
+                    f"Broker ID {broker_id} is not currently registered",
+                )
+            if broker_id in image.registrations:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is running: stop it first."
+                )
+            named = sum(
+                broker_id in state.replicas
+                for topic in image.topics.values()
+                for state in topic.partitions
+            )
+            if named:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Broker {broker_id} has replicas of {named} partition(s): move them to other "
+                    f"brokers first, as `ottla cluster drain {broker_id}` does.",
+                )
+            return [Delete(key, version)]
+
+        await self._registry.change(ops, fence)
 
     # ------------------------------------------------------------------ inside
 

@@ -450,6 +450,12 @@ class Controller:
         )
         return outcomes
 
+    async def unregister(self, broker_id: int) -> None:
+        """Forget a broker that is gone, and that holds nothing. Raises KafkaError."""
+        async with self._as_controller() as fence:
+            await self._members.forget(broker_id, fence=fence)
+        logger.info("broker %d is forgotten", broker_id)
+
     # --- settings ---------------------------------------------------------------------------------
 
     async def alter_configs(

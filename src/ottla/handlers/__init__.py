@@ -30,6 +30,7 @@ from ottla.handlers import (
     transaction_states,
     transactional_offsets,
     transactions,
+    unregistration,
 )
 
 HANDLERS: tuple[Callable[..., Any], ...] = (
@@ -69,6 +70,7 @@ HANDLERS: tuple[Callable[..., Any], ...] = (
     group_offsets.offset_delete,
     quorum.describe_quorum,
     metadata.describe_cluster,
+    unregistration.unregister_broker,
     transactions.describe_producers,
     transaction_states.describe_transactions,
     transaction_states.list_transactions,

@@ -215,7 +215,7 @@ _ROWS: Final = (
     _Row(ApiKey.UPDATE_FEATURES, 0, 2, 0),
     _Row(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, "metadata"),
     _Row(ApiKey.DESCRIBE_PRODUCERS, 0, 0, 0, "transactions"),
-    _Row(ApiKey.UNREGISTER_BROKER, 0, 0, 0),
+    _Row(ApiKey.UNREGISTER_BROKER, 0, 0, 0, "unregistration"),
     _Row(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, 0, "transactions"),
     _Row(ApiKey.LIST_TRANSACTIONS, 0, 2, 0, "transactions"),
     _Row(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, "consumer_groups"),

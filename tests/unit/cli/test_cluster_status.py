@@ -120,6 +120,7 @@ def test_programs_are_told_everything() -> None:
         "offline": 1,
         "under_min_insync": 1,
         "under_replicated": 1,
+        "moving": 0,
         "min_insync": None,
         "overruled": [],
         "store_away": [],

@@ -13,6 +13,7 @@ from ottla.cluster.registry import Registry
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker, Endpoint, LostPartition
 from ottla.model.ids import TopicId
+from ottla.model.topic import PartitionState, Topic
 from ottla.testing.files import MemoryFileSystem
 
 ENDPOINT = Endpoint("PLAINTEXT", "127.0.0.1", 9092)
@@ -271,3 +272,25 @@ async def test_a_broker_that_stops_says_so(members: Membership, registry: Regist
     await one.session.release()
     await members.register(1, ABOUT)
     assert not registry.image.broker_states[1].stopping
+
+
+async def test_a_broker_that_is_gone_and_holds_nothing_is_forgotten(
+    members: Membership, registry: Registry
+) -> None:
+    with pytest.raises(KafkaError, match="Broker ID 1 is not currently registered"):
+        await members.forget(1)
+    one = await members.register(1, ABOUT)
+    with pytest.raises(KafkaError, match="Broker 1 is running: stop it first"):
+        await members.forget(1)
+    await one.session.release()
+    state = PartitionState(2, 0, 0, (2, 1), (2,))
+    topic = Topic("t", registry.new_id(), (state,))
+    await registry.create_topics([topic])
+    with pytest.raises(KafkaError, match="has replicas of 1 partition"):
+        await members.forget(1)
+    assert 1 in registry.image.broker_states
+    await registry.delete_topic(topic.id)
+    await members.forget(1)
+    assert 1 not in registry.image.broker_states
+    again = await members.register(1, ABOUT)
+    assert again.broker.epoch > one.broker.epoch

@@ -38,6 +38,7 @@ TOOLS: Mapping[str, str] = {
     "kafka-log-dirs": f"{_HERE}.log_dirs:main",
     "kafka-producer-perf-test": f"{_HERE}.producer_perf:main",
     "kafka-reassign-partitions": f"{_HERE}.reassign_partitions:main",
+    "kafka-replica-verification": f"{_HERE}.replica_verification:main",
     "kafka-run-class": f"{_HERE}.run_class:main",
     "kafka-server-start": f"{_HERE}.server:start",
     "kafka-server-stop": f"{_HERE}.server:stop",

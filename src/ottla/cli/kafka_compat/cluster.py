@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ottla.cli.kafka_compat.java_errors import spell_error
 from ottla.cli.kafka_compat.options import (
     Failure,
     UsageError,
@@ -12,6 +13,10 @@ from ottla.cli.kafka_compat.options import (
     read_properties,
     subcommand_parser,
 )
+from ottla.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.client.direct import DirectAdmin
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,11 +31,10 @@ def main(arguments: Sequence[str]) -> int:
         servers = bootstrap_servers(given.bootstrap_server or given.bootstrap_controller)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if given.command == "unregister":
-        raise Failure(
-            "The target cluster does not support the broker unregistration API.", out=True
-        )
     with DirectAdmin(servers, **settings) as admin:
+        if given.command == "unregister":
+            _unregister(admin, given.id)
+            return 0
         if given.command == "cluster-id":
             print(f"Cluster ID: {admin.describe_cluster().id}")
             return 0
@@ -44,6 +48,18 @@ def main(arguments: Sequence[str]) -> int:
         state = "fenced" if node.id in fenced else "unfenced"
         print(row % (node.id, node.host, node.port, rack, state, "broker"))
     return 0
+
+
+def _unregister(admin: DirectAdmin, broker: int) -> None:
+    try:
+        admin.unregister_broker(broker)
+    except KafkaError as error:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            raise Failure(
+                "The target cluster does not support the broker unregistration API.", out=True
+            ) from None
+        raise Failure(spell_error(error)) from None
+    print(f"Broker {broker} is no longer registered.")
 
 
 def _parser() -> Any:

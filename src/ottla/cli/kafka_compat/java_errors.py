@@ -15,6 +15,10 @@ _SPELLED = {
         "UnknownTopicOrPartitionException",
         "This server does not host this topic-partition.",
     ),
+    ErrorCode.BROKER_ID_NOT_REGISTERED: (
+        "BrokerIdNotRegisteredException",
+        "The given broker ID was not registered.",
+    ),
     ErrorCode.REQUEST_TIMED_OUT: ("TimeoutException", "The request timed out."),
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: (
         "CoordinatorLoadInProgressException",
