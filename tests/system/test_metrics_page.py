@@ -123,6 +123,19 @@ def test_a_taken_port_is_told_and_does_not_stop_the_broker(
     assert "metrics.listen" in line.message
 
 
+def test_the_port_is_free_again_after_a_crash_and_a_stop() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Broker({"metrics.listen": f"127.0.0.1:{port}"}) as broker:
+        for end in (broker.crash, broker.stop):
+            assert ask(broker, "/readyz")[0] == 200
+            end()
+            with pytest.raises(OSError, match="refused"):
+                socket.create_connection(("127.0.0.1", port), 10)
+            broker.start()
+        assert ask(broker, "/readyz")[0] == 200
+
+
 def test_nothing_is_served_unless_it_is_asked_for() -> None:
     with Broker() as broker:
         assert broker.metrics_url is None

@@ -185,6 +185,8 @@ class Broker:
         """
         self._ending = True
         self._running.pop_all()
+        if self._page is not None:
+            await self._page.close()
         self._listeners.close()
         self.services.replicas.stop_making()
         await self._lifecycle.abandon()

@@ -37,6 +37,7 @@ SILENT_MS = 60_000
 TURN = 256
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+_RESERVED = ("_total", "_created")
 _OWN_LABELS = ("client_id", "client_instance_id")
 _HELP = "Pushed by clients (KIP-714)."
 
@@ -171,6 +172,8 @@ class Telemetry:
         for point in points:
             kind = "counter" if point.monotonic else "gauge"
             name = self._shown_name(point.name, kind)
+            if point.monotonic and not point.value >= 0:
+                name = ""  # nothing that only grows is negative, or no number
             series = (name, kind, point.attributes)
             if name and series not in instance.series:
                 if self._series >= MOST_SERIES or len(instance.series) >= MOST_OF_A_CLIENT:
@@ -186,7 +189,9 @@ class Telemetry:
 
     def _shown_name(self, pushed: str, kind: str) -> str:
         """Under which name a number is shown; empty for one that another kind has already."""
-        name = "client_" + _NOT_IN_NAMES.sub("_", pushed).removesuffix("_total")
+        name = "client_" + _NOT_IN_NAMES.sub("_", pushed)
+        while name.endswith(_RESERVED):  # what OpenMetrics puts behind the name of a counter
+            name = name.rpartition("_")[0]
         known = self._kinds.get(name)
         if known is None and len(self._kinds) < MOST_NAMES:
             known = self._kinds[name] = kind

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ottla.config.broker import BrokerConfig
-from ottla.config.setting import MAX_LONG
+from ottla.config.setting import MAX_LONG, ConfigError
 
 
 def test_a_broker_without_any_file_is_for_this_machine_alone() -> None:
@@ -57,3 +59,25 @@ def test_values_given_in_code_count_as_static() -> None:
     assert config.static == {"num.partitions": "3", "log.dirs": "/a,/b"}
     assert config.with_dynamic({}, {}) == config
     assert (config.dynamic, config.dynamic_default) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9308", ("127.0.0.1", 9308)),
+        (":9308", ("127.0.0.1", 9308)),
+        ("[::1]:0", ("::1", 0)),
+        ("0.0.0.0:1", ("0.0.0.0", 1)),
+        ("metrics.example.org:9308", ("metrics.example.org", 9308)),
+    ],
+)
+def test_metrics_are_served_on_loopback_unless_an_address_is_named(
+    text: str, address: tuple[str, int]
+) -> None:
+    assert BrokerConfig.of({"metrics.listen": text}).metrics_address == address
+
+
+@pytest.mark.parametrize("text", ["", "9308", "host", "host:", "host:65536", "a b:1", "::1:9308"])
+def test_an_address_for_metrics_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.listen.*host:port"):
+        BrokerConfig.of({"metrics.listen": text})

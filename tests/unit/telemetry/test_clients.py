@@ -139,6 +139,20 @@ def test_a_name_has_one_kind() -> None:
     assert list(bench.shown()) == ["client_x_total"]
 
 
+def test_what_no_scraper_would_take_is_left_out_or_renamed() -> None:
+    bench = Bench()
+    instance_id, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(
+        instance_id,
+        total("fell", -1),
+        total("none", float("nan")),
+        total("x", 1),
+        total("y_created_total", 2),
+    )
+    assert bench.telemetry.left_out == 2
+    assert list(bench.shown()) == ["client_x_total", "client_y_total"]
+
+
 def test_the_silent_are_forgotten_with_their_names() -> None:
     bench = Bench()
     first, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
