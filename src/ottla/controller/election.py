@@ -11,7 +11,8 @@ A leader comes from the ISR; if that is empty, from the ELR. Both elections are 
 was acknowledged with `acks=all` is lost. Where nobody is left, the partition waits. Whether it may
 be led by any other replica is for the topic to say (`unclean.leader.election.enable`), or for all
 of those who were last known to be eligible: once each of them has reported what it has, there is
-nothing better to wait for (`recover`).
+nothing better to wait for (`recover`). Others are asked as well: those who were eligible may have
+lost everything since.
 
 `min.insync.replicas` counts up to the number of replicas, as in Kafka: more can never be in sync.
 """
@@ -92,17 +93,19 @@ def recover(
 ) -> PartitionState:
     """Led by whoever has most of it, once all that were last known to be eligible have reported.
 
-    The highest last epoch counts first, then the longest log. With `force` an operator has given up
+    Of all replicas that have: a log that has been cut to nothing is not better than an old one. The
+    highest last epoch counts first, then the longest log. With `force` an operator has given up
     all who did not report, be they eligible: the others decide alone. The same object while there
     is somebody to wait for, and where there is a leader or (without `force`) somebody eligible.
     """
     if state.leader != NO_LEADER or state.isr or (state.elr and not force):
         return state
     awaited = state.replicas if force else state.last_known_elr or state.replicas
-    reported = [each for each in awaited if each in reports]
-    if not reported or (len(reported) < len(awaited) and not force):
+    reported = [each for each in state.replicas if each in reports]
+    if not reported or (not force and any(each not in reports for each in awaited)):
         return state
-    return _uncleanly_led_by(state, max(reported, key=lambda each: reports[each]))
+    most = max(reported, key=lambda each: (reports[each], each in awaited))
+    return _uncleanly_led_by(state, most)
 
 
 def is_unclean(

@@ -307,7 +307,8 @@ class ClusterKeeper:
         """Nobody is certain to have all of these partitions, and all who could have it are there:
         let those lead who have most of them. Afterwards everything is looked at again.
 
-        A replica that does not answer is waited for once, for all partitions.
+        A replica that does not answer is waited for once, for all partitions; a partition that
+        cannot do without it is asked about again later.
         """
         silent: set[int] = set()
         waiting, left = list(to_ask.items()), False
@@ -316,8 +317,10 @@ class ClusterKeeper:
         try:
             while waiting:
                 together, waiting = waiting[:ASKED_TOGETHER], waiting[ASKED_TOGETHER:]
-                asked = [each for each in together if not silent & {*each[1]}]
-                left = left or len(asked) < len(together)
+                asked = [
+                    (partition, tuple(each for each in replicas if each not in silent))
+                    for partition, replicas in together
+                ]
                 answers = await asyncio.gather(*(self._ask(*each) for each in asked))
                 recovered: list[PartitionChange] = []
                 async with busy:

@@ -144,12 +144,14 @@ def _plan_topic(result: Plan, topic: Topic, brokers: _Brokers, rules: Rules) -> 
         untrusted = lost if len(before.replicas) > 1 else NOBODY
         after = settle(before, live, rules, lost=untrusted, absent=absent)
         if after.leader == NO_LEADER and not after.elr:
-            candidates = after.last_known_elr or after.replicas
-            if len(candidates) == 1 and candidates[0] in live and candidates[0] not in absent:
-                # Nobody else can have more.
-                after = recover(after, {candidates[0]: LogEnd(0, 0)})
-            elif all(each in live and each not in absent for each in candidates):
-                result.to_ask[TopicPartition(topic.name, index)] = candidates
+            there = tuple(each for each in after.replicas if each in live and each not in absent)
+            if not all(each in there for each in after.last_known_elr or after.replicas):
+                pass  # somebody is waited for
+            elif len(there) == 1:
+                # Nobody else can tell of more.
+                after = recover(after, {there[0]: LogEnd(0, 0)})
+            else:
+                result.to_ask[TopicPartition(topic.name, index)] = there
         if after is not before:
             change = PartitionChange(topic.id, index, before, after)
             result.partitions.append(change)

@@ -138,9 +138,17 @@ def test_recovery_waits_until_all_that_were_last_eligible_have_reported() -> Non
     [
         ({1: LogEnd(4, 100), 3: LogEnd(5, 90)}, 3),
         ({1: LogEnd(5, 100), 3: LogEnd(5, 90)}, 1),
-        ({1: LogEnd(5, 100), 2: LogEnd(6, 200), 3: LogEnd(5, 101)}, 3),
+        ({1: LogEnd(5, 100), 2: LogEnd(5, 100), 3: LogEnd(5, 90)}, 1),
+        ({1: LogEnd(-1, 0), 2: LogEnd(4, 80), 3: LogEnd(-1, 0)}, 2),
+        ({3: LogEnd(5, 90), 2: LogEnd(4, 100), 1: LogEnd(5, 80)}, 3),
     ],
-    ids=["the higher epoch", "the longer log", "never one that was not eligible"],
+    ids=[
+        "the higher epoch",
+        "the longer log",
+        "of equals one that was eligible",
+        "one that was not, where the others have nothing left",
+        "not one with an older epoch",
+    ],
 )
 def test_recovery_takes_who_has_most(reports: dict[int, LogEnd], leader: int) -> None:
     after = recover(OFFLINE, reports)

@@ -160,7 +160,12 @@ def test_a_leader_that_may_lack_records_is_to_be_reported() -> None:
     eligible = replace(LED, leader=NO_LEADER, isr=(), elr=(1,))
     single = replace(alone, replicas=(1,))
     states = {**LIVE, 1: BrokerState(7, lost=True)}
-    todo = plan(image(LED, alone, eligible, single, states=states), two)
+    partitions = (LED, alone, eligible, single)
+    todo = plan(image(*partitions, states=states), two)
+    assert not todo.unclean
+    assert todo.to_ask == {TopicPartition("t", each): (1, 2, 3) for each in (1, 2)}
+    gone = {each: state if each == 1 else BrokerState(each) for each, state in states.items()}
+    todo = plan(image(*partitions, states=gone, there={1}), two)
     assert {(each.partition, each.after.leader) for each in todo.unclean} == {(1, 1), (2, 1)}
     assert not plan(image(LED, eligible, there={1, 2}), two).unclean
     gone = plan(image(LED, there=set()), lambda _: Rules(2, unclean=True))
@@ -198,13 +203,16 @@ LOST = replace(LED, leader=NO_LEADER, isr=(), last_known_elr=(1, 3))
 
 
 def test_replicas_are_asked_once_all_that_could_have_most_are_there() -> None:
-    assert plan(image(LOST), two).to_ask == {TP: (1, 3)}
+    assert plan(image(LOST), two).to_ask == {TP: (1, 2, 3)}
+    without = {**LIVE, 2: BrokerState(2, fenced=True)}
+    assert plan(image(LOST, states=without, there={1, 3}), two).to_ask == {TP: (1, 3)}
     gone = {**LIVE, 3: BrokerState(3, fenced=True)}
     assert not plan(image(LOST, states=gone, there={1, 2}), two).to_ask
 
 
-def test_a_single_one_that_could_have_anything_is_not_asked() -> None:
-    todo = plan(image(replace(LOST, last_known_elr=(3,))), two)
+def test_a_single_one_that_is_there_is_not_asked() -> None:
+    gone = {each: BrokerState(each, fenced=each != 3) for each in LIVE}
+    todo = plan(image(replace(LOST, last_known_elr=(3,)), states=gone, there={3}), two)
     assert not todo.to_ask
     [change] = todo.partitions
     assert (change.after.leader, change.after.isr) == (3, (3,))
@@ -273,11 +281,13 @@ def test_an_election_by_force_takes_whoever_is_certain_to_have_everything() -> N
 def test_plans_tell_which_elections_may_lose_records() -> None:
     clean = plan(image(LED, there={2, 3}), two)
     assert not clean.unclean
-    alone = plan(image(replace(LOST, last_known_elr=(3,))), two)
-    assert alone.unclean == {*alone.partitions}
-    emptied = {**LIVE, 1: BrokerState(7, lost=True)}
+    gone = {each: BrokerState(each, fenced=each != 3) for each in LIVE}
+    alone = plan(image(replace(LOST, last_known_elr=(3,)), states=gone, there={3}), two)
+    assert alone.unclean == {*alone.partitions} != set()
+    emptied = {1: BrokerState(7, lost=True), 2: BrokerState(2)}
     itself = plan(
-        image(replace(LED, replicas=(1, 2), isr=(1,)), states=emptied), lambda _: Rules(1)
+        image(replace(LED, replicas=(1, 2), isr=(1,)), states=emptied, there={1}),
+        lambda _: Rules(1),
     )
     assert itself.unclean == {*itself.partitions}
     allowed = plan(image(LOST), lambda _: Rules(2, unclean=True))
