@@ -88,6 +88,17 @@ def test_a_cluster_that_is_broken_under_load_does_nothing_wrong(tmp_path: Path) 
     assert outcome.gave_up is None
     assert sum(outcome.faults.values()) == verdict.faults >= 10
     assert outcome.acknowledged == verdict.acknowledged > 0
+    did = {
+        (event.client, event.action) for event in History(outcome.history) if event.phase == "ok"
+    }
+    for client, action in (
+        ("writer-0", "send"),
+        ("librdkafka-120", "send"),
+        ("member-0", "commit"),
+        ("verify-librdkafka-0-1", "commit"),
+        ("verify-librdkafka-0-1", "read"),
+    ):
+        assert (client, action) in did
 
 
 @pytest.mark.timeout(240)
@@ -114,6 +125,14 @@ def test_an_ensemble_that_loses_its_leader_harms_nobody(tmp_path: Path) -> None:
     assert not verdict.anomalies, shown(outcome.history, verdict)
     assert outcome.gave_up is None
     assert outcome.faults["kill-zookeeper-leader"] >= 2
+
+
+@pytest.mark.timeout(240)
+def test_a_loss_of_more_than_may_be_destroyed_is_reported(tmp_path: Path) -> None:
+    outcome, verdict = break_cluster(tmp_path, "wipe-two", 1, seed=5)
+    assert outcome.gave_up is None
+    assert verdict.reported > 0
+    assert not verdict.anomalies, shown(outcome.history, verdict)
 
 
 LOSS = {"lost-write", "inconsistent-offset", "out-of-order-append", "duplicate"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ottla.verify.cluster import StoreKind
-from ottla.verify.faults.disks import DiskFull, FsyncError, TornTail, Wipe
+from ottla.verify.faults.disks import DiskFull, FsyncError, TornTail, Wipe, WipeTwo
 from ottla.verify.faults.elections import PreferredElection
 from ottla.verify.faults.fault import Fault
 from ottla.verify.faults.links import (
@@ -52,6 +52,7 @@ FAULTS: tuple[type[Fault], ...] = (
     FsyncError,
     Wipe,
     TornTail,
+    WipeTwo,
 )
 BY_NAME = {kind.name: kind for kind in FAULTS}
 
@@ -69,4 +70,4 @@ def choose(names: Sequence[str], store: StoreKind) -> list[type[Fault]]:
         if store not in kind.stores:
             raise ValueError(f"the fault {name!r} needs --store {' or '.join(kind.stores)}")
         chosen.append(kind)
-    return chosen or [kind for kind in FAULTS if store in kind.stores]
+    return chosen or [kind for kind in FAULTS if store in kind.stores and not kind.asked_for]
