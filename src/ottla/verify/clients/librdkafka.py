@@ -99,7 +99,8 @@ class Senders:
         while not stopping.is_set():
             if await self._send(number, sent):
                 pause.reset()
-                await asyncio.sleep(self._pause * self._random.uniform(0.5, 1.5))
+                if not self._progress.pressing:
+                    await asyncio.sleep(self._pause * self._random.uniform(0.5, 1.5))
             else:
                 await pause.wait()
             sent += 1

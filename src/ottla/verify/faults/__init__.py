@@ -1,4 +1,8 @@
-"""What can go wrong: the list of faults, and choosing from it by a seed."""
+"""What can go wrong: the list of faults, and choosing from it.
+
+A new kind is one class with a name, a sentence, `start` and `heal` (`fault.py`), an entry in the
+list here, and a row in docs/verify.md.
+"""
 
 from __future__ import annotations
 
