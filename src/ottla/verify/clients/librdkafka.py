@@ -11,8 +11,10 @@ it, so a consumer, whose calls wait for brokers, has a thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
+import threading
 import time
 from collections.abc import Sequence
 
@@ -187,7 +189,26 @@ class GroupConsumer:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Consume until told to stop."""
-        await asyncio.to_thread(self._work, stopping)
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def end(error: Exception | None) -> None:
+            if not ended.done():
+                ended.set_exception(error) if error is not None else ended.set_result(None)
+
+        def work() -> None:
+            error = None
+            try:
+                self._work(stopping)
+            except Exception as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(end, error)
+
+        # Not one of the loop's own threads, for which its end would wait: a commit waits for a
+        # coordinator for as long as there is none.
+        threading.Thread(target=work, name=self._group, daemon=True).start()
+        await ended
 
     def _work(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
