@@ -19,6 +19,7 @@ from ottla.verify.clients.writer import Load
 from ottla.verify.cluster import ClusterUnderTest, StoreKind
 from ottla.verify.faults import choose
 from ottla.verify.history import History, excerpt
+from ottla.verify.nemesis import BUSY
 from ottla.verify.run import Limits, Outcome, judge_history, run_on_own_cluster
 from ottla.verify.workload import Plan
 
@@ -88,6 +89,19 @@ def test_a_cluster_that_is_broken_under_load_does_nothing_wrong(tmp_path: Path) 
     assert outcome.gave_up is None
     assert sum(outcome.faults.values()) == verdict.faults >= 10
     assert outcome.acknowledged == verdict.acknowledged > 0
+    assert outcome.fewest_in_flight is not None
+    assert outcome.fewest_in_flight == verdict.fewest_in_flight >= BUSY
+    did = {
+        (event.client, event.action) for event in History(outcome.history) if event.phase == "ok"
+    }
+    for client, action in (
+        ("writer-0", "send"),
+        ("librdkafka-120", "send"),
+        ("member-0", "commit"),
+        ("verify-librdkafka-0-1", "commit"),
+        ("verify-librdkafka-0-1", "read"),
+    ):
+        assert (client, action) in did
 
 
 @pytest.mark.timeout(240)
@@ -114,6 +128,14 @@ def test_an_ensemble_that_loses_its_leader_harms_nobody(tmp_path: Path) -> None:
     assert not verdict.anomalies, shown(outcome.history, verdict)
     assert outcome.gave_up is None
     assert outcome.faults["kill-zookeeper-leader"] >= 2
+
+
+@pytest.mark.timeout(240)
+def test_a_loss_of_more_than_may_be_destroyed_is_reported(tmp_path: Path) -> None:
+    outcome, verdict = break_cluster(tmp_path, "wipe-two", 1, seed=5)
+    assert outcome.gave_up is None
+    assert verdict.reported > 0
+    assert not verdict.anomalies, shown(outcome.history, verdict)
 
 
 LOSS = {"lost-write", "inconsistent-offset", "out-of-order-append", "duplicate"}
@@ -243,6 +265,7 @@ def test_a_history_with_an_anomaly_is_shown_with_its_events(tmp_path: Path) -> N
         recorder.record("final", "end", "ok", p=0, end=0)
     done = ottla("check", str(path))
     assert done.returncode == 1
+    assert f"seed 7, history {path}" in done.stderr
     lines = done.stdout.splitlines()
     assert lines[1] == "1 anomaly:"
     assert lines[2].startswith("lost-write: value 0.0 was at offset 0 of partition 0")

@@ -141,6 +141,8 @@ def _anomalies(verdict: Verdict) -> dict[str, object]:
 
 def _show_anomalies(verdict: Verdict, path: Path) -> None:
     """What is wrong, each with the events that show it."""
+    if verdict.reported:
+        click.echo(f"{count(verdict.reported, 'sign')} of a loss that was expected and reported")
     if not verdict.anomalies:
         click.echo("no anomalies")
         return

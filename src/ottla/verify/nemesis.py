@@ -25,7 +25,7 @@ HEAL_SECONDS = 60.0
 OVERLAPPING = 0.3
 BUSY = 100
 """Requests that are to be in flight when something breaks."""
-BUSY_SECONDS = 5.0
+BUSY_SECONDS = 10.0
 _MORE = 100
 """Records that must be acknowledged after a round."""
 
@@ -117,9 +117,13 @@ class Nemesis:
     async def _wait_busy(self) -> int:
         """Wait until many requests are in flight, if they come to be; how many there are."""
         deadline = time.monotonic() + BUSY_SECONDS
-        while self._progress.in_flight < BUSY and time.monotonic() < deadline:
-            await asyncio.sleep(0.002)
-        return self._progress.in_flight
+        self._progress.pressing += 1
+        try:
+            while self._progress.in_flight < BUSY and time.monotonic() < deadline:
+                await asyncio.sleep(0.002)
+            return self._progress.in_flight
+        finally:
+            self._progress.pressing -= 1
 
     async def _one(self, kind: type[Fault]) -> None:
         """One fault from its beginning to its end."""

@@ -51,6 +51,18 @@ def write_batch(
     )
 
 
+def write_value(writer: int, number: int) -> bytes:
+    """One value by itself."""
+    return _VALUE.pack(_MARK, writer, number)
+
+
+def runs_of(records: Iterable[tuple[int, bytes]]) -> list[Run]:
+    """The values at these offsets. Raises ForeignRecord."""
+    runs: list[Run] = []
+    _join(runs, (Run(offset, *_parsed(offset, value), 1) for offset, value in records))
+    return runs
+
+
 class Content(NamedTuple):
     """What a fetch has brought."""
 
@@ -82,13 +94,16 @@ def _values(batch: memoryview, position: int) -> Iterator[Run]:
     for record in iter_records(batch):
         if record.offset < position:
             continue
-        value = record.value
-        if value is None or len(value) < _VALUE.size:
-            raise ForeignRecord(f"offset {record.offset} holds a record of somebody else")
+        yield Run(record.offset, *_parsed(record.offset, record.value), 1)
+
+
+def _parsed(offset: int, value: bytes | memoryview | None) -> tuple[int, int]:
+    """Writer and number."""
+    if value is not None and len(value) >= _VALUE.size:
         mark, writer, number = _VALUE.unpack_from(value)
-        if mark != _MARK:
-            raise ForeignRecord(f"offset {record.offset} holds a record of somebody else")
-        yield Run(record.offset, writer, number, 1)
+        if mark == _MARK:
+            return writer, number
+    raise ForeignRecord(f"offset {offset} holds a record of somebody else")
 
 
 def _join(runs: list[Run], more: Iterable[Run]) -> None:

@@ -22,6 +22,7 @@ from ottla.protocol.messages.topics import (
 )
 from ottla.verify.clients.connections import Address, Connections, NoAnswer, NotSent, Pause
 from ottla.verify.clients.creator import Creator
+from ottla.verify.clients.librdkafka import GroupConsumer, Senders
 from ottla.verify.clients.member import Member
 from ottla.verify.clients.reader import Reader, ask_end
 from ottla.verify.clients.watcher import Watcher
@@ -52,6 +53,8 @@ class Plan:
     writers: int = 120
     readers: int = 1
     members: int = 3
+    senders: int = 20  # through librdkafka
+    consumers: int = 2  # of librdkafka, each in a group of its own
     creates: bool = True
     seed: int = 0
     load: Load = field(default_factory=Load)
@@ -163,6 +166,7 @@ class Workload:
             )
             self._members.append(member)
             self._others.append(self._task(member.run(self._watching)))
+        self._start_librdkafka(chance)
         watcher = Watcher(self._brokers, await self._ready("verify-watcher"), recorder)
         self._others.append(self._task(watcher.run(self._watching)))
         if plan.creates:
@@ -170,6 +174,20 @@ class Workload:
                 f"{plan.topic}-meta", plan.replicas, self._connect("verify-creator"), recorder
             )
             self._others.append(self._task(self._creator.run(self._writing)))
+
+    def _start_librdkafka(self, chance: random.Random) -> None:
+        plan, bootstrap = self._plan, list(self._brokers.values())
+        numbers = range(plan.writers, plan.writers + plan.senders)
+        for share in (numbers[::2], numbers[1::2]):
+            senders = Senders(
+                bootstrap, plan.topic, plan.partitions, share, self._recorder, self.progress,
+                pause=plan.load.pause, seed=chance.getrandbits(32),
+            )  # fmt: skip
+            self._writers.append(self._task(senders.run(self._writing)))
+        for number in range(plan.consumers):
+            group = f"{plan.topic}-librdkafka-{number}"
+            consumer = GroupConsumer(bootstrap, plan.topic, group, self._recorder)
+            self._others.append(self._task(consumer.run(self._watching)))
 
     def check(self) -> None:
         """Raise what has ended a client, if something has: a mistake of the harness."""
@@ -240,6 +258,8 @@ class Workload:
 
     async def close(self) -> None:
         """End all clients at once."""
+        self._writing.set()
+        self._watching.set()
         tasks = [*self._writers, *self._others]
         for task in tasks:
             task.cancel()

@@ -42,8 +42,6 @@ KAFKA_4_2 = {
     "ListPartitionReassignments": (0, 0),
     "UnregisterBroker": (0, 0),
     "IncrementalAlterConfigs": (0, 1),
-    "AlterPartitionReassignments": (0, 1),
-    "ListPartitionReassignments": (0, 0),
     "OffsetDelete": (0, 0),
     "DescribeQuorum": (0, 2),
     "DescribeCluster": (0, 2),

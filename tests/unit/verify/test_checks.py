@@ -264,6 +264,38 @@ def test_a_commit_whose_outcome_is_not_known_may_be_found_or_not() -> None:
         assert judge(events).anomalies == ()
 
 
+def test_a_consumer_begins_where_it_says_and_skips_nothing_from_there() -> None:
+    def reads(*offsets: int) -> list[Event]:
+        lines = [read("c", (each, 0, each, 1), **{"from": 5}) for each in offsets]
+        return history(invoke("a", 0, 10), *lines)
+
+    assert judge(reads(5, 6)).anomalies == ()
+    assert [each.check for each in judge(reads(6)).anomalies] == ["skipped-records"]
+    assert [each.check for each in judge(reads(5, 5)).anomalies] == ["rewound-read"]
+
+
+def test_what_was_read_from_nobody_knows_whom_says_nothing_about_later_marks() -> None:
+    """But the log must contain it in the end."""
+    sent, seen = invoke("a", 0, 10), read("c", (0, 0, 0, 9))
+    assert judge(history(sent, seen, mark(8, 4))).anomalies == ()
+    beyond = judge(history(sent, seen, end(8), read("final", (0, 0, 0, 8)))).anomalies
+    assert "watermark-beyond-the-end" in {each.check for each in beyond}
+
+
+def test_a_loss_that_was_reported_is_counted_and_no_anomaly() -> None:
+    reported = ("fault-1", "loss", "ok", {"broker": 1})
+    lost = (invoke("a", 0), ok("a", 0), end(0))
+    assert judge(history(*lost)).anomalies != ()
+    verdict = judge(history(*lost, reported))
+    assert (verdict.anomalies, verdict.reported, verdict.left_out) == ((), 1, 0)
+
+
+def test_a_reported_loss_excuses_nothing_else() -> None:
+    reported = ("fault-1", "loss", "ok", {"broker": 1})
+    verdict = judge(history(reported, view(1, 1, 4), view(2, 2, 4)))
+    assert [each.check for each in verdict.anomalies] == ["two-leaders"]
+
+
 def test_a_topic_that_is_newer_than_a_backup_is_excused_when_that_is_brought_back() -> None:
     def created(topic: str) -> tuple[Line, Line]:
         return ("c", "create", "invoke", {"topic": topic}), ("c", "create", "ok", {})

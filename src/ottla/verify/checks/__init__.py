@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.verify.anomaly import Anomaly, Check
+from ottla.verify.checks import appends, groups, leaders, reads
 from ottla.verify.checks.appends import Appends
 from ottla.verify.checks.groups import Groups
 from ottla.verify.checks.health import Health
@@ -16,6 +17,26 @@ from ottla.verify.checks.topics import Topics
 from ottla.verify.history import Event
 
 CHECKS: tuple[Callable[[], Check], ...] = (Appends, Reads, Leaders, Groups, Topics, Health)
+
+LOSSES = frozenset(
+    {
+        appends.LOST,
+        appends.INCONSISTENT,
+        appends.OUT_OF_ORDER,
+        appends.FORGOTTEN,
+        leaders.MARK_BACK,
+        leaders.MARK_BEYOND,
+        leaders.EPOCH_ORDER,
+        reads.SKIPPED,
+        reads.REWOUND,
+        reads.NO_POSITION,
+        groups.TWO_OWNERS,
+        groups.STALE_COMMIT,
+        groups.OFFSET_BACK,
+    }
+)
+"""What clients see when records are lost. It is expected where more replicas were destroyed than
+may be, and the brokers have reported it."""
 
 MOST_OF_A_KIND = 10
 """A fault that loses a thousand records is shown by the first few."""
@@ -29,6 +50,7 @@ class Verdict:
     acknowledged: int  # records
     anomalies: tuple[Anomaly, ...]
     left_out: int = 0  # further anomalies of a kind that is there often enough
+    reported: int = 0  # anomalies that are a loss which was expected and reported
     kinds: Mapping[str, int] = field(default_factory=dict)  # of faults
     overlapping: int = 0  # faults that began while another one lasted
     fewest_in_flight: int | None = None  # requests, when a fault began
@@ -51,6 +73,7 @@ class _Counts:
     def __init__(self) -> None:
         self.events = self.acknowledged = self.overlapping = 0
         self.kinds: Counter[str] = Counter()
+        self.loss_reported = False
         self.fewest_in_flight: int | None = None
         self.seconds: set[int] = set()  # in which something was acknowledged
         self._sending: dict[str, int] = {}
@@ -66,6 +89,8 @@ class _Counts:
                 self.seconds.add(event.time // 1_000_000)
         elif event.action == "fault":
             self._fault(event)
+        elif event.action == "loss":
+            self.loss_reported = True
 
     def _fault(self, event: Event) -> None:
         if event.phase != "invoke":
@@ -99,11 +124,16 @@ def judge(events: Iterable[Event]) -> Verdict:
             note(check.feed(event))
     for check in checks:
         note(check.finish())
+    reported = 0
+    if counts.loss_reported:
+        found = [anomaly for anomaly in found if anomaly.check not in LOSSES]
+        reported = sum(number for name, number in seen.items() if name in LOSSES)
     return Verdict(
         counts.events,
         counts.acknowledged,
         tuple(found),
-        seen.total() - len(found),
+        seen.total() - reported - len(found),
+        reported=reported,
         kinds=dict(counts.kinds),
         overlapping=counts.overlapping,
         fewest_in_flight=counts.fewest_in_flight,

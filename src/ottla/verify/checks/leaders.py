@@ -130,8 +130,10 @@ class Leaders(Check):
         runs = event.data["runs"]
         if runs:
             end = runs[-1][0] + runs[-1][3]
-            epoch = event.data.get("epoch", -1)
-            self._shown(event, partition, epoch, end)
+            if "epoch" in event.data:
+                self._shown(event, partition, event.data["epoch"], end)
+            elif end > partition.highest[0]:  # by whom, its client does not tell
+                partition.highest = end, event.number
         if event.data.get("mark", 0) > partition.highest[0]:
             partition.highest = event.data["mark"], event.number
         for offset, epoch in event.data.get("epochs", ()):

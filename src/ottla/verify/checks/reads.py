@@ -59,7 +59,7 @@ class Reads(Check):
     def _read(self, event: Event) -> Iterator[Anomaly]:
         number = event.data["p"]
         key = event.client, number
-        expected, before = self._positions.get(key, (0, 0))
+        expected, before = self._positions.get(key, (event.data.get("from", 0), 0))
         shown = (before, event.number) if before else (event.number,)
         for offset, _, _, count in event.data["runs"]:
             if offset > expected:

@@ -51,6 +51,8 @@ class Progress:
     """What the writers of a run have done; they share it."""
 
     in_flight: int = 0
+    pressing: int = 0
+    """While it is not 0 nobody pauses: so many wait for many requests to be in flight."""
     acknowledged: int = 0
     unknown: int = 0
     refused: int = 0
@@ -111,7 +113,7 @@ class Writer:
             partition = self._random.randrange(max(1, self._connections.partitions))
             if await self._send(partition, self._random.randint(1, self._load.records)):
                 pause.reset()
-                if self._load.pause:
+                if self._load.pause and not self._progress.pressing:
                     await asyncio.sleep(self._load.pause * self._random.uniform(0.5, 1.5))
             else:
                 await pause.wait()

@@ -1,11 +1,15 @@
-"""What can go wrong: the list of faults, and choosing from it by a seed."""
+"""What can go wrong: the list of faults, and choosing from it.
+
+A new kind is one class with a name, a sentence, `start` and `heal` (`fault.py`), an entry in the
+list here, and a row in docs/verify.md.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ottla.verify.cluster import StoreKind
-from ottla.verify.faults.disks import DiskFull, FsyncError, TornTail, Wipe
+from ottla.verify.faults.disks import DiskFull, FsyncError, TornTail, Wipe, WipeTwo
 from ottla.verify.faults.elections import PreferredElection
 from ottla.verify.faults.fault import Fault
 from ottla.verify.faults.links import (
@@ -52,6 +56,7 @@ FAULTS: tuple[type[Fault], ...] = (
     FsyncError,
     Wipe,
     TornTail,
+    WipeTwo,
 )
 BY_NAME = {kind.name: kind for kind in FAULTS}
 
@@ -69,4 +74,4 @@ def choose(names: Sequence[str], store: StoreKind) -> list[type[Fault]]:
         if store not in kind.stores:
             raise ValueError(f"the fault {name!r} needs --store {' or '.join(kind.stores)}")
         chosen.append(kind)
-    return chosen or [kind for kind in FAULTS if store in kind.stores]
+    return chosen or [kind for kind in FAULTS if store in kind.stores and not kind.asked_for]

@@ -1,5 +1,5 @@
 """Faults of disks: those that refuse to do their work, and those that destroy what a replica has.
-Data is destroyed of one replica at a time: the others have it.
+Data is destroyed of one replica at a time: the others have it. `wipe-two` destroys more.
 """
 
 from __future__ import annotations
@@ -7,10 +7,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from ottla.verify.cluster import OFFSETS_TOPIC
 from ottla.verify.failing_broker import FULL, NO_SYNC, break_disk, mend_disk
 from ottla.verify.faults.fault import Fault
 
 _MOST_TORN = 2_000
+_ALONE_SECONDS = 4.0
+_HEALTHY_SECONDS = 60.0
+LOSS = "acknowledged records may be lost"
+"""What a controller logs of an election that may lose records."""
 
 
 class DiskFull(Fault):
@@ -76,6 +81,43 @@ class Wipe(_Destroyed):
     def _destroy(self, broker: int) -> str:
         self.cluster.wipe(broker)
         return f"broker {broker}"
+
+
+class WipeTwo(Fault):
+    """`wipe-two`: as many as `min.insync.replicas` lose everything, and they alone had the newest.
+
+    What was acknowledged is lost then. The brokers must not hide it."""
+
+    name = "wipe-two"
+    about = (
+        "One broker is killed, then both others, which come back with empty disks: what was "
+        "acknowledged meanwhile is lost, and must be reported. Only where it is asked for."
+    )
+    seconds = (0.0, 1.0)
+    alone = True
+    asked_for = True
+
+    async def start(self) -> str:
+        cluster = self.cluster
+        self._marks = {each: broker.log_size() for each, broker in cluster.brokers.items()}
+        left, *wiped = self.chance.sample(sorted(cluster.brokers), len(cluster.brokers))
+        self._left = left
+        cluster.kill(left)
+        await asyncio.sleep(_ALONE_SECONDS)
+        for broker in wiped:
+            cluster.kill(broker)
+            cluster.wipe(broker)
+        return f"brokers {wiped}, of which broker {left} has seen nothing for some seconds"
+
+    async def heal(self) -> None:
+        cluster = self.cluster
+        await cluster.start_brokers([self._left])
+        await cluster.start_brokers(cluster.brokers)
+        await cluster.wait_healthy([OFFSETS_TOPIC], _HEALTHY_SECONDS)
+        for number, broker in cluster.brokers.items():
+            if LOSS in broker.log_since(self._marks[number]):
+                self.record("loss", "ok", broker=number)
+                break
 
 
 class TornTail(_Destroyed):

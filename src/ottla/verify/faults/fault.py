@@ -27,6 +27,8 @@ class Fault:
     """How long it lasts, at least and at most."""
     alone: ClassVar[bool] = False
     """It destroys data, so nothing else may happen between two moments of full replication."""
+    asked_for: ClassVar[bool] = False
+    """It comes only where it is named."""
     every: ClassVar[int] = 1
     """It comes in one of so many turns: what takes long is rare."""
     stores: ClassVar[tuple[StoreKind, ...]] = ("zookeeper", "ensemble", "lent")

@@ -121,8 +121,8 @@ class WipeZooKeeper(Fault):
 
     name = "wipe-zookeeper"
     about = (
-        "ZooKeeper loses everything; the brokers refuse to go on, until `ottla metadata import` "
-        "has brought back a backup, which may be an old one."
+        "ZooKeeper loses everything; the brokers say so and change no metadata, until `ottla "
+        "metadata import` has brought back a backup, which may be an old one."
     )
     seconds = (0.0, 2.0)
     alone = True
