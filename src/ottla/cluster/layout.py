@@ -305,18 +305,41 @@ def encode_partitions(partitions: Sequence[PartitionState]) -> bytes:
     return _encode({"p": states})
 
 
-def decode_partitions(key: str, value: bytes) -> tuple[PartitionState, ...]:
+def decode_partitions(
+    key: str, value: bytes, before: Sequence[PartitionState] = ()
+) -> tuple[PartitionState, ...]:
+    """The states of one key; those that are as they were `before` are the objects from there.
+
+    Nearly all of them are: a commit changes a few, and every broker reads each commit."""
+    rows = _decode(key, value)["p"]
     return tuple(
-        PartitionState(
-            leader=fields[0],
-            leader_epoch=fields[1],
-            partition_epoch=fields[2],
-            replicas=tuple(fields[3]),
-            isr=tuple(fields[4]),
-            elr=tuple(fields[5]) if len(fields) > 5 else (),
-            last_known_elr=tuple(fields[6]) if len(fields) > 6 else (),
-        )
-        for fields in _decode(key, value)["p"]
+        before[slot] if slot < len(before) and _holds(before[slot], row) else _state(row)
+        for slot, row in enumerate(rows)
+    )
+
+
+def _state(fields: Sequence[Any]) -> PartitionState:
+    return PartitionState(
+        leader=fields[0],
+        leader_epoch=fields[1],
+        partition_epoch=fields[2],
+        replicas=tuple(fields[3]),
+        isr=tuple(fields[4]),
+        elr=tuple(fields[5]) if len(fields) > 5 else (),
+        last_known_elr=tuple(fields[6]) if len(fields) > 6 else (),
+    )
+
+
+def _holds(state: PartitionState, fields: Sequence[Any]) -> bool:
+    """Whether `_state` would make the same of these: that takes four times as long."""
+    return (
+        state.partition_epoch == fields[2]
+        and state.leader_epoch == fields[1]
+        and state.leader == fields[0]
+        and state.isr == tuple(fields[4])
+        and state.replicas == tuple(fields[3])
+        and state.elr == (tuple(fields[5]) if len(fields) > 5 else ())
+        and state.last_known_elr == (tuple(fields[6]) if len(fields) > 6 else ())
     )
 
 

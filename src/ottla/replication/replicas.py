@@ -26,7 +26,7 @@ from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
-from ottla.model.topic import NO_LEADER, Topic
+from ottla.model.topic import NO_LEADER, PartitionState, Topic
 from ottla.replication.isr import Rules
 from ottla.replication.partition import ClusterView, Durability, Partition
 from ottla.storage.directory import LogDirectories
@@ -79,6 +79,7 @@ class Replicas:
         self._admitted = cluster is None
         # The settings in force, one value for all partitions of a topic.
         self._configs: dict[str, TopicConfig] = {}
+        self._unfinished: set[str] = set()  # topics that could not be followed to the end
         self._following = False  # after the first image: what is new in the next ones is new
         # New partitions without files yet.
         self._waiting: dict[TopicPartition, bool] = {}
@@ -210,7 +211,10 @@ class Replicas:
         if before is not None and (after is None or after.id != before.id):
             self._remove(before)
         if after is not None:
-            self._update(after, 0 if before is None else len(before.partitions))
+            followed = () if after.name in self._unfinished else _followed(before, after)
+            self._unfinished.add(after.name)
+            self._update(after, 0 if before is None else len(before.partitions), followed)
+            self._unfinished.discard(after.name)
 
     def take_note_of_admission(self) -> None:
         """Lead from now on, or lead nothing any more, as the image and the registration say."""
@@ -233,11 +237,16 @@ class Replicas:
                 partition.log.config = config
                 self._assign_role(topic, tp, partition)
 
-    def _update(self, topic: Topic, known: int) -> None:
-        """Follow a topic of which the first `known` partitions existed before."""
-        config = self._configs[topic.name] = self._config_of(topic)
+    def _update(self, topic: Topic, known: int, followed: tuple[PartitionState, ...] = ()) -> None:
+        """Follow a topic of which the first `known` partitions existed before. Those that are
+        `followed` as they are need no look: a change concerns a few of perhaps thousands."""
+        if not followed:
+            self._configs[topic.name] = self._config_of(topic)
+        config = self._configs[topic.name]
         self._by_id[topic.id] = self._by_name.setdefault(topic.name, {})
         for index, state in enumerate(topic.partitions):
+            if index < len(followed) and followed[index] is state:
+                continue
             if self._node_id not in state.replicas:
                 continue
             tp = TopicPartition(topic.name, index)
@@ -335,6 +344,7 @@ class Replicas:
         self._by_name.pop(topic.name, None)
         self._by_id.pop(topic.id, None)
         self._configs.pop(topic.name, None)
+        self._unfinished.discard(topic.name)
         partitions = []
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)
@@ -368,3 +378,10 @@ class Replicas:
                 if self._cluster is not None:
                     self._cluster.stop_following(partition)
                 partition.retire()
+
+
+def _followed(before: Topic | None, after: Topic) -> tuple[PartitionState, ...]:
+    """The states of a topic that are followed already: none if its settings are others by now."""
+    if before is None or before.id != after.id or before.config != after.config:
+        return ()
+    return before.partitions
