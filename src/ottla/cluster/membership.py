@@ -71,6 +71,7 @@ class Membership:
         """
         registry = self._registry
         await registry.load()
+        lost = 0
         while True:
             image = registry.image
             before = image.broker_states.get(broker_id)
@@ -113,6 +114,9 @@ class Membership:
             try:
                 session = await registry.store.join(key, layout.encode_broker(broker), *ops)
             except Conflict:
+                # All who register take the next epoch, and a hundred may start at once.
+                lost += 1
+                await registry.let_others_go(lost)
                 await registry.load()
                 continue
             await registry.load_or_release(session)

@@ -7,11 +7,14 @@ with each new image, in order, before the operation that caused it returns. One 
 missed a change for good: that is told to `Tasks`, and ends the broker.
 
 A new image costs one pass over the keys to see which differ (0.1 µs each) and a decode of those
-that do; everything else is shared with the image before. Images never go backwards.
+that do; everything else is shared with the image before, down to the states of single partitions:
+one that is the same object has not changed. Images never go backwards.
 
 Writers compare and set. An operation that lost a race looks at the new state and tries again, until
-it succeeds or has become impossible. Operations in the name of the controller take its `fence`, and
-raise `Fenced` once a later controller has begun.
+it succeeds or has become impossible. It waits a moment before, a random one that grows: of many who
+change the same keys one wins, and if the others all tried again at once, their attempts would grow
+with the square of their number. Operations in the name of the controller take its `fence`, do not
+wait, and raise `Fenced` once a later controller has begun.
 """
 
 from __future__ import annotations
@@ -54,6 +57,10 @@ logger = logging.getLogger(__name__)
 
 PRODUCER_ID_BLOCK = 1_000
 """Ids taken from the store at once; Kafka's number. What is left of a block at a stop is lost."""
+
+FIRST_PAUSE = 0.01
+LONGEST_PAUSE = 0.32
+"""The longest that is waited after the first race that was lost, and after many."""
 
 Entropy = Callable[[int], bytes]
 K = TypeVar("K")
@@ -149,7 +156,7 @@ class Registry:
                 if value is None:
                     states.pop(chunk, None)
                 else:
-                    states[chunk] = layout.decode_partitions(key, value)
+                    states[chunk] = layout.decode_partitions(key, value, states.get(chunk, ()))
             elif (name := layout.parse_topic_key(key)) is not None:
                 touched.add(name)
                 if value is None:
@@ -565,6 +572,7 @@ class Registry:
 
     async def change(self, ops: Callable[[], Sequence[Op]], fence: Check | None) -> None:
         """Commit what `ops` makes of the newest state; if that has moved, make it anew."""
+        lost = 0
         while True:
             seen = self.image.revision
             impossible: KafkaError | None = None
@@ -577,11 +585,19 @@ class Registry:
             if changes:
                 if await self.attempt(*changes, fence=fence):
                     return
+                if fence is None:
+                    lost += 1
+                    await self.let_others_go(lost)
             elif (await self.load()).revision == seen:
                 # Impossible, or nothing to do, in what is certainly the newest state.
                 if impossible is not None:
                     raise impossible
                 return
+
+    async def let_others_go(self, lost: int) -> None:
+        """Wait after so many races that were lost in a row."""
+        longest = min(FIRST_PAUSE * 2 ** min(lost - 1, 10), LONGEST_PAUSE)
+        await asyncio.sleep(longest * int.from_bytes(self._entropy(4), "big") / 2**32)
 
     async def attempt(self, *ops: Op, fence: Check | None = None) -> bool:
         """Commit, and bring the image up to date either way; False after a conflict."""

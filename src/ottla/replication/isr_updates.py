@@ -5,6 +5,10 @@ broker, and each replica that is to be added, is still what it was when that was
 under the same registration. So nobody is added who has come back with an empty disk since, and a
 leader that was fenced changes nothing.
 
+A change goes out at once, unless another has gone out a moment ago: then it waits, and goes with
+all that come meanwhile. When many brokers come back together, each leader would else commit once
+for each of them, and every commit is read by everybody.
+
 While the outcome is not known the partition counts both sets (`isr.py`). Whatever it is shows in
 the next image; where the store was out of reach it is read until it answers.
 """
@@ -32,6 +36,8 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 MOST_TOGETHER = 1_000
+GATHER_SECONDS = 0.1
+"""Between the beginnings of two commits: what comes meanwhile goes together."""
 
 
 class Proposal(NamedTuple):
@@ -66,6 +72,7 @@ class IsrUpdates:
         self._tasks = tasks
         self._queue: dict[TopicPartition, Proposal] = {}
         self._worker: asyncio.Task[None] | None = None
+        self._next_at = float("-inf")  # by the loop's clock
         # what became of them
         self.shrinks = 0
         self.expands = 0
@@ -88,7 +95,10 @@ class IsrUpdates:
             await asyncio.gather(self._worker, return_exceptions=True)
 
     async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
         while self._queue:
+            await asyncio.sleep(max(0.0, self._next_at - loop.time()))
+            self._next_at = loop.time() + GATHER_SECONDS
             together = dict(list(self._queue.items())[:MOST_TOGETHER])
             for tp in together:
                 del self._queue[tp]
@@ -98,6 +108,10 @@ class IsrUpdates:
                 return
 
     async def _commit(self, proposals: list[Proposal]) -> None:
+        # What was overtaken while it waited must not spoil the others.
+        proposals = [made for made in proposals if made.stands]
+        if not proposals:
+            return
         changes = [made.change for made in proposals]
         try:
             refused = await self._registry.change_partitions(

@@ -81,6 +81,7 @@ class Replicas:
         # The settings in force, one value for all partitions of a topic.
         self._configs: dict[str, TopicConfig] = {}
         self.traffic = Traffic()
+        self._unfinished: set[str] = set()  # topics that could not be followed to the end
         self._following = False  # after the first image: what is new in the next ones is new
         # New partitions without files yet.
         self._waiting: dict[TopicPartition, bool] = {}
@@ -217,7 +218,10 @@ class Replicas:
             self._remove(before)
             before = None
         if after is not None:
-            self._update(after, () if before is None else before.partitions)
+            followed = () if after.name in self._unfinished else _followed(before, after)
+            self._unfinished.add(after.name)
+            self._update(after, () if before is None else before.partitions, followed)
+            self._unfinished.discard(after.name)
 
     def take_note_of_admission(self) -> None:
         """Lead from now on, or lead nothing any more, as the image and the registration say."""
@@ -240,11 +244,21 @@ class Replicas:
                 partition.log.config = config
                 self._assign_role(topic, tp, partition)
 
-    def _update(self, topic: Topic, known: Sequence[PartitionState]) -> None:
-        """Follow a topic whose first partitions were in the `known` states before."""
-        config = self._configs[topic.name] = self._config_of(topic)
+    def _update(
+        self,
+        topic: Topic,
+        known: Sequence[PartitionState],
+        followed: Sequence[PartitionState] = (),
+    ) -> None:
+        """Follow a topic whose first partitions were in the `known` states before. Those that are
+        `followed` as they are need no look: a change concerns a few of perhaps thousands."""
+        if not followed:
+            self._configs[topic.name] = self._config_of(topic)
+        config = self._configs[topic.name]
         self._by_id[topic.id] = self._by_name.setdefault(topic.name, {})
         for index, state in enumerate(topic.partitions):
+            if index < len(followed) and followed[index] is state:
+                continue
             tp = TopicPartition(topic.name, index)
             if self._node_id not in state.replicas:
                 if index < len(known) and self._node_id in known[index].replicas:
@@ -349,6 +363,7 @@ class Replicas:
         self._by_id.pop(topic.id, None)
         self._configs.pop(topic.name, None)
         self.traffic.forget(topic.name)
+        self._unfinished.discard(topic.name)
         partitions = []
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)
@@ -403,3 +418,10 @@ class Replicas:
                 if self._cluster is not None:
                     self._cluster.stop_following(partition)
                 partition.retire()
+
+
+def _followed(before: Topic | None, after: Topic) -> tuple[PartitionState, ...]:
+    """The states of a topic that are followed already: none if its settings are others by now."""
+    if before is None or before.id != after.id or before.config != after.config:
+        return ()
+    return before.partitions

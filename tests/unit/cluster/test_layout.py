@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import replace
 
@@ -154,3 +155,15 @@ def test_partitions_that_are_reassigned_are_of_a_version_that_older_readers_refu
 def test_what_is_not_ours_or_newer_is_refused_by_key(value: bytes) -> None:
     with pytest.raises(layout.UnreadableValue, match="key cluster cannot be read"):
         layout.decode_cluster(value)
+
+
+@pytest.mark.parametrize("name", [each.name for each in dataclasses.fields(PartitionState)])
+def test_every_change_of_a_partition_is_noticed(name: str) -> None:
+    """States are compared with those before field by field, without being made."""
+    before = PartitionState(1, 2, 3, (1, 2, 3), (1,), (2,), (3,))
+    value = getattr(before, name)
+    after = dataclasses.replace(before, **{name: value + 1 if isinstance(value, int) else (2, 3)})
+    encoded = layout.encode_partitions([before, after])
+    first, second = layout.decode_partitions("k", encoded, (before, before))
+    assert first is before
+    assert second == after

@@ -10,9 +10,10 @@ import pytest
 
 from ottla.cluster import layout
 from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.handle import StoreHandle
 from ottla.cluster.membership import Host, Membership
 from ottla.cluster.registry import Fenced, ImageChange, Registry
-from ottla.cluster.store import Create, Set, Snapshot
+from ottla.cluster.store import Create, Op, Revision, Set, Snapshot
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.image import ClusterImage
@@ -443,3 +444,34 @@ async def test_a_thousand_topics_created_one_by_one_cost_less_than_three_seconds
 
 def test_ids_are_spelled_as_kafka_spells_them() -> None:
     assert topic_id_text(TopicId(bytes(16))) == "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+async def test_a_partition_that_has_not_changed_is_the_same_object(registry: Registry) -> None:
+    """Whoever follows a topic of thousands of partitions looks only at the others."""
+    orders = topic(registry, "orders", 3)
+    await registry.create_topics([orders])
+    before = registry.image.topics["orders"].partitions
+    change = PartitionChange(orders.id, 1, STATE, STATE.next_epoch())
+    assert await registry.change_partitions([change]) == []
+    after = registry.image.topics["orders"].partitions
+    assert [one is other for one, other in zip(before, after, strict=True)] == [True, False, True]
+
+
+async def test_of_many_who_want_the_same_key_few_try_in_vain(store: EmbeddedStore) -> None:
+    """Else a hundred brokers that start together would make five thousand attempts."""
+    attempts = 0
+
+    class Slow(StoreHandle):
+        async def commit(self, *ops: Op) -> Revision:
+            nonlocal attempts
+            attempts += 1
+            for _ in range(20):  # as long as the others need to make theirs
+                await asyncio.sleep(0)
+            return await super().commit(*ops)
+
+    registries = [Registry(Slow(store)) for _ in range(40)]
+    for each in registries:
+        await each.load()
+    blocks = await asyncio.gather(*(each.allocate_producer_ids(1) for each in registries))
+    assert sorted(block.start for block in blocks) == list(range(40))
+    assert attempts < 40 * 41 / 2 * 0.75, "less than when all try again at once"

@@ -257,3 +257,30 @@ async def test_a_refusal_does_not_end_what_was_asked_for_afterwards(bench: Bench
     assert bench.in_sync().in_flight
     bench.store.lost = ""
     await bench.settled()
+
+
+async def test_what_comes_shortly_after_a_change_goes_together(bench: Bench) -> None:
+    """When many brokers come back, a leader commits a few times, not once for each of them."""
+    await bench.begin(20)
+    before = (await bench.registry.load()).revision
+    for index in range(20):
+        bench.catch_up(3, index)
+        while index == 0 and bench.in_sync(0).in_flight:
+            await asyncio.sleep(0)
+        for _ in range(10):  # one after the other, each of them long enough for a commit
+            await asyncio.sleep(0)
+    await bench.settled()
+    assert (await bench.registry.load()).revision == before + 2
+
+
+async def test_one_that_was_overtaken_while_it_waited_does_not_spoil_the_others(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.begin(3)
+    with caplog.at_level(logging.INFO):
+        for index in range(3):
+            bench.catch_up(3, index)
+        bench.partitions[1].lead(replace(LED, leader_epoch=6, partition_epoch=10), Rules(2))
+        await bench.settled()
+    assert [(await bench.stored(index)).isr for index in (0, 2)] == [(1, 2, 3), (1, 2, 3)]
+    assert not [each for each in caplog.messages if "one by one" in each]

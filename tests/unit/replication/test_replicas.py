@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
 from ottla.records.builder import build_batch
+from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.runtime.workers import Workers
 from ottla.storage.directory import LogDirectories
@@ -199,10 +201,10 @@ async def test_a_bug_that_one_topic_meets_is_made_known_when_the_others_are_foll
 ):
     update = Replicas._update
 
-    def broken(replicas: Replicas, topic: Topic, known: int) -> None:
+    def broken(replicas: Replicas, topic: Topic, *rest: Any) -> None:
         if topic.name == "bad":
             raise RuntimeError("a bug")
-        update(replicas, topic, known)
+        update(replicas, topic, *rest)
 
     monkeypatch.setattr(Replicas, "_update", broken)
     with pytest.raises(RuntimeError, match="a bug"):
@@ -273,3 +275,40 @@ async def test_a_new_replica_is_made_although_a_folder_has_failed(workers: Worke
     made = table.replicas.replica_by_name("t", 0).log
     assert made.folder.rpartition("/")[0] != log.folder.rpartition("/")[0]
     table.replicas.stop_making()
+
+
+async def test_only_what_has_changed_of_a_topic_is_followed_anew(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    """One leader's commit changes a few of perhaps thousands of partitions."""
+    states = [replace(OURS) for _ in range(3)]
+    table.show(topic("t", *states))
+    for index in range(3):
+        table.replicas.by_name("t", index)
+    given: list[int] = []
+    assign = table.replicas._assign_role
+
+    def note(of: Topic, tp: TopicPartition, partition: Partition) -> None:
+        given.append(tp.partition)
+        assign(of, tp, partition)
+
+    monkeypatch.setattr(table.replicas, "_assign_role", note)
+    table.show(topic("t", states[0], OURS.next_epoch(), states[2]))
+    assert given == [1]
+    assert table.replicas.by_name("t", 1).leader_epoch == 1
+    table.show(topic("t", states[0], OURS.next_epoch(), states[2], retention_ms="1000"))
+    assert given == [1, 0, 1, 2], "new settings concern all of them"
+
+
+async def test_a_topic_that_could_not_be_followed_is_followed_with_its_next_change(table: Table):
+    states = [replace(OURS) for _ in range(2)]
+    resolve = table.replicas._config_of
+
+    def unknown(_: Topic) -> TopicConfig:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "a setting of a later version")
+
+    table.replicas._config_of = unknown
+    table.show(topic("t", *states))
+    table.replicas._config_of = resolve
+    table.show(topic("t", states[0], OURS.next_epoch()))
+    assert [table.replicas.by_name("t", index).leader_epoch for index in (0, 1)] == [0, 1]
