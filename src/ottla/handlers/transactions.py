@@ -18,7 +18,9 @@ Behaviour  An idempotent producer (no transactional id) gets a new id and epoch 
 Odd        An empty transactional id, or a producer id without an epoch (or the reverse), fails
            with INVALID_REQUEST.
            If one of the partitions of AddPartitionsToTxn does not exist, none is added: the others
-           get OPERATION_NOT_ATTEMPTED.
+           get OPERATION_NOT_ATTEMPTED. So if one is of a coordinator's own topic, which a client
+           cannot add (TOPIC_AUTHORIZATION_FAILED).
+           WriteTxnMarkers to the transactions' own log fails with INVALID_TOPIC_EXCEPTION.
            Fenced producers of old versions are told INVALID_PRODUCER_EPOCH: before 4 of
            InitProducerId, before 2 of the others.
            EndTxn 5 in a cluster without transaction version 2 does not raise the epoch.
@@ -48,6 +50,7 @@ from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from ottla.model.topic import INTERNAL_TOPICS
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -228,19 +231,15 @@ def _ask(
     """The outcome by partition; refusals too are outcomes."""
     topics = services.image.topics
     partitions = command.partitions
-    unknown = {
-        each
-        for each in partitions
-        if (topic := topics.get(each.topic)) is None
-        or not 0 <= each.partition < len(topic.partitions)
-    }
-    if unknown:
-        return {
-            each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if each in unknown
-            else ErrorCode.OPERATION_NOT_ATTEMPTED
-            for each in partitions
-        }
+    refused: dict[TopicPartition, ErrorCode] = {}
+    for each in partitions:
+        topic = topics.get(each.topic)
+        if version < MANY_TRANSACTIONS and each.topic in INTERNAL_TOPICS:
+            refused[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif topic is None or not 0 <= each.partition < len(topic.partitions):
+            refused[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if refused:
+        return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
     reply = gather([attempt(partial(services.transactions.run_certainly, command))])
 
     def done(replies: list[Any]) -> Outcome:

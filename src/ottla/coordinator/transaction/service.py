@@ -24,6 +24,7 @@ from ottla.coordinator.transaction.remote import Connections, Coordinators, Mark
 from ottla.coordinator.transaction.state import (
     NEEDS_PRODUCER_ID,
     RAISES_EPOCH,
+    TRANSACTIONS_TOPIC,
     AddPartitions,
     EndTransaction,
     Identity,
@@ -45,7 +46,6 @@ from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 from ottla.storage.producers import Guard
 
-TRANSACTIONS_TOPIC = "__transaction_state"
 FEATURE = "transaction.version"
 
 
