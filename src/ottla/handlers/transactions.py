@@ -23,7 +23,8 @@ Odd        An empty transactional id, or a producer id without an epoch (or the 
            WriteTxnMarkers to the transactions' own log fails with INVALID_TOPIC_EXCEPTION.
            Fenced producers of old versions are told INVALID_PRODUCER_EPOCH: before 4 of
            InitProducerId, before 2 of the others.
-           EndTxn 5 in a cluster without transaction version 2 does not raise the epoch.
+           What a client speaks decides, not what the cluster has agreed on: EndTxn 5 raises the
+           epoch even after a downgrade, or its producer's sequence numbers would not fit.
 Not done   Two-phase commit (InitProducerId 6).
 See        KIP-98, KIP-360, KIP-664, KIP-890, KIP-1228
 """
@@ -194,8 +195,6 @@ def add_partitions_to_txn(
 def _add_many(
     body: AddPartitionsToTxnRequest, version: int, services: Services
 ) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
-    # Of a cluster that has not agreed on it, no broker adds partitions by itself.
-    adding = RAISES_EPOCH if services.transactions.raises_epochs else 0
     replies: list[Outcome | KafkaError | Deferred[Outcome]] = []
     for each in body.transactions:
         producer = Identity(each.producer_id, each.producer_epoch)
@@ -203,7 +202,7 @@ def _add_many(
         command = (
             VerifyPartitions(each.transactional_id, producer, partitions)
             if each.verify_only
-            else AddPartitions(each.transactional_id, producer, partitions, adding)
+            else AddPartitions(each.transactional_id, producer, partitions, RAISES_EPOCH)
         )
         replies.append(_ask(command, version, services))
 
@@ -281,7 +280,7 @@ def _end_failed(request: Request[EndTxnRequest], error: KafkaError) -> EndTxnRes
 @handles(ApiKey.END_TXN, versions=range(6), failure=_end_failed)
 async def end_txn(request: Request[EndTxnRequest], services: Services) -> EndTxnResponse:
     body = request.body
-    raises = request.api_version >= END_RAISES_EPOCH and services.transactions.raises_epochs
+    raises = request.api_version >= END_RAISES_EPOCH
     command = EndTransaction(
         body.transactional_id,
         Identity(body.producer_id, body.producer_epoch),
