@@ -24,6 +24,8 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 ILLEGAL_GENERATION, INVALID_GROUP_ID = 22, 24
 UNSTABLE_OFFSET_COMMIT, PRODUCER_FENCED, TRANSACTION_ABORTABLE = 88, 90, 120
 TRANSACTIONAL = 0x10
+TRANSACTIONS = "__transaction_state"
+INVALID_TOPIC, TOPIC_AUTHORIZATION_FAILED = 17, 29
 TRANSACTIONAL_ID_NOT_FOUND, INVALID_REGULAR_EXPRESSION = 105, 128
 
 
@@ -345,6 +347,35 @@ class TestBadInput:
     def test_a_partition_that_is_not_there(self, producer, topic) -> None:
         codes = dict(zip((0, 7), producer.add(topic.name, 0, 7), strict=True))
         assert sorted(codes.values()) == [UNKNOWN_TOPIC_OR_PARTITION, OPERATION_NOT_ATTEMPTED]
+
+    def test_a_coordinators_own_topic(self, producer) -> None:
+        assert producer.add(TRANSACTIONS, 0) == [TOPIC_AUTHORIZATION_FAILED]
+        (result,) = producer.connection.ask(
+            "add_partitions_to_txn",
+            5,
+            transactions=[
+                {**producer.who(), "topics": [{"name": TRANSACTIONS, "partitions": [0]}]}
+            ],
+        ).results_by_transaction
+        (part,) = result.topic_results[0].results_by_partition
+        assert part.partition_error_code == INVALID_TOPIC
+
+    @pytest.mark.parametrize(
+        ("name", "number", "code"),
+        [(None, -1, INVALID_REQUEST), ("__transaction_state", 1, INVALID_TOPIC)],
+    )
+    def test_markers_that_nobody_can_mean(self, producer, topic, name, number, code) -> None:
+        (result,) = producer.connection.ask(
+            "write_txn_markers",
+            1,
+            markers=[
+                {
+                    "producer_id": number,
+                    "topics": [{"name": name or topic.name, "partition_indexes": [0]}],
+                }
+            ],
+        ).markers
+        assert result.topics[0].partitions[0].error_code == code
 
     def test_a_marker_of_a_stale_coordinator(self, producer, topic, committed) -> None:
         assert producer.produce(topic, b"x") == NONE

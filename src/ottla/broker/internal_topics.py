@@ -19,7 +19,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.remote import ControllerLink
 from ottla.controller.topics import NewTopic
 from ottla.coordinator.group.service import OFFSETS_TOPIC
-from ottla.coordinator.transaction.service import TRANSACTIONS_TOPIC
+from ottla.coordinator.transaction.state import TRANSACTIONS_TOPIC
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
 

@@ -1,8 +1,9 @@
-"""How many partitions the groups' topic had, told from what is in them.
+"""How many partitions the groups' topic had, or the transactions', told from what is in them.
 
-A group's records are in the partition that its name's hash gives, modulo the number of partitions.
-Folders alone do not tell that number, since those of the last partitions may never have been made,
-and with a wrong one every group would be looked for in the wrong place.
+A group's records are in the partition that its name's hash gives, modulo the number of partitions;
+so are those of a transactional id. Folders alone do not tell that number, since those of the last
+partitions may never have been made, and with a wrong one every group would be looked for in the
+wrong place.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _groups(fs: FileSystem, folder: str) -> set[str]:
         if parsed is None or parsed[1] != paths.LOG_SUFFIX:
             continue
         for key in _keys(fs, f"{folder}/{name}"):
-            # Every key of this topic is a version, then the group's name.
+            # Every key of these topics is a version, then the name of the group or transaction.
             if len(key) >= 4:
                 (length,) = struct.unpack_from(">h", key, 2)
                 found.add(key[4 : 4 + length].decode("utf-8", "replace"))

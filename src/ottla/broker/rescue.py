@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ottla.broker.internal_topics import offsets_settings
+from ottla.broker.internal_topics import offsets_settings, transactions_settings
 from ottla.broker.metadata_home import (
     KRAFT_FOLDER,
     METADATA_FOLDER,
@@ -39,6 +39,7 @@ from ottla.cluster import journal, layout
 from ottla.cluster.store import Entry
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.group.service import OFFSETS_TOPIC
+from ottla.coordinator.transaction.state import TRANSACTIONS_TOPIC
 from ottla.model.ids import TopicId, TopicPartition, topic_id_text
 from ottla.model.topic import PartitionState
 from ottla.runtime.files import FileSystem
@@ -48,6 +49,7 @@ from ottla.storage.checkpoints import CheckpointError, MetaProperties, read_meta
 PRODUCER_ID_GAP = 1_000_000
 LEADER_EPOCH_GAP = 1_000
 
+_COORDINATORS = {OFFSETS_TOPIC: offsets_settings, TRANSACTIONS_TOPIC: transactions_settings}
 MOST_MISSING = 10_000
 """When more partitions of a topic have no folder, a folder was probably taken for a partition."""
 
@@ -330,9 +332,9 @@ class _Planner:
                 self.notes.append(f"{name} was made anew since the backup, whose settings it gets")
             if known.id == topic_id:
                 count = max(count, len(known.partitions))
-        elif name == OFFSETS_TOPIC:
-            settings = offsets_settings(self._config)
-            count = self._count_offsets(name, mine, count)
+        elif name in _COORDINATORS:
+            settings = _COORDINATORS[name](self._config)
+            count = self._count_hashed(name, mine, count)
         if count - len(mine) > MOST_MISSING and name not in self._counts:
             last = max(mine, default=count - 1)
             self.conflicts.append(
@@ -378,24 +380,28 @@ class _Planner:
         self.notes.append(f"{name}: no folder of it says its topic id; it gets a new one")
         return self._new_id()
 
-    def _count_offsets(self, name: str, mine: Mapping[int, Traces], count: int) -> int:
-        """How many partitions the groups' topic has; it must be exactly as many as it had."""
+    def _count_hashed(self, name: str, mine: Mapping[int, Traces], count: int) -> int:
+        """How many partitions a coordinator's topic has; it must be exactly as many as it had."""
         configured = self._config.offsets_topic_num_partitions
+        content, setting = "groups", "offsets.topic.num.partitions"
+        if name == TRANSACTIONS_TOPIC:
+            configured = self._config.transaction_state_log_num_partitions
+            content, setting = "transactions", "transaction.state.log.num.partitions"
         folders = {index: traces.folder for index, traces in mine.items()}
         told = name in self._counts
         fitting = likely_count(self._fs, folders, (count,) if told else (configured, count))
         if told:
             if fitting not in (None, count):
                 self.notes.append(
-                    f"{name}: its groups are where they would be with {fitting} partitions"
+                    f"{name}: its {content} are where they would be with {fitting} partitions"
                 )
             return count
         if fitting is None:
             fitting = max(count, configured)
         if fitting != count or fitting != configured:
             self.notes.append(
-                f"{name}: {count} partition(s) were found, offsets.topic.num.partitions is "
-                f"{configured}, and {fitting} fits its groups; if it had another number, say so "
+                f"{name}: {count} partition(s) were found, {setting} is "
+                f"{configured}, and {fitting} fits its {content}; if it had another number, say so "
                 f"with --partitions {name}=N"
             )
         return fitting

@@ -21,7 +21,7 @@ from ottla.config.topic import TopicConfig
 from ottla.controller.keeper import MIN_INSYNC, Upkeep
 from ottla.controller.topics import TopicDefaults
 from ottla.coordinator.group.service import OFFSETS_TOPIC
-from ottla.coordinator.transaction.service import TRANSACTIONS_TOPIC
+from ottla.coordinator.transaction.state import TRANSACTIONS_TOPIC
 from ottla.model.topic import Topic
 from ottla.net.listener import Limits
 from ottla.replication.isr import Rules

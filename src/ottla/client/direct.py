@@ -42,6 +42,7 @@ from ottla.model.ids import TopicPartition
 from ottla.protocol.apis import VERSIONS, ApiKey
 from ottla.protocol.messages import configs as config_messages
 from ottla.protocol.messages import elections as election_messages
+from ottla.protocol.messages import features as feature_messages
 from ottla.protocol.messages import metadata as metadata_messages
 from ottla.protocol.messages import offsets as offset_messages
 from ottla.protocol.messages import replicas as replica_messages
@@ -319,6 +320,28 @@ class DirectAdmin:
             }
 
         return self.router.retried(ask, repeatable=True)
+
+    def update_features(
+        self, levels: Mapping[str, int], *, kind: int, dry_run: bool = False
+    ) -> None:
+        """Give features other levels, all or none; `kind` is UpdateFeatures' upgrade type. Raises
+        KafkaError."""
+        request = feature_messages.UpdateFeaturesRequest(
+            timeout_ms=self._timeout_ms(),
+            feature_updates=[
+                feature_messages.FeatureUpdateKey(
+                    feature=name, max_version_level=level, upgrade_type=kind
+                )
+                for name, level in levels.items()
+            ],
+            validate_only=dry_run,
+        )
+
+        def ask() -> None:
+            answer = self.router.controller().ask(request)
+            check(answer.error_code, answer.error_message)
+
+        self.router.retried(ask, repeatable=True)
 
     # -- settings
 

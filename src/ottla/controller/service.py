@@ -281,6 +281,11 @@ class Controller:
                 outcomes.append(outcome)
         return outcomes
 
+    async def change_features(self, levels: Mapping[str, int]) -> None:
+        """Give features other levels, which were checked; the others keep theirs."""
+        async with self._as_controller() as fence:
+            await self._registry.set_features({**self._registry.features, **levels}, fence=fence)
+
     async def elect_leaders(
         self, wanted: Sequence[TopicPartition] | None, *, unclean: bool
     ) -> dict[TopicPartition, KafkaError | None]:

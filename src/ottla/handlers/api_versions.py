@@ -13,7 +13,6 @@ Odd        The response header is always the old one, whatever the version: a cl
            `.` fails with INVALID_REQUEST, from version 3 on.
            Features that can be switched off (minimum level 0) are named as supported from
            version 4 on: older Java clients fail on them.
-Not done   Levels cannot be changed.
 See        KIP-35, KIP-511, KIP-584
 """
 

@@ -36,7 +36,7 @@ from ottla.coordinator.group.commands import (
 from ottla.coordinator.group.group import client_at
 from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.coordinator.replies import then
-from ottla.coordinator.transaction.service import TRANSACTIONS_TOPIC
+from ottla.coordinator.transaction.state import TRANSACTIONS_TOPIC
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles

@@ -410,7 +410,7 @@ async def _join_transaction(
     if len(producers) != 1 or transactional_id is None:
         # As in Kafka: a transaction has one producer.
         return dict.fromkeys(headers, KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
-    adds = version >= ADDS_PARTITIONS and services.transactions.raises_epochs
+    adds = version >= ADDS_PARTITIONS
     sequences = {partition: header.base_sequence for partition, header in headers.items()}
     (producer,) = producers
     joined = await services.transactions.join(transactional_id, producer, sequences, add=adds)

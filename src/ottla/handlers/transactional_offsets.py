@@ -115,7 +115,7 @@ async def _join_transaction(
     identity = Identity(body.producer_id, body.producer_epoch)
     place = TopicPartition(OFFSETS_TOPIC, services.groups.partition_for(body.group_id))
     partition = services.replicas.by_name(*place)
-    adds = version >= ADDS_PARTITION and services.transactions.raises_epochs
+    adds = version >= ADDS_PARTITION
     joined = await services.transactions.join(
         body.transactional_id, identity, {partition: NO_SEQUENCE}, add=adds
     )

@@ -18,10 +18,13 @@ Behaviour  An idempotent producer (no transactional id) gets a new id and epoch 
 Odd        An empty transactional id, or a producer id without an epoch (or the reverse), fails
            with INVALID_REQUEST.
            If one of the partitions of AddPartitionsToTxn does not exist, none is added: the others
-           get OPERATION_NOT_ATTEMPTED.
+           get OPERATION_NOT_ATTEMPTED. So if one is of a coordinator's own topic, which a client
+           cannot add (TOPIC_AUTHORIZATION_FAILED).
+           WriteTxnMarkers to the transactions' own log fails with INVALID_TOPIC_EXCEPTION.
            Fenced producers of old versions are told INVALID_PRODUCER_EPOCH: before 4 of
            InitProducerId, before 2 of the others.
-           EndTxn 5 in a cluster without transaction version 2 does not raise the epoch.
+           What a client speaks decides, not what the cluster has agreed on: EndTxn 5 raises the
+           epoch even after a downgrade, or its producer's sequence numbers would not fit.
 Not done   Two-phase commit (InitProducerId 6).
 See        KIP-98, KIP-360, KIP-664, KIP-890, KIP-1228
 """
@@ -48,6 +51,7 @@ from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from ottla.model.topic import INTERNAL_TOPICS
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -191,8 +195,6 @@ def add_partitions_to_txn(
 def _add_many(
     body: AddPartitionsToTxnRequest, version: int, services: Services
 ) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
-    # Of a cluster that has not agreed on it, no broker adds partitions by itself.
-    adding = RAISES_EPOCH if services.transactions.raises_epochs else 0
     replies: list[Outcome | KafkaError | Deferred[Outcome]] = []
     for each in body.transactions:
         producer = Identity(each.producer_id, each.producer_epoch)
@@ -200,7 +202,7 @@ def _add_many(
         command = (
             VerifyPartitions(each.transactional_id, producer, partitions)
             if each.verify_only
-            else AddPartitions(each.transactional_id, producer, partitions, adding)
+            else AddPartitions(each.transactional_id, producer, partitions, RAISES_EPOCH)
         )
         replies.append(_ask(command, version, services))
 
@@ -228,19 +230,15 @@ def _ask(
     """The outcome by partition; refusals too are outcomes."""
     topics = services.image.topics
     partitions = command.partitions
-    unknown = {
-        each
-        for each in partitions
-        if (topic := topics.get(each.topic)) is None
-        or not 0 <= each.partition < len(topic.partitions)
-    }
-    if unknown:
-        return {
-            each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if each in unknown
-            else ErrorCode.OPERATION_NOT_ATTEMPTED
-            for each in partitions
-        }
+    refused: dict[TopicPartition, ErrorCode] = {}
+    for each in partitions:
+        topic = topics.get(each.topic)
+        if version < MANY_TRANSACTIONS and each.topic in INTERNAL_TOPICS:
+            refused[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif topic is None or not 0 <= each.partition < len(topic.partitions):
+            refused[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if refused:
+        return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
     reply = gather([attempt(partial(services.transactions.run_certainly, command))])
 
     def done(replies: list[Any]) -> Outcome:
@@ -282,7 +280,7 @@ def _end_failed(request: Request[EndTxnRequest], error: KafkaError) -> EndTxnRes
 @handles(ApiKey.END_TXN, versions=range(6), failure=_end_failed)
 async def end_txn(request: Request[EndTxnRequest], services: Services) -> EndTxnResponse:
     body = request.body
-    raises = request.api_version >= END_RAISES_EPOCH and services.transactions.raises_epochs
+    raises = request.api_version >= END_RAISES_EPOCH
     command = EndTransaction(
         body.transactional_id,
         Identity(body.producer_id, body.producer_epoch),

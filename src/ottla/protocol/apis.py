@@ -212,7 +212,7 @@ _ROWS: Final = (
     _Row(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, 0),
     _Row(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, 0),
     _Row(ApiKey.DESCRIBE_QUORUM, 0, 2, 0, "quorum"),
-    _Row(ApiKey.UPDATE_FEATURES, 0, 2, 0),
+    _Row(ApiKey.UPDATE_FEATURES, 0, 2, 0, "features"),
     _Row(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, "metadata"),
     _Row(ApiKey.DESCRIBE_PRODUCERS, 0, 0, 0, "transactions"),
     _Row(ApiKey.UNREGISTER_BROKER, 0, 0, 0, "unregistration"),

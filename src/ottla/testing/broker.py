@@ -7,7 +7,8 @@
 It is the broker that `ottla server start` runs: the same sockets, protocol, logs and recovery, on
 an event loop in a thread of its own, with its data in a temporary folder. Three things differ from
 Kafka's defaults, because a test waits for them: no delay before a group's first rebalance, one
-partition in `__consumer_offsets`, and data that is not synced to the platter (see `testing.disk`).
+partition in each of the brokers' own topics, and data that is not synced to the platter (see
+`testing.disk`).
 
 `produce`, `consume`, `lag` and the rest go straight into the broker without a client: they are
 quick, and no fault on requests touches them. Called from a coroutine they block its loop; use
@@ -74,6 +75,8 @@ QUICK: Mapping[str, str] = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
 }
 """The settings in which a test broker differs from Kafka's defaults; `config` wins over them."""
 

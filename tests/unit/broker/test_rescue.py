@@ -25,6 +25,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.load import load
 from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.coordinator.key_hash import key_hash
+from ottla.coordinator.transaction.state import TRANSACTIONS_TOPIC
 from ottla.model.ids import TopicId, topic_id_text
 from ottla.model.topic import PartitionState
 from ottla.records.builder import build_batch
@@ -229,20 +230,22 @@ def test_a_folder_that_had_the_metadata_and_is_not_named_is_asked_for(data: Data
     assert note.startswith(f"the metadata was last in {A}/metadata, and {A} is not among these")
 
 
-def test_the_groups_topic_gets_its_settings_back(data: Data) -> None:
-    data.partition(A, f"{OFFSETS_TOPIC}-0", batch(0))
+@pytest.mark.parametrize("name", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
+def test_a_coordinators_topic_gets_its_settings_back(data: Data, name: str) -> None:
+    data.partition(A, f"{name}-0", batch(0))
     (topic,) = data.plan().topics
     assert topic.config["cleanup.policy"] == "compact"
     assert len(topic.partitions) == 50
 
 
+@pytest.mark.parametrize("name", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
 @pytest.mark.parametrize("count", [1, 3, 7, 50, 64])
-def test_the_groups_say_how_many_partitions_there_were(data: Data, count: int) -> None:
+def test_the_groups_say_how_many_partitions_there_were(data: Data, name: str, count: int) -> None:
     for number in range(40):
         group = f"group {number}"
         key = b"\x00\x01" + len(group).to_bytes(2, "big") + group.encode() + b"rest"
         index = key_hash(group) % count
-        path = data.partition(A, f"{OFFSETS_TOPIC}-{index}")
+        path = data.partition(A, f"{name}-{index}")
         file = data.fs.open(f"{path}/{number:020d}.log", create=True)
         file.append(batch(number, key=key))
         file.close()

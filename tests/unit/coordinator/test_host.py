@@ -889,6 +889,12 @@ async def test_a_new_leader_tells_what_it_found_at_once_and_what_it_wrote_when_i
     assert bench.run(write(b"newer")) == "done"
 
 
+async def turns() -> None:
+    """Let everything happen that waits for nothing else."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 class TestEffects:
     """What happens outside of the shard, because of what is in its log."""
 
@@ -902,10 +908,10 @@ class TestEffects:
         effects = self.passed_on(slow)
         await slow.ready()
         slow.run(write(b"a", effects=["markers"]))
-        await asyncio.sleep(0.01)
+        await turns()
         assert not effects
         await slow.disk.flush()
-        await asyncio.sleep(0.01)
+        await turns()
         assert effects == ["markers"]
 
     async def test_they_wait_longer_than_any_client(self, slow: Bench) -> None:
@@ -927,7 +933,7 @@ class TestEffects:
         await bench.ready()
         bench.partitions[0].leading = False
         refused(lambda: bench.run(write(b"a", effects=["markers"])))
-        await asyncio.sleep(0.01)
+        await turns()
         assert not effects
 
     async def test_they_do_not_outlive_the_leadership(self, slow: Bench) -> None:
@@ -936,7 +942,7 @@ class TestEffects:
         slow.run(write(b"a", effects=["markers"]))
         slow.lead(2, 2, epoch=1)
         await slow.disk.flush()
-        await asyncio.sleep(0.01)
+        await turns()
         assert not effects
 
 
@@ -972,7 +978,7 @@ class TestTransactionsInAShardsLog:
         bench.run(self.in_transaction(bench, b"a"))
         bench.run(write(b"d"))
         bench.slot().end_transaction(self.marker(committed=True))
-        await asyncio.sleep(0.01)
+        await turns()
         log = bench.partitions[0].log
         region = log.read(0, 1 << 20, upper=log.log_end_offset).region
         assert region is not None

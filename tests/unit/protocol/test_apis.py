@@ -44,6 +44,7 @@ KAFKA_4_2 = {
     "IncrementalAlterConfigs": (0, 1),
     "OffsetDelete": (0, 0),
     "DescribeQuorum": (0, 2),
+    "UpdateFeatures": (0, 2),
     "DescribeCluster": (0, 2),
     "DescribeProducers": (0, 0),
     "DescribeTransactions": (0, 0),

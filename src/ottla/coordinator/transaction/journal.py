@@ -3,7 +3,8 @@
 One record for each transactional id and change: the key is the id behind its version, the value the
 whole transaction behind its version, and a tombstone forgets the id. Version 1 of the value, which
 has room for what transaction version 2 needs, is written once the cluster has agreed on a
-transaction version (`transaction.version` 1 or 2); brokers before Kafka 4.0 read version 0 only.
+transaction version (`transaction.version` 1 or 2), and for producers that speak version 2 in any
+case; brokers before Kafka 4.0 read version 0 only.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _key(transactional_id: str) -> bytes:
 
 def transaction(value: Transaction, transaction_version: int) -> Record:
     """The record that says what a transaction is now."""
-    version = min(transaction_version, 1)
+    version = 1 if transaction_version or value.raises_epoch else 0
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(value.partitions):
         by_topic.setdefault(topic, []).append(partition)

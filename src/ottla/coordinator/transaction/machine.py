@@ -33,6 +33,7 @@ from ottla.coordinator.transaction.state import (
     NEEDS_PRODUCER_ID,
     NO_TIME,
     RAISES_EPOCH,
+    TRANSACTIONS_TOPIC,
     AddPartitions,
     Complete,
     DescribeTransaction,
@@ -222,6 +223,9 @@ class TransactionShard:
 
     def _add(self, command: AddPartitions, now: Now) -> Result:
         found = self._known(command.transactional_id, command.producer)
+        if any(partition.topic == TRANSACTIONS_TOPIC for partition in command.partitions):
+            # It takes no markers: the transaction could never be completed.
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         if found.state.is_prepared:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if found.state is State.ONGOING and command.partitions <= found.partitions:

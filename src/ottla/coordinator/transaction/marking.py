@@ -11,6 +11,7 @@ import asyncio
 from typing import Protocol
 
 from ottla.coordinator.host import Host, Partitions
+from ottla.coordinator.transaction.state import TRANSACTIONS_TOPIC
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.replication.partition import Marker, Partition
@@ -57,6 +58,10 @@ class MarkerWriter:
 
     def _append(self, marker: Marker, to: TopicPartition, partition: Partition) -> AppendInfo:
         host = self._groups.host
+        if marker.producer_id < 0 or marker.producer_epoch < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a marker needs a producer id and an epoch")
+        if to.topic == TRANSACTIONS_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{to} takes no markers")
         if to.topic == host.topic:
             slot = host.slot(to.partition)
             if slot is None:

@@ -24,6 +24,7 @@ from ottla.coordinator.transaction.remote import Connections, Coordinators, Mark
 from ottla.coordinator.transaction.state import (
     NEEDS_PRODUCER_ID,
     RAISES_EPOCH,
+    TRANSACTIONS_TOPIC,
     AddPartitions,
     EndTransaction,
     Identity,
@@ -45,7 +46,6 @@ from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 from ottla.storage.producers import Guard
 
-TRANSACTIONS_TOPIC = "__transaction_state"
 FEATURE = "transaction.version"
 
 
@@ -101,7 +101,6 @@ class Transactions:
         peers: Peers,
     ) -> None:
         self._config = config
-        self._version = version
         self._new_producer_id = new_producer_id
         self._connections = Connections(peers)
         self.writer = MarkerWriter(partitions, groups, clock)
@@ -141,11 +140,6 @@ class Transactions:
             return None
         leader = topic.partitions[self.partition_for(transactional_id)].leader
         return None if leader == NO_LEADER else leader
-
-    @property
-    def raises_epochs(self) -> bool:
-        """Whether the cluster has agreed on transaction version 2."""
-        return self._version() >= RAISES_EPOCH
 
     def apply(self, change: ImageChange) -> None:
         """Follow the cluster; after the partitions have."""
@@ -218,7 +212,7 @@ class Transactions:
     ) -> dict[TopicPartition, ErrorCode]:
         """Whether this broker's transaction includes partitions; with `add`, include them."""
         command = (
-            AddPartitions(transactional_id, producer, partitions, self._version())
+            AddPartitions(transactional_id, producer, partitions, RAISES_EPOCH)
             if add
             else VerifyPartitions(transactional_id, producer, partitions)
         )

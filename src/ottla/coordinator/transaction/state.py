@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
+TRANSACTIONS_TOPIC = "__transaction_state"
 NO_TIME = -1
 LAST_EPOCH = 2**15 - 2
 """An epoch that a producer may have; the one after it is left for fencing the producer."""
