@@ -509,7 +509,8 @@ class Cluster:
         if after is not before:
             change = PartitionChange(TOPIC_ID, 0, before, after)
             self.change_partition(change, told=is_unclean(before, after))
-            if len(after.replicas) == 1 and self._lost().issuperset(after.replicas):
+            alone = after.replicas == (after.leader,) and after.leader in self._lost()
+            if alone and after.leader_epoch > self.unclean_epoch:
                 # The only one left has come back with less, under an epoch that says so.
                 self._unclean(after)
 
