@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode
+from ottla.records.batch import batches
 from ottla.testing import Cluster, NewTopic
 
 PARTITIONS = 3
@@ -69,8 +70,8 @@ def folders(cluster: Cluster, node_id: int) -> list[str]:
 
 
 def check(cluster: Cluster, load: Any) -> None:
-    """Every acknowledged record is there once, and all replicas have the same."""
-    load.check()
+    """Every acknowledged record is there, no batch twice, and all replicas have the same."""
+    load.check_kept()
     cluster.wait_in_sync("t")
     for index in range(PARTITIONS):
         ends = {
@@ -78,6 +79,12 @@ def check(cluster: Cluster, load: Any) -> None:
             for broker in cluster.state("t", index).replicas
         }
         assert len(ends) == 1, f"replicas of partition {index} differ: {ends}"
+        sent = [
+            (header.producer_id, header.producer_epoch, header.base_sequence)
+            for path in sorted(Path(cluster.leader("t", index).data_dir).rglob(f"t-{index}/*.log"))
+            for _, header in batches(path.read_bytes())
+        ]
+        assert len({*sent}) == len(sent), f"a batch is twice in partition {index}"
 
 
 def test_partitions_move_under_load(cluster: Cluster, start_load: StartLoad, wire: Connect) -> None:
