@@ -15,8 +15,9 @@ it that may have changed since:
                                more than were given out meanwhile.
     brokers                    register anew
 
-What came after the backup is not known here: topics and settings. The records of such topics are
-kept by their brokers, set aside (`broker.loaded_logs`).
+What came after the backup is not known here: topics, settings, and replicas that reassignments have
+brought. The records of such topics and replicas are kept by their brokers, set aside
+(`broker.loaded_logs`): a partition that was moved away from all who held it begins anew.
 """
 
 from __future__ import annotations
