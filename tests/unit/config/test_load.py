@@ -37,7 +37,7 @@ def test_the_shipped_file_of_kafka_4_2_loads_unchanged(data: Path) -> None:
         "num.io.threads",
         "num.network.threads",
     )
-    assert "transaction.state.log.replication.factor" in loaded.later
+    assert "share.coordinator.state.topic.replication.factor" in loaded.later
 
 
 def test_the_shipped_file_of_kafka_3_9_loads_unchanged(data: Path) -> None:
