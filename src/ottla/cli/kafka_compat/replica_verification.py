@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ottla.cli.kafka_compat.options import Failure, Option, Parser, check_required, connect
 from ottla.cli.kafka_compat.topics import topic_pattern
@@ -22,6 +22,7 @@ from ottla.model.ids import TopicPartition, parse_topic_id
 if TYPE_CHECKING:
     from ottla.client.descriptions import TopicDescription
     from ottla.client.direct import DirectAdmin
+    from ottla.client.replica_reads import Answer
     from ottla.records.batch import BatchHeader
 
 PAUSE = 0.1
@@ -44,13 +45,6 @@ PARSER = Parser(
         Option("report-interval-ms", "How often the lag is told.", "ms", int, "30000"),
     ],
 )
-
-
-class Answer(NamedTuple):
-    """What one replica has from an offset on."""
-
-    high_watermark: int
-    batches: tuple[BatchHeader, ...]
 
 
 class Mismatch(Exception):
@@ -148,11 +142,20 @@ class Verification:
 
     def round(self, tell: Callable[[str], None]) -> None:
         """Ask every broker once; compare what all replicas of a partition have answered."""
+        from ottla.client.replica_reads import read_replicas
+
         answers: dict[TopicPartition, dict[int, Answer]] = {tp: {} for tp in self._replicas}
         for broker in sorted({each for replicas in self._replicas.values() for each in replicas}):
             mine = [tp for tp, replicas in self._replicas.items() if broker in replicas]
             try:
-                for tp, answer in self._ask(broker, mine):
+                for tp, answer in read_replicas(
+                    self._admin,
+                    broker,
+                    {tp: self.offsets[tp] for tp in mine},
+                    self._ids,
+                    most_bytes=self._fetch_size,
+                    max_wait_ms=self._max_wait_ms,
+                ):
                     answers[tp][broker] = answer
             except KafkaError:
                 time.sleep(PAUSE)  # it is waited for
@@ -171,38 +174,6 @@ class Verification:
             f"max lag is {lag} for partition {tp} at offset {self.offsets[tp]} among "
             f"{len(self.offsets)} partitions"
         )
-
-    def _ask(
-        self, broker: int, partitions: Sequence[TopicPartition]
-    ) -> Iterator[tuple[TopicPartition, Answer]]:
-        from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-        from ottla.records.batch import batches
-
-        by_topic: dict[str, list[FetchPartition]] = {}
-        for tp in partitions:
-            wanted = FetchPartition(
-                partition=tp.partition,
-                fetch_offset=self.offsets[tp],
-                partition_max_bytes=self._fetch_size,
-            )
-            by_topic.setdefault(tp.topic, []).append(wanted)
-        request = FetchRequest(
-            max_wait_ms=self._max_wait_ms,
-            min_bytes=1,
-            max_bytes=max(self._fetch_size, self._fetch_size * len(partitions)),
-            topics=[
-                FetchTopic(topic=name, topic_id=self._ids[name], partitions=parts)
-                for name, parts in by_topic.items()
-            ],
-        )
-        names = {topic_id: name for name, topic_id in self._ids.items()}
-        for topic in self._admin.router.node(broker).ask(request).responses:
-            name = topic.topic or names[topic.topic_id]
-            for part in topic.partitions:
-                if not part.error_code:
-                    headers = tuple(header for _, header in batches(part.records or b""))
-                    tp = TopicPartition(name, part.partition_index)
-                    yield tp, Answer(part.high_watermark, headers)
 
 
 def _tell(text: str) -> None:

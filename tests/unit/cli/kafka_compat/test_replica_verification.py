@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.cli.kafka_compat.replica_verification import Answer, Mismatch, compare
+from ottla.cli.kafka_compat.replica_verification import Mismatch, compare
+from ottla.client.replica_reads import Answer
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import BatchHeader
 
