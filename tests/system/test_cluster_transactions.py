@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from ottla.errors import KafkaError
 from ottla.testing import Broker, Cluster, NewTopic
 
 TRANSACTIONS = "__transaction_state"
@@ -94,7 +95,10 @@ def committed(cluster: Cluster, topic: str = "out") -> list[bytes]:
 def stable(cluster: Cluster) -> bool:
     """Whether no transaction is open any more in the leaders of the topic."""
     for index in range(3):
-        partition = cluster.leader("out", index)._services().replicas.by_name("out", index)
+        try:
+            partition = cluster.leader("out", index)._services().replicas.by_name("out", index)
+        except KafkaError:
+            return False  # it does not know of its election yet
         if partition.last_stable_offset() != partition.log.log_end_offset:
             return False
     return True

@@ -225,7 +225,7 @@ def cluster(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
         if not job.run(chosen, path, left, min(records.PART, faults_count - done), None):
             break
     done = records.faults_so_far(record, store)
-    say(f"{record} holds {grouped(done)} faults; `ottla verify check {record}` adds up")
+    say(f"{record} holds {count(done, 'fault')}; `ottla verify check {record}` adds up")
 
 
 @dataclass(frozen=True, slots=True)
