@@ -358,20 +358,7 @@ class Controller:
             planned = plan(self._registry.image, candidates)
             outcomes |= needless | planned.refused
             changes = planned.changes
-            sure = relied_on(self._registry.image, changes.values())
-            try:
-                refused = set(
-                    await self._registry.change_partitions(
-                        changes.values(),
-                        fence=fence,
-                        demands=partial(self._members.unchanged, sure),
-                    )
-                )
-            except KafkaError:
-                # Somebody who is relied on has come or gone. What was done before that stands.
-                now = self._registry.image.topics
-                refused = {change for tp, change in changes.items() if not _is_in(now, tp, change)}
-            # Leaders change in-sync sets at any time: who lost a race is planned once more.
+            refused = await self._carry_out(changes, fence)
             left = [tp for tp, change in changes.items() if change in refused]
             elected |= {tp: change for tp, change in changes.items() if change not in refused}
         outcomes |= dict.fromkeys(elected)
@@ -388,6 +375,23 @@ class Controller:
             },
         )
         return outcomes
+
+    async def _carry_out(
+        self, changes: Mapping[TopicPartition, PartitionChange], fence: Check
+    ) -> set[PartitionChange]:
+        """Commit what was planned on the image; returns what was refused and is to be planned once
+        more: leaders change in-sync sets at any time, and somebody may have been faster."""
+        sure = relied_on(self._registry.image, changes.values())
+        try:
+            return set(
+                await self._registry.change_partitions(
+                    changes.values(), fence=fence, demands=partial(self._members.unchanged, sure)
+                )
+            )
+        except KafkaError:
+            # Somebody who is relied on has come or gone. What was done before that stands.
+            now = self._registry.image.topics
+            return {change for tp, change in changes.items() if not _is_in(now, tp, change)}
 
     async def reassign(
         self,
@@ -424,22 +428,7 @@ class Controller:
                     outcomes[tp] = None
                     if after is not before and topic is not None:
                         changes[tp] = PartitionChange(topic.id, tp.partition, before, after)
-                sure = relied_on(image, changes.values())
-                try:
-                    refused = set(
-                        await self._registry.change_partitions(
-                            changes.values(),
-                            fence=fence,
-                            demands=partial(self._members.unchanged, sure),
-                        )
-                    )
-                except KafkaError:
-                    # Somebody who is relied on has come or gone. What was done before that stands.
-                    now = self._registry.image.topics
-                    refused = {
-                        change for tp, change in changes.items() if not _is_in(now, tp, change)
-                    }
-                # Leaders change in-sync sets at any time: who lost a race is planned once more.
+                refused = await self._carry_out(changes, fence)
                 left = {tp: wanted[tp] for tp, change in changes.items() if change in refused}
                 done |= {tp: change for tp, change in changes.items() if change not in refused}
         if done:
