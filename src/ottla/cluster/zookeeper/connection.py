@@ -17,7 +17,8 @@ import logging
 import math
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
@@ -342,6 +343,32 @@ _STATES = {
     KazooState.SUSPENDED: State.SUSPENDED,
     KazooState.LOST: State.LOST,
 }
+
+
+@asynccontextmanager
+async def connected(
+    address: Address,
+    access: Access,
+    tls: ssl.SSLContext | None,
+    session_seconds: float,
+    within: float,
+) -> AsyncIterator[Connection]:
+    """A connection for one look. TimeoutError when the look takes longer than `within` seconds, the
+    time to connect included."""
+    online = asyncio.Event()
+
+    def note(state: State) -> None:
+        if state is State.CONNECTED:
+            online.set()
+
+    connection = Connection(address, access, tls, session_seconds, note)
+    connection.start()
+    try:
+        async with asyncio.timeout(within):
+            await online.wait()
+            yield connection
+    finally:
+        await connection.stop()
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:

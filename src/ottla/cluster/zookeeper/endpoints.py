@@ -11,7 +11,7 @@ import socket
 
 from ottla.cluster import layout
 from ottla.cluster.zookeeper.address import Access, Address, tls_context
-from ottla.cluster.zookeeper.connection import Broken, Connection, Denied, NoNode, State
+from ottla.cluster.zookeeper.connection import Broken, Connection, Denied, NoNode, connected
 from ottla.cluster.zookeeper.nodes import decode_data
 from ottla.model.broker import Broker
 
@@ -29,17 +29,8 @@ async def live_brokers(
     await _check_reachable(address, timeout)
     access = access or Access()
     tls = None if access.tls is None else await asyncio.to_thread(tls_context, access.tls)
-    connected = asyncio.Event()
-
-    def note(state: State) -> None:
-        if state is State.CONNECTED:
-            connected.set()
-
-    connection = Connection(address, access, tls, SESSION_SECONDS, note)
-    connection.start()
     try:
-        async with asyncio.timeout(timeout):
-            await connected.wait()
+        async with connected(address, access, tls, SESSION_SECONDS, timeout) as connection:
             brokers = await _read(connection)
     except TimeoutError:
         raise NoBrokers(
@@ -48,8 +39,6 @@ async def live_brokers(
         ) from None
     except (Broken, Denied) as error:
         raise NoBrokers(f"ZooKeeper at {address}: {error}") from None
-    finally:
-        await connection.stop()
     if not brokers:
         raise NoBrokers(
             f"no broker is registered in ZooKeeper at {address}: does one run, with this address "

@@ -7,12 +7,11 @@ taken back to an older state, is never seen as such by who knew it before. Who c
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from typing import NamedTuple
 
 from ottla.cluster.zookeeper.address import Access, Address
-from ottla.cluster.zookeeper.connection import Broken, Connection, Denied, NoNode, Stat, State
+from ottla.cluster.zookeeper.connection import Broken, Denied, NoNode, Stat, connected
 from ottla.cluster.zookeeper.nodes import CHANGES
 
 
@@ -26,21 +25,10 @@ async def look_anew(
     address: Address, access: Access, tls: ssl.SSLContext | None, seconds: float
 ) -> Seen | None:
     """What somebody new finds there; None when nobody answers within so many seconds."""
-    online = asyncio.Event()
-
-    def note(state: State) -> None:
-        if state is State.CONNECTED:
-            online.set()
-
-    connection = Connection(address, access, tls, seconds, note)
-    connection.start()
     try:
-        async with asyncio.timeout(seconds):
-            await online.wait()
+        async with connected(address, access, tls, seconds, seconds) as connection:
             return Seen(await connection.get(CHANGES))
     except NoNode:
         return Seen(None)
     except (TimeoutError, Broken, Denied):
         return None
-    finally:
-        await connection.stop()
