@@ -75,6 +75,7 @@ class Cluster:
         # what is checked
         self._invariants = all_invariants()
         self.checks = 0
+        self.steps = 0
         self.violation: Violation | None = None
         self._violated: asyncio.Future[None] = self.loop.create_future()
 
@@ -146,8 +147,12 @@ class Cluster:
         self.errors.append(f"{context.get('message')}: {error!r}")
 
     def _end(self) -> None:
-        """Let everything end in order: also what was killed has to be cleared away."""
+        """Let everything end in order: also what was killed has to be cleared away.
+
+        Tasks end in the order of a set of asyncio's, so that these steps do not count.
+        """
         self.loop.after_step = None
+        self.steps = self.loop.steps
         kept = len(self.errors)
         for connection in self.connections:
             connection.finish()

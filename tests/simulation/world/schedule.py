@@ -111,7 +111,7 @@ def run(setup: Setup) -> Outcome:
     return Outcome(
         violation,
         cluster.loop.time(),
-        cluster.loop.steps,
+        cluster.steps,
         cluster.checks,
         cluster.attempts,
         sum(map(len, cluster.acked.values())),
