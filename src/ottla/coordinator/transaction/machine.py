@@ -163,10 +163,10 @@ class TransactionShard:
             if command.new_producer_id is None:
                 return Result(NEEDS_PRODUCER_ID)
             found = Transaction(command.transactional_id, command.new_producer_id)
+        elif found.state.is_prepared:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         elif expected is not None and not self._may_go_on(found, expected):
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
-        if found.state.is_prepared:
-            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if found.state is State.ONGOING:
             fenced = self._fence(found, now)
             fenced.reply = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -256,6 +256,8 @@ class TransactionShard:
 
     def _known(self, transactional_id: str, producer: Identity) -> Transaction:
         found = self.transactions.get(transactional_id)
+        if found is not None and found.leads_to(producer):
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if found is None or found.producer_id != producer.producer_id:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if found.producer_epoch != producer.producer_epoch:
@@ -268,6 +270,8 @@ class TransactionShard:
         found = self.transactions.get(command.transactional_id)
         if found is None:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if found.leads_to(command.producer):
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         raises = command.client_version >= RAISES_EPOCH
         repeated = raises and self._is_repeated(found, command.producer)
         if not repeated:

@@ -313,6 +313,24 @@ class TestEnding:
         assert newer.end(last) == after  # the answer got lost
         newer.add(after, B)
 
+    def test_the_next_producer_id_may_be_used_before_the_markers_are_written(
+        self, newer: World
+    ) -> None:
+        """The producer was told of it when the end was decided: it only comes too early."""
+        newer.init()
+        last = newer.exhaust()
+        newer.add(last, A)
+        after = newer.end(last)
+        for command in (
+            AddPartitions(ID, after, frozenset({B}), 2),
+            EndTransaction(ID, after, False, 2),
+            InitProducer(ID, MINUTE, after),
+        ):
+            assert newer.code(command) is ErrorCode.CONCURRENT_TRANSACTIONS
+        newer.write_markers()
+        newer.add(after, B)
+        assert newer.end(after) == Identity(after.producer_id, 1)
+
     def test_a_client_of_version_1_in_a_cluster_of_version_2(self, newer: World) -> None:
         producer = newer.init()
         newer.run(AddPartitions(ID, producer, frozenset({A})))
