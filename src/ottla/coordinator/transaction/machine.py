@@ -16,7 +16,9 @@ one step, and whoever asks about the same id waits until both are committed.
 - Epochs end at 32766; a producer that has used them up gets a new id.
 - Under transaction version 2 every end raises the epoch, and the answer says so. EndTxn with the
   epoch before is the same request once more. An abort without a transaction raises the epoch, too.
-- A transaction that is open for longer than its time-out is aborted, with a new epoch.
+- A transaction that is open for longer than its time-out is aborted, with a new epoch. This and
+  InitProducerId raise the epoch by two under version 2: whoever is fenced must not take it for an
+  end of its own.
 """
 
 from __future__ import annotations
@@ -310,6 +312,8 @@ class TransactionShard:
         ):  # fmt: skip
             return False
         if found.producer_id == producer.producer_id:
+            if found.producer_epoch > LAST_EPOCH and found.next_producer_id == NO_PRODUCER_ID:
+                return False  # fenced in its last epoch: its own end would have led to another id
             return found.producer_epoch == producer.producer_epoch + 1
         return (
             not found.state.is_prepared
@@ -349,13 +353,16 @@ class TransactionShard:
         return result
 
     def _fence(self, found: Transaction, now: Now) -> Result:
-        """Abort what is open, under an epoch that its producer does not have."""
+        """Abort what is open, under an epoch that its producer does not have. Nor does it expect
+        that one: under version 2 the next epoch is what an end by the producer itself leads to."""
+        version = self._settings.transaction_version
+        epoch = found.producer_epoch + (2 if version >= RAISES_EPOCH else 1)
         prepared = replace(
             found,
             state=State.PREPARE_ABORT,
-            producer_epoch=found.producer_epoch + 1,
+            producer_epoch=min(epoch, LAST_EPOCH + 1),
             updated_ms=now.wall_ms,
-            client_version=self._settings.transaction_version,
+            client_version=version,
         )
         result = self._change(prepared, None, last_epoch=NO_PRODUCER_EPOCH)
         result.effects = (_markers(prepared),)

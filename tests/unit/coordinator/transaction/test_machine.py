@@ -85,16 +85,17 @@ class World:
             self.run(command)
         return refused.value.code
 
-    def exhaust(self) -> Identity:
-        """A producer in its last epoch but one."""
+    def exhaust(self, epochs_left: int = 0) -> Identity:
+        """A producer in its last epoch, or that many before it."""
         producer = self.init()
+        epoch = LAST_EPOCH - epochs_left
         last = Transaction(
-            ID, producer.producer_id, LAST_EPOCH, MINUTE, updated_ms=self.runner.now.wall_ms
+            ID, producer.producer_id, epoch, MINUTE, updated_ms=self.runner.now.wall_ms
         )
         record = journal.transaction(last, self.version)
         self.runner.log.append(record)
         self.runner.shard.replay(*record)
-        return Identity(producer.producer_id, LAST_EPOCH)
+        return Identity(producer.producer_id, epoch)
 
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
@@ -132,8 +133,32 @@ class TestBeginning:
         markers = world.write_markers()
         assert not markers.commit
         assert markers.partitions == {A, B}
-        assert markers.producer.producer_epoch == first.producer_epoch + 1
-        assert world.init().producer_epoch == first.producer_epoch + 2
+        fenced = first.producer_epoch + world.version
+        assert markers.producer.producer_epoch == fenced
+        assert world.init().producer_epoch == fenced + 1
+
+    @pytest.mark.parametrize("epochs_left", [0, 1, 100])
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_who_was_fenced_is_not_given_the_next_epoch(
+        self, world: World, commit: bool, epochs_left: int
+    ) -> None:
+        """Neither while the abort is under way nor later, nor by the next coordinator."""
+        world.init()
+        last = world.exhaust(epochs_left)
+        world.add(last, A)
+        assert world.code(InitProducer(ID, MINUTE)) is ErrorCode.CONCURRENT_TRANSACTIONS
+        end = EndTransaction(ID, last, commit, world.version)
+        assert world.code(end) is ErrorCode.PRODUCER_FENCED
+        world.runner.reload()
+        assert world.code(end) is ErrorCode.PRODUCER_FENCED
+        world.write_markers()
+        assert world.code(end) is ErrorCode.PRODUCER_FENCED
+        successor = world.init()
+        world.add(successor, B)
+        assert world.code(end) in (
+            ErrorCode.PRODUCER_FENCED,
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        )
 
     def test_a_producer_goes_on_after_an_error(self, world: World) -> None:
         first = world.init()
@@ -346,11 +371,12 @@ class TestTime:
         assert world.transaction.state is State.ONGOING
         world.runner.advance(world.settings.abort_interval_ms + 1)
         assert world.transaction.state is State.PREPARE_ABORT
-        assert world.write_markers().producer.producer_epoch == producer.producer_epoch + 1
-        commit = EndTransaction(ID, producer, True, world.version)
-        assert world.code(commit) is (
-            ErrorCode.INVALID_TXN_STATE if world.version == 2 else ErrorCode.PRODUCER_FENCED
+        assert world.write_markers().producer.producer_epoch == (
+            producer.producer_epoch + world.version
         )
+        for commit in (True, False):
+            end = EndTransaction(ID, producer, commit, world.version)
+            assert world.code(end) is ErrorCode.PRODUCER_FENCED
 
     def test_several_are_aborted_at_once(self, world: World) -> None:
         for number in range(3):
