@@ -24,6 +24,7 @@ one step, and whoever asks about the same id waits until both are committed.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -418,17 +419,33 @@ class TransactionShard:
         return self._expire(now)
 
     def _abort_timed_out(self, now: Now) -> Result:
-        for found in self.transactions.values():
-            if found.state is State.ONGOING and found.started_ms + found.timeout_ms < now.wall_ms:
-                logger.info(
-                    "transaction of %s is aborted: it was open for longer than its %d ms",
-                    found.transactional_id,
-                    found.timeout_ms,
-                )
-                fenced = self._fence(found, now)
-                fenced.after = _then(fenced.after, self._abort_timed_out)
-                return fenced
-        return Result()
+        late = deque(
+            found.transactional_id
+            for found in self.transactions.values()
+            if found.state is State.ONGOING and found.started_ms + found.timeout_ms < now.wall_ms
+        )
+        return self._abort_next(late, now)
+
+    def _abort_next(self, late: deque[str], now: Now) -> Result:
+        """One after the other, all of them: one that cannot be written does not stop the others."""
+        if not late:
+            return Result()
+        found = self.transactions[late.popleft()]
+        logger.info(
+            "transaction of %s is aborted: it was open for longer than its %d ms",
+            found.transactional_id,
+            found.timeout_ms,
+        )
+        fenced = self._fence(found, now)
+        note = fenced.after
+
+        def after(error: KafkaError | None, now: Now) -> Result:
+            if note is not None:
+                note(error, now)
+            return self._abort_next(late, now)
+
+        fenced.after = after
+        return fenced
 
     def _expire(self, now: Now) -> Result:
         expiration_ms = self._settings.id_expiration_ms
@@ -459,15 +476,3 @@ def _markers(prepared: Transaction) -> WriteMarkers:
         prepared.partitions,
         prepared.client_version,
     )
-
-
-def _then(
-    first: Callable[[KafkaError | None, Now], Result | None] | None,
-    following: Callable[[Now], Result],
-) -> Callable[[KafkaError | None, Now], Result | None]:
-    def after(error: KafkaError | None, now: Now) -> Result | None:
-        if first is not None:
-            first(error, now)
-        return None if error is not None else following(now)
-
-    return after

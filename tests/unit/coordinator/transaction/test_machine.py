@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import ValuesView
 from dataclasses import dataclass
 from typing import Any
 
@@ -385,6 +386,37 @@ class TestTime:
             world.run(AddPartitions(name, producer, frozenset({A})))
         world.runner.advance(2 * MINUTE)
         assert len(world.runner.effects) == 3
+
+    def test_one_that_cannot_be_written_does_not_stop_the_others(self, world: World) -> None:
+        for number in range(3):
+            name = f"id-{number}"
+            producer = world.run(InitProducer(name, MINUTE))
+            world.run(AddPartitions(name, producer, frozenset({A})))
+        world.runner.advance(MINUTE)
+        world.runner.failures = 1
+        world.runner.advance(world.settings.abort_interval_ms)
+        assert len(world.runner.effects) == 2
+        world.runner.advance(world.settings.abort_interval_ms)
+        assert len(world.runner.effects) == 3
+
+    def test_many_are_looked_through_once(self, world: World) -> None:
+        for number in range(100):
+            name = f"id-{number}"
+            producer = world.run(InitProducer(name, MINUTE))
+            world.run(AddPartitions(name, producer, frozenset({A})))
+        world.runner._check = None  # which looks through them as well
+        looked: list[int] = []
+
+        class Counted(dict[str, Transaction]):
+            def values(self) -> ValuesView[Transaction]:
+                looked.append(len(self))
+                return super().values()
+
+        world.runner.advance(MINUTE)
+        world.runner.shard.transactions = Counted(world.runner.shard.transactions)
+        world.runner.advance(world.settings.abort_interval_ms)
+        assert len(world.runner.effects) == 100
+        assert looked == [100]
 
     def test_a_decided_transaction_never_times_out(self, world: World) -> None:
         producer = world.init(timeout_ms=MINUTE)
