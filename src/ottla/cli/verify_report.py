@@ -85,6 +85,8 @@ def show_total(total: Total, as_json: bool) -> None:
                 "acknowledged": total.acknowledged,
                 "seconds": total.seconds,
                 "available": total.available,
+                "calm": total.calm,
+                "calm_available": total.calm_available,
                 "anomalies": total.anomalies,
                 "bad": [
                     _verdict_document(verdict, path not in total.incomplete, History(path))
@@ -104,7 +106,8 @@ def show_total(total: Total, as_json: bool) -> None:
     )
     click.echo(
         f"{count(total.acknowledged, 'record')} acknowledged in {grouped(total.seconds)} s, in "
-        f"{grouped(total.available)} of which something was acknowledged"
+        f"{grouped(total.available)} of which something was acknowledged; between faults in "
+        f"{grouped(total.calm_available)} of {grouped(total.calm)} s"
     )
     for path in total.incomplete:
         click.echo(f"not counted, as the run did not come to its end: {path}")

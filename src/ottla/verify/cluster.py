@@ -142,6 +142,8 @@ class ClusterUnderTest:
         self.brokers: dict[int, BrokerProcess] = {}
         self.down: set[int] = set()
         """Those that were told to end."""
+        self.topics: tuple[str, ...] = (OFFSETS_TOPIC,)
+        """Those that the run is about."""
         self.zookeepers: list[ZooKeeperProcess] = []
         self.backups: list[Path] = []
         """Of the metadata, the newest last."""
@@ -324,6 +326,22 @@ class ClusterUnderTest:
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             looking.close()
+
+    async def replicas(self, topic: str) -> dict[int, list[int]]:
+        """Which brokers hold a partition of a topic. Raises NotHealthy."""
+        looking = Connections(self.bootstrap, topic, "verify-replicas")
+        try:
+            await looking.look()
+        except NotSent as error:
+            raise NotHealthy(f"nobody tells the replicas of {topic}: {error}") from None
+        finally:
+            looking.close()
+        assert looking.metadata is not None
+        return {
+            each.partition_index: each.replica_nodes
+            for found in looking.metadata.topics
+            for each in found.partitions
+        }
 
     async def _missing(self, looking: Connections, topics: Sequence[str]) -> str | None:
         """What is not as it should be."""

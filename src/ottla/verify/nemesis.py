@@ -25,7 +25,7 @@ HEAL_SECONDS = 60.0
 OVERLAPPING = 0.3
 BUSY = 100
 """Requests that are to be in flight when something breaks."""
-BUSY_SECONDS = 10.0
+BUSY_SECONDS = 60.0
 _MORE = 100
 """Records that must be acknowledged after a round."""
 

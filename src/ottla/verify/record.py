@@ -83,6 +83,8 @@ class Total:
     fewest_in_flight: int | None = None
     seconds: int = 0
     available: int = 0
+    calm: int = 0
+    calm_available: int = 0
     bad: list[tuple[Path, Verdict]] = field(default_factory=list)
 
     @property
@@ -105,6 +107,8 @@ class Total:
         self.overlapping += verdict.overlapping
         self.seconds += verdict.seconds
         self.available += verdict.available
+        self.calm += verdict.calm
+        self.calm_available += verdict.calm_available
         fewest = [
             each for each in (self.fewest_in_flight, verdict.fewest_in_flight) if each is not None
         ]
