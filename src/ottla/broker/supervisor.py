@@ -141,8 +141,9 @@ class Supervisor:
             except (OSError, StartFailed) as error:
                 self._members.remove(member)
                 self._folder.note_seats(self._fs, self._seats)
-                for each in made:
-                    shutil.rmtree(each, ignore_errors=True)
+                for each in filter(self._fs.exists, made):
+                    if not partition_folders(self._fs, each):  # else it was a replica's for a while
+                        shutil.rmtree(each, ignore_errors=True)
                 raise StartFailed(str(error)) from None
             self._seats = seats
             self._keep(member.keep())
