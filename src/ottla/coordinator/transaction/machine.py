@@ -278,16 +278,14 @@ class TransactionShard:
         raises = command.client_version >= RAISES_EPOCH
         repeated = raises and self._is_repeated(found, command.producer)
         if not repeated:
-            self._check_end(found, command.producer, raises=raises)
-        same_outcome = command.commit is (
-            found.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
-        )
+            self._check_end(found, command.producer)
+        if found.state.is_prepared:
+            # By the same end or the other one, or already by that of the next transaction.
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        same_outcome = command.commit is (found.state is State.COMPLETE_COMMIT)
         if found.state is State.ONGOING:
             return self._decide(found, command, now)
-        if found.state.is_prepared:
-            if same_outcome:
-                raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-        elif found.state is not State.EMPTY and (repeated or not raises):
+        if found.state is not State.EMPTY and (repeated or not raises):
             if same_outcome:
                 return Result(Identity(found.producer_id, found.producer_epoch))
         elif raises and not command.commit:
@@ -298,12 +296,10 @@ class TransactionShard:
             f"cannot be {'committed' if command.commit else 'aborted'}",
         )
 
-    def _check_end(self, found: Transaction, producer: Identity, *, raises: bool) -> None:
+    def _check_end(self, found: Transaction, producer: Identity) -> None:
         if producer.producer_id != found.producer_id:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        if producer.producer_epoch != found.producer_epoch or (
-            raises and found.state.is_prepared  # the epoch that this end leads to
-        ):
+        if producer.producer_epoch != found.producer_epoch:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
 
     def _is_repeated(self, found: Transaction, producer: Identity) -> bool:

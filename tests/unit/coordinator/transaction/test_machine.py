@@ -276,7 +276,7 @@ class TestEnding:
         again = EndTransaction(ID, producer, True, world.version)
         other = again._replace(commit=False)
         assert world.code(again) is ErrorCode.CONCURRENT_TRANSACTIONS
-        assert world.code(other) is ErrorCode.INVALID_TXN_STATE
+        assert world.code(other) is ErrorCode.CONCURRENT_TRANSACTIONS
         world.write_markers()
         assert world.run(again) == Identity(
             world.transaction.producer_id, world.transaction.producer_epoch
@@ -324,6 +324,18 @@ class TestEnding:
         assert once_more.producer_epoch == after.producer_epoch + 1
         commit = EndTransaction(ID, once_more, True, 2)
         assert newer.code(commit) is ErrorCode.INVALID_TXN_STATE
+
+    def test_the_next_end_may_come_before_the_markers_are_written(self, newer: World) -> None:
+        """Of a transaction that could not begin meanwhile: the producer only comes too early."""
+        producer = newer.init()
+        newer.add(producer, A)
+        after = newer.end(producer)
+        add = AddPartitions(ID, after, frozenset({A}), 2)
+        abort = EndTransaction(ID, after, False, 2)
+        assert newer.code(add) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert newer.code(abort) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert newer.write_markers().commit
+        assert newer.run(abort).producer_epoch == after.producer_epoch + 1
 
     def test_version_2_gives_a_new_producer_id_when_the_epochs_are_used_up(
         self, newer: World
