@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -20,6 +19,7 @@ from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.verify.cluster import LOOK_SECONDS, NotHealthy
 from ottla.verify.faults.fault import Fault
+from ottla.verify.patience import Patience
 
 T = TypeVar("T")
 Replicas = Mapping[TopicPartition, Sequence[int]]
@@ -59,9 +59,9 @@ class Reassign(Fault):
             await self._until_asked(self._change, "a reassignment cannot be changed")
         if self._rate is not None:
             await self._until_asked(self._lift, "the throttle cannot be lifted")
-        deadline = self._deadline()
+        patience = self._patience()
         while left := await self._until_asked(self._left, "nobody tells what is being moved"):
-            if time.monotonic() > deadline:
+            if patience.over():
                 raise NotHealthy(f"{', '.join(map(str, left))} are still being moved")
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -106,9 +106,9 @@ class Reassign(Fault):
         self.chance.shuffle(chosen)
         return chosen
 
-    def _deadline(self) -> float:
+    def _patience(self) -> Patience:
         """The metadata store may be away for long, for another fault."""
-        return time.monotonic() + _MOVED_SECONDS + self.cluster.outage_seconds
+        return Patience(_MOVED_SECONDS + self.cluster.outage_seconds)
 
     async def _ask(self, action: Callable[[DirectAdmin], T]) -> T:
         def ask() -> T:
@@ -120,11 +120,11 @@ class Reassign(Fault):
 
     async def _until_asked(self, action: Callable[[DirectAdmin], T], failure: str) -> T:
         """Ask until somebody does it. Raises NotHealthy."""
-        deadline = self._deadline()
+        patience = self._patience()
         while True:
             try:
                 return await self._ask(action)
             except KafkaError as error:
-                if time.monotonic() > deadline:
+                if patience.over():
                     raise NotHealthy(f"{failure}: {error}") from None
             await asyncio.sleep(LOOK_SECONDS)
