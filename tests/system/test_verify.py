@@ -20,9 +20,8 @@ from ottla.verify.clients.writer import Load
 from ottla.verify.cluster import ClusterUnderTest, StoreKind
 from ottla.verify.faults import brokers_for, choose
 from ottla.verify.history import History, excerpt
-from ottla.verify.nemesis import BUSY
 from ottla.verify.run import Limits, Outcome, judge_history, run_on_own_cluster
-from ottla.verify.workload import Plan
+from ottla.verify.workload import BUSY, Plan
 
 PLANTED = Path(__file__).with_name("planted_broker.py")
 HARNESS = "ottla.verify.failing_broker"

@@ -102,11 +102,11 @@ async def _break(run: _Run, kinds: Sequence[type[Fault]], limits: Limits) -> Out
     workload, plan, recorder = run.workload, run.plan, run.recorder
     outcome = Outcome(plan.seed, recorder.path)
     progress = workload.progress
-    run.cluster.topics = (plan.topic, OFFSETS_TOPIC)
-    await workload.create_topic()
+    run.cluster.topics = (*workload.topics, OFFSETS_TOPIC)
+    await workload.create_topics()
     await workload.start()
     nemesis = Nemesis(
-        run.cluster, kinds, plan.topic, progress, recorder,
+        run.cluster, kinds, workload.topics, progress, recorder,
         seed=plan.seed, patience=limits.patience, on_fault=run.tell,
     )  # fmt: skip
     begun = time.monotonic()
@@ -133,7 +133,7 @@ async def _break(run: _Run, kinds: Sequence[type[Fault]], limits: Limits) -> Out
 
     try:
         await _until_done(work(), watch())
-        await _compare_replicas(run.cluster, plan, recorder)
+        await _compare_replicas(run.cluster, workload, plan, recorder)
     except GaveUp as reason:
         outcome.gave_up = str(reason)
     return replace(
@@ -161,7 +161,9 @@ async def _until_done(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _compare_replicas(cluster: ClusterUnderTest, plan: Plan, recorder: Recorder) -> None:
+async def _compare_replicas(
+    cluster: ClusterUnderTest, workload: Workload, plan: Plan, recorder: Recorder
+) -> None:
     """Say in the history what the files of every replica hold."""
     ends = {
         event.data["p"]: event.data["end"]
@@ -169,7 +171,7 @@ async def _compare_replicas(cluster: ClusterUnderTest, plan: Plan, recorder: Rec
         if event.action == "end" and event.phase == "ok"
     }
     try:
-        await cluster.wait_healthy([plan.topic], HEAL_SECONDS)
+        await cluster.wait_healthy(workload.topics, HEAL_SECONDS)
         replicas = await cluster.replicas(plan.topic)
     except NotHealthy as error:
         recorder.record("final", "healed", "fail", text=str(error))
@@ -216,7 +218,7 @@ async def run_on_cluster(
         workload = Workload(brokers, plan, recorder)
         begun = time.monotonic()
         try:
-            await workload.create_topic()
+            await workload.create_topics()
             await workload.start()
             while not stop.is_set():
                 seconds = time.monotonic() - begun
