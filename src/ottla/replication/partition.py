@@ -325,7 +325,14 @@ class Partition:
             )
         )
         header = self.log.check_marker(batch, raised=marker.raises_epoch)
-        return self.append(batch, now_ms, header=header, origin=Origin.COORDINATOR)
+        info = self.append(batch, now_ms, header=header, origin=Origin.COORDINATOR)
+        self._forget_ended()
+        return info
+
+    def _forget_ended(self) -> None:
+        """Have the ends forgotten that are replicated by now: asking for the last stable offset
+        does that, and where nobody reads nobody else asks."""
+        self.last_stable_offset()
 
     def check_enough_in_sync(self) -> None:
         """NOT_ENOUGH_REPLICAS where `acks=all` could not be kept."""
@@ -557,6 +564,8 @@ class Partition:
             self.readable.notify(gained)
             if self.stable.waiters:
                 self._tell_of_stable()
+            else:
+                self._forget_ended()
         if leader_start > log.log_start_offset:
             log.advance_start(min(leader_start, self.high_watermark))
 
