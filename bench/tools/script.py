@@ -13,7 +13,8 @@ what both sides share, and has to say the same to the last digit.
 
 `> unordered` sorts the lines, where Java's order is that of a hash table; `> unordered partitions`
 sorts the partitions inside a line of JSON; `> unordered words` sorts the words of each line, for
-sets that Java prints in another order in every run; `> figures` compares numbers and times as N.
+sets that Java prints in another order in every run; `> figures` compares numbers and times as N,
+and not how they are padded.
 
 `~ exit`, `~ stdout`, `~ stderr` name one part that differs, `~ all` everything. A difference that
 is named here and is not found is a failure, too: the list stays true.

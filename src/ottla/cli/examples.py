@@ -153,6 +153,28 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla group watch billing -i 5",
         "ottla group watch --once -J",
     ),
+    "txn": (
+        "ottla txn list",
+        "ottla txn desc payments",
+        "ottla txn find-hanging",
+    ),
+    "txn list": (
+        "ottla txn list",
+        "ottla txn ls --state ongoing --longer-than 60",
+        "ottla txn ls -J",
+    ),
+    "txn describe": (
+        "ottla txn describe payments",
+        "ottla txn desc payments -J",
+    ),
+    "txn abort": (
+        "ottla txn abort payments",
+        "ottla txn abort -t orders -p 0 -o 42",
+    ),
+    "txn find-hanging": (
+        "ottla txn find-hanging",
+        "ottla txn find-hanging orders --longer-than 900",
+    ),
     "offsets": (
         "ottla offsets orders",
         "ottla offsets orders:0,1 returns",
