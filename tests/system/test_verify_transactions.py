@@ -8,7 +8,8 @@ wrong with transaction version 1 by itself has one as well.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,14 +33,15 @@ from ottla.storage.cleaning import CleanTask
 from ottla.storage.producers import ProducerStates
 from ottla.testing import Broker
 from ottla.verify.checks import Verdict
-from ottla.verify.clients.connections import Connections, NoAnswer
+from ottla.verify.clients.connections import Address, Connections, NoAnswer
 from ottla.verify.clients.txn_producer import ONE, TWO, Dialect, Ended, TxnProducer
 from ottla.verify.clients.txn_reader import TxnReader, ask_mark
 from ottla.verify.clients.writer import Progress
+from ottla.verify.cluster import ClusterUnderTest
 from ottla.verify.history import History, Recorder, excerpt
 from ottla.verify.run import Limits, judge_history, run_on_cluster
 from ottla.verify.txn_values import Values
-from ottla.verify.workload import Plan
+from ottla.verify.workload import Plan, Workload
 
 SECONDS = 6.0
 ATTEMPTS = 8
@@ -202,22 +204,25 @@ class Network(Connections):
 class Scenario:
     """A few requests of a producer, recorded and judged."""
 
-    def __init__(self, broker: Broker, path: Path) -> None:
-        self.recorder = Recorder(path, {"seed": 0})
-        self._broker = broker
+    def __init__(self, bootstrap: Sequence[Address], recorder: Recorder, partitions: int) -> None:
+        self.recorder = recorder
+        self._bootstrap = bootstrap
+        self._partitions = partitions
         self._open: list[Connections] = []
         self._sent = 0
 
-    async def connect(self, kind: type[C]) -> C:
-        connections = kind([("127.0.0.1", self._broker.port)], "t", "scenario")
+    async def connect(self, kind: type[C], topic: str = "t") -> C:
+        connections = kind(self._bootstrap, topic, "scenario")
         self._open.append(connections)
         while not connections.partitions:
             connections.metadata = None
             await connections.look()
         return connections
 
-    async def producer(self, dialect: Dialect, connections: Connections) -> TxnProducer:
-        producer = TxnProducer("a.1", "id", dialect, connections, self.recorder, Progress())
+    async def producer(
+        self, dialect: Dialect, connections: Connections, name: str = "a.1"
+    ) -> TxnProducer:
+        producer = TxnProducer(name, "id", dialect, connections, self.recorder, Progress())
         await producer.init()
         return producer
 
@@ -225,16 +230,21 @@ class Scenario:
         self._sent += 1
         await producer.send(partition, [Values(0, self._sent, 1)])
 
+    async def wait_decided(self, partition: int) -> int:
+        """Wait until no transaction is open in a partition; where it ends then."""
+        connections = await self.connect(Connections)
+        while True:
+            end = await ask_mark("final", partition, "all", connections, self.recorder)
+            mark = await ask_mark("final", partition, "committed", connections, self.recorder)
+            if end is not None and end == mark:
+                return end
+            await asyncio.sleep(0.05)
+
     async def finish(self) -> None:
         """Wait until everything is decided, and read it."""
-        for partition in (0, 1):
+        for partition in range(self._partitions):
+            end = await self.wait_decided(partition)
             connections = await self.connect(Connections)
-            while True:
-                end = await ask_mark("final", partition, "all", connections, self.recorder)
-                mark = await ask_mark("final", partition, "committed", connections, self.recorder)
-                if end is not None and end == mark:
-                    break
-                await asyncio.sleep(0.05)
             reader = TxnReader("final", partition, "committed", connections, self.recorder)
             await reader.read_to(end)
             self.recorder.record(
@@ -242,14 +252,14 @@ class Scenario:
             )
         for connections in self._open:
             connections.close()
-        self.recorder.close()
 
 
 def play(broker: Broker, path: Path, act: Callable[[Scenario], Awaitable[None]]) -> Verdict:
     async def run() -> None:
-        scenario = Scenario(broker, path)
-        await act(scenario)
-        await scenario.finish()
+        with Recorder(path, {"seed": 0}) as recorder:
+            scenario = Scenario([("127.0.0.1", broker.port)], recorder, partitions=2)
+            await act(scenario)
+            await scenario.finish()
 
     run_loop(run())
     verdict, complete = judge_history(path)
@@ -335,4 +345,81 @@ def test_a_marker_of_a_stale_coordinator_is_found_where_it_is_accepted(
     monkeypatch.setattr(ProducerStates, "check_marker", lambda *_arguments, **_named: None)
     with Broker(SETTINGS, topics={"t": 2}) as broker:
         verdict = play(broker, tmp_path / "planted.gz", stale_marker)
+    assert {anomaly.check for anomaly in verdict.anomalies} == {"torn-transaction"}
+
+
+# -- a decision that was not replicated
+
+
+PLANTED = Path(__file__).with_name("planted_broker.py")
+SOUND = ("-m", "ottla.verify.failing_broker")
+TRANSACTIONS = "__transaction_state"
+MARKED_SECONDS = 2.0
+PATIENT = {"transaction.state.log.num.partitions": 1, "replica.lag.time.max.ms": 30_000}
+"""Nobody leaves the in-sync replicas because he cannot follow for some seconds."""
+
+
+async def lose_a_decision(cluster: ClusterUnderTest, recorder: Recorder) -> None:
+    """The coordinator of a transaction decides while one of its followers is cut off from it, and
+    dies; the follower coordinates then."""
+    scenario = Scenario(cluster.bootstrap, recorder, partitions=3)
+    connections = await scenario.connect(Connections)
+    producer = await scenario.producer(TWO, connections)
+    await cluster.wait_healthy(["t", TRANSACTIONS], 60)
+    producer.begin()
+    for partition in range(3):
+        await scenario.send(producer, partition)
+    looking = await scenario.connect(Connections, TRANSACTIONS)
+    assert looking.metadata is not None
+    [state] = looking.metadata.topics[0].partitions
+    coordinator = state.leader_id
+    follower, third = [each for each in state.replica_nodes if each != coordinator]
+    names = cluster.name(coordinator), cluster.name(follower)
+    for link in (names, names[::-1]):
+        cluster.network.set(link, losing=True)
+    committing = asyncio.ensure_future(producer.end(commit=True))
+    assert connections.metadata is not None
+    [theirs] = [
+        each.partition_index
+        for each in connections.metadata.topics[0].partitions
+        if each.leader_id == third
+    ]
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(MARKED_SECONDS):
+            await scenario.wait_decided(theirs)
+    cluster.kill(coordinator)
+    committing.cancel()
+    await asyncio.wait([committing])
+    cluster.network.heal()
+    await cluster.start_brokers([coordinator])
+    await scenario.producer(TWO, connections, "a.2")
+    await scenario.finish()
+
+
+def judged_loss(folder: Path, program: tuple[str, ...]) -> Verdict:
+    folder.mkdir()
+    path = folder / "history.gz"
+
+    async def run() -> None:
+        cluster = ClusterUnderTest(folder, store="lent", settings=PATIENT, program=program)
+        with Recorder(path, {"seed": 0}) as recorder:
+            try:
+                await cluster.start()
+                plan = Plan("t", transactional=0)
+                workload = Workload(cluster.addresses, plan, recorder)
+                await workload.create_topics()
+                await workload.close()
+                await lose_a_decision(cluster, recorder)
+            finally:
+                await cluster.close()
+
+    run_loop(run())
+    return judge_history(path)[0]
+
+
+@pytest.mark.timeout(240)
+def test_markers_before_the_decision_is_replicated_are_found(tmp_path: Path) -> None:
+    verdict = judged_loss(tmp_path / "sound", SOUND)
+    assert not verdict.anomalies, shown(tmp_path / "sound" / "history.gz", verdict)
+    verdict = judged_loss(tmp_path / "planted", (str(PLANTED), "mark_before_commit"))
     assert {anomaly.check for anomaly in verdict.anomalies} == {"torn-transaction"}
