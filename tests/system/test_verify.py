@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def break_cluster(
     seed: int,
     store: StoreKind = "lent",
     mistake: str | None = None,
+    writers: int = 120,
+    transactional: int = 0,
 ) -> tuple[Outcome, Verdict]:
     """Break a cluster of brokers, with or without a mistake in them."""
     program = ("-m", HARNESS) if mistake is None else (str(PLANTED), mistake)
@@ -59,7 +62,13 @@ def break_cluster(
         return await run_on_own_cluster(
             cluster,
             kinds,
-            Plan("verify", seed=seed, writers=120, load=Load(pause=0.03)),
+            Plan(
+                "verify",
+                seed=seed,
+                writers=writers,
+                transactional=transactional,
+                load=Load(pause=0.03),
+            ),
             path,
             Limits(faults=count, patience=60.0 if mistake is None else PATIENCE),
             asyncio.Event(),
@@ -104,6 +113,29 @@ def test_a_cluster_that_is_broken_under_load_does_nothing_wrong(tmp_path: Path) 
         ("verify-librdkafka-0-1", "read"),
     ):
         assert (client, action) in did
+
+
+@pytest.mark.timeout(360)
+def test_transactions_on_a_cluster_that_is_broken_are_whole(tmp_path: Path) -> None:
+    kinds = (
+        "kill,pause,cut-brokers,cut-clients,lost-replies,lost-broker-replies,kill-all,election,"
+        "torn-tail"
+    )
+    outcome, verdict = break_cluster(tmp_path, kinds, 9, seed=6, writers=20, transactional=6)
+    assert not verdict.anomalies, shown(outcome.history, verdict)
+    assert outcome.gave_up is None
+    assert verdict.faults >= 9
+    assert verdict.committed > 0 < verdict.aborted
+    values: Counter[str] = Counter()
+    ended = set()
+    for event in History(outcome.history):
+        if event.client == "final" and event.action == "txn-read":
+            if event.data["level"] == "committed":
+                values[event.data["topic"]] += sum(run[3] for run in event.data["runs"])
+        elif event.action == "txn-end":
+            ended.add((event.client.split("-")[0], event.phase))
+    assert values["verify-moved"] == values["verify-txn"] > 0
+    assert {("txn", "ok"), ("mover", "ok"), ("table", "ok")} <= ended
 
 
 @pytest.mark.timeout(240)
@@ -238,6 +270,7 @@ def test_a_cluster_that_is_not_there_is_complained_about_at_once(tmp_path: Path)
         (("cluster", "--duration", "soon"), "expected a duration"),
         (("run", "--duration", "0s"), "longer than nothing"),
         (("cluster", "--history", "/"), "--history"),
+        (("cluster", "--workload", "poetry"), "'poetry' is not one of"),
         (("cluster", "--record", "made"), "--record needs --count"),
         (("cluster", "--record", "made", "--count", "1", "--seed", "1"), "a seed, a history and"),
     ],

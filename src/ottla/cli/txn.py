@@ -24,8 +24,8 @@ from ottla.cli.txn_words import Ages, no_transaction, sentence
 from ottla.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.client.open_transactions import HoldUp
     from ottla.client.admin_transactions import TransactionDescription, Transactions
+    from ottla.client.open_transactions import HoldUp
 
 _STATES = {
     name.lower(): name

@@ -15,8 +15,8 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.client.open_transactions import OpenTransaction
     from ottla.client.admin_transactions import TransactionDescription, Transactions
+    from ottla.client.open_transactions import OpenTransaction
 
 _LAST = {
     "CompleteCommit": "the last one was committed",

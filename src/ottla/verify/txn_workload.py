@@ -41,7 +41,7 @@ LEVELS: tuple[Level, ...] = ("all", "committed")
 TABLE_SETTINGS: Mapping[str, str] = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.01",
-    "segment.ms": "2000",
+    "segment.ms": "500",
     "delete.retention.ms": "86400000",
 }
 """Of the compacted topic: it is cleaned often, and keeps tombstones for longer than a run."""
@@ -101,7 +101,7 @@ class TxnWorkload:
             name = f"table-writer-{number}"
             role = Role(
                 name, f"{self.table}-{number}" if number == 0 else None, self.table, dialects[0],
-                keyed=True, lives=(5.0, 15.0), zombies=0.0,
+                keyed=True, zombies=0.0,
             )  # fmt: skip
             act = self._writer(plainly=number == 1)
             self._play(role, act, self._writing, self._of_writers)

@@ -134,6 +134,11 @@ class TxnProducer:
         self._added: set[int] = set()
         self._uncertain = False  # a batch is of unknown fate
 
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Producer id and epoch."""
+        return self._producer_id, self._epoch
+
     # ------------------------------------------------------------------ beginning
 
     async def init(self) -> None:
