@@ -227,9 +227,10 @@ class Broker:
         await self._open_page(stack)
         workers = Workers(children=self._static.num_recovery_threads_per_data_dir)
         stack.callback(workers.close)
-        # The folders and the ports are ours, or nothing happens. Nothing is accepted yet.
-        logs = self._take_folders(stack, workers)
+        # The ports and the folders are ours, or nothing happens: a port that is taken leaves no
+        # folder behind. Nothing is accepted yet.
         listeners, bound = self._take_ports(stack)
+        logs = self._take_folders(stack, workers)
         # What the cluster is, and who we are in it.
         registry = await self._open_registry(stack, logs)
         config = self._config = RunningConfig(self._static, self.node_id, registry)
