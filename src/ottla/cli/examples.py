@@ -41,6 +41,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla cluster restart --rolling --broker 2 -d five",
         "ottla cluster restart --rolling --with 'ssh {host} systemctl restart ottla'",
     ),
+    "cluster upgrade": (
+        "ottla cluster upgrade",
+        "ottla cluster upgrade --with 'ssh {host} systemctl restart ottla' --yes",
+        "ottla cluster upgrade --finalize --yes",
+    ),
     "cluster add": (
         "ottla cluster add",
         "ottla cluster add --rebalance --throttle 50000000 -d five",

@@ -188,14 +188,14 @@ class Partition:
         if stays and followers is not None:
             if rules is not None:
                 followers.rules = rules
-            taken = False
+            asked = False
             if state.partition_epoch > followers.state.partition_epoch:
-                taken = followers.confirmed(state, cluster.now_ms())
+                asked = followers.confirmed(state, cluster.now_ms())
                 self._tell_of_change()
             self._advance()
             self._review_eligible()
-            if taken:
-                self._expand_isr()
+            if asked:
+                self.expand_isr()
             return
         self.in_sync = InSyncReplicas(
             cluster.node_id,
@@ -453,9 +453,10 @@ class Partition:
             lost = in_sync.lacking(self.high_watermark)
             cluster.propose_isr(self, in_sync.without(removed), lost)
 
-    def _expand_isr(self) -> None:
+    def expand_isr(self) -> None:
         """Ask for an in-sync set with those who have caught up while another change was in flight,
-        if there are any."""
+        or for whom it was asked in vain, if there are any. They may not fetch for a while (a
+        throttle), and the high watermark waits for them."""
         in_sync, cluster = self.in_sync, self._cluster
         if in_sync is None or cluster is None:
             return
