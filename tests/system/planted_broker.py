@@ -105,6 +105,16 @@ def answer_before_commit() -> None:
     UncommittedAnswers.hold = answer_now
 
 
+def mark_before_commit() -> None:
+    """A coordinator sends the markers of a decision before its log is replicated."""
+    from ottla.coordinator.host import Slot
+
+    def pass_on(self: Slot, effect: Any, _command: object) -> None:
+        self._host.on_effect(self, effect)
+
+    Slot._await_effect = pass_on
+
+
 MISTAKES: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
@@ -115,6 +125,7 @@ MISTAKES: dict[str, Callable[[], None]] = {
         keep_wiped_replica,
         give_producer_ids_twice,
         answer_before_commit,
+        mark_before_commit,
     )
 }
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +19,10 @@ from ottla.testing.process import BrokerProcess
 from ottla.verify.checks import Verdict
 from ottla.verify.clients.writer import Load
 from ottla.verify.cluster import ClusterUnderTest, StoreKind
-from ottla.verify.faults import choose
+from ottla.verify.faults import brokers_for, choose
 from ottla.verify.history import History, excerpt
-from ottla.verify.nemesis import BUSY
 from ottla.verify.run import Limits, Outcome, judge_history, run_on_own_cluster
-from ottla.verify.workload import Plan
+from ottla.verify.workload import BUSY, Plan
 
 PLANTED = Path(__file__).with_name("planted_broker.py")
 HARNESS = "ottla.verify.failing_broker"
@@ -42,14 +42,18 @@ def break_cluster(
     seed: int,
     store: StoreKind = "lent",
     mistake: str | None = None,
+    writers: int = 120,
+    transactional: int = 0,
 ) -> tuple[Outcome, Verdict]:
     """Break a cluster of brokers, with or without a mistake in them."""
     program = ("-m", HARNESS) if mistake is None else (str(PLANTED), mistake)
     path = folder / "history.gz"
 
     async def run() -> Outcome:
+        kinds = choose(faults.split(","), store)
         cluster = ClusterUnderTest(
             folder,
+            brokers=brokers_for(kinds),
             store=store,
             settings=SETTINGS if mistake is None else SETTINGS | QUICK,
             program=program,
@@ -57,8 +61,14 @@ def break_cluster(
         )
         return await run_on_own_cluster(
             cluster,
-            choose(faults.split(","), store),
-            Plan("verify", seed=seed, writers=120, load=Load(pause=0.03)),
+            kinds,
+            Plan(
+                "verify",
+                seed=seed,
+                writers=writers,
+                transactional=transactional,
+                load=Load(pause=0.03),
+            ),
             path,
             Limits(faults=count, patience=60.0 if mistake is None else PATIENCE),
             asyncio.Event(),
@@ -105,6 +115,29 @@ def test_a_cluster_that_is_broken_under_load_does_nothing_wrong(tmp_path: Path) 
         assert (client, action) in did
 
 
+@pytest.mark.timeout(360)
+def test_transactions_on_a_cluster_that_is_broken_are_whole(tmp_path: Path) -> None:
+    kinds = (
+        "kill,pause,cut-brokers,cut-clients,lost-replies,lost-broker-replies,kill-all,election,"
+        "torn-tail"
+    )
+    outcome, verdict = break_cluster(tmp_path, kinds, 9, seed=6, writers=20, transactional=6)
+    assert not verdict.anomalies, shown(outcome.history, verdict)
+    assert outcome.gave_up is None
+    assert verdict.faults >= 9
+    assert verdict.committed > 0 < verdict.aborted
+    values: Counter[str] = Counter()
+    ended = set()
+    for event in History(outcome.history):
+        if event.client == "final" and event.action == "txn-read":
+            if event.data["level"] == "committed":
+                values[event.data["topic"]] += sum(run[3] for run in event.data["runs"])
+        elif event.action == "txn-end":
+            ended.add((event.client.split("-")[0], event.phase))
+    assert values["verify-moved"] == values["verify-txn"] > 0
+    assert {("txn", "ok"), ("mover", "ok"), ("table", "ok")} <= ended
+
+
 @pytest.mark.timeout(240)
 def test_a_cluster_on_zookeeper_that_is_cut_up_does_nothing_wrong(tmp_path: Path) -> None:
     kinds = "isolate,session-expiry,cut-zookeeper,delay,wipe"
@@ -129,6 +162,21 @@ def test_an_ensemble_that_loses_its_leader_harms_nobody(tmp_path: Path) -> None:
     assert not verdict.anomalies, shown(outcome.history, verdict)
     assert outcome.gave_up is None
     assert outcome.faults["kill-zookeeper-leader"] >= 2
+
+
+@pytest.mark.timeout(240)
+def test_partitions_that_are_moved_while_brokers_die_lose_nothing(tmp_path: Path) -> None:
+    outcome, verdict = break_cluster(tmp_path, "reassign,kill", 8, seed=30)
+    assert not verdict.anomalies, shown(outcome.history, verdict)
+    assert outcome.gave_up is None
+    assert outcome.faults["reassign"] >= 4
+    moved = [
+        event.data["what"]
+        for event in History(outcome.history)
+        if event.action == "broken" and event.data["kind"] == "reassign"
+    ]
+    for way in ("at full speed", "bytes/s", "to be completed", "to be cancelled", "to be replaced"):
+        assert any(way in what for what in moved), moved
 
 
 @pytest.mark.timeout(240)
@@ -222,6 +270,7 @@ def test_a_cluster_that_is_not_there_is_complained_about_at_once(tmp_path: Path)
         (("cluster", "--duration", "soon"), "expected a duration"),
         (("run", "--duration", "0s"), "longer than nothing"),
         (("cluster", "--history", "/"), "--history"),
+        (("cluster", "--workload", "poetry"), "'poetry' is not one of"),
         (("cluster", "--record", "made"), "--record needs --count"),
         (("cluster", "--record", "made", "--count", "1", "--seed", "1"), "a seed, a history and"),
     ],

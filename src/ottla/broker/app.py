@@ -28,7 +28,7 @@ from typing import Any
 from ottla.broker.addresses import not_bound
 from ottla.broker.failure_detector import FailureDetector
 from ottla.broker.internal_topics import InternalTopics
-from ottla.broker.lifecycle import Lifecycle
+from ottla.broker.lifecycle import Lifecycle, load_in_time
 from ottla.broker.loaded_logs import (
     behind_their_leaders,
     log_progress,
@@ -49,6 +49,7 @@ from ottla.broker.running_config import (
 from ottla.broker.start_failed import StartFailed
 from ottla.cluster.contact import StoreContact
 from ottla.cluster.departed import DepartedBrokers
+from ottla.cluster.layout import UnreadableValue
 from ottla.cluster.membership import Host, Membership
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
@@ -69,6 +70,7 @@ from ottla.dispatch.table import Table
 from ottla.errors import KafkaError
 from ottla.handlers import HANDLERS
 from ottla.model.broker import Endpoint
+from ottla.model.features import unreadable
 from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.net.connection import Connection, Reply
@@ -159,13 +161,20 @@ class Broker:
         """The listeners whose advertised host nobody gave."""
         return self._static.listener_plan.chosen
 
+    @property
+    def _store_patience(self) -> float:
+        """Seconds that a store which others run may be away during the start."""
+        if self._static.zookeeper_connect is None:
+            return 0.0
+        return self._static.zookeeper_connection_timeout_ms / 1000
+
     async def start(self) -> None:
         """Everything in its order; on failure what was started is stopped again."""
         self._failed = asyncio.get_running_loop().create_future()
         async with AsyncExitStack() as stack:
             try:
                 await self._start(stack)
-            except (StorageUnavailable, StoreError, ConfigError) as error:
+            except (StorageUnavailable, StoreError, ConfigError, UnreadableValue) as error:
                 raise StartFailed(str(error)) from None
             except KafkaError as error:
                 raise StartFailed(error.message or str(error)) from None
@@ -227,9 +236,10 @@ class Broker:
         await self._open_page(stack)
         workers = Workers(children=self._static.num_recovery_threads_per_data_dir)
         stack.callback(workers.close)
-        # The folders and the ports are ours, or nothing happens. Nothing is accepted yet.
-        logs = self._take_folders(stack, workers)
+        # The ports and the folders are ours, or nothing happens: a port that is taken leaves no
+        # folder behind. Nothing is accepted yet.
         listeners, bound = self._take_ports(stack)
+        logs = self._take_folders(stack, workers)
         # What the cluster is, and who we are in it.
         registry = await self._open_registry(stack, logs)
         config = self._config = RunningConfig(self._static, self.node_id, registry)
@@ -340,6 +350,9 @@ class Broker:
         self._store = store
         registry = Registry(store, tasks=self._tasks)
         await registry.load()
+        why = unreadable(registry.features)
+        if why is not None:
+            raise StartFailed(f"{why}: start a newer version of Ottla here")
         self._identify(logs)
         await self._refuse_duplicate(registry, logs)
         self.cluster_id = await registry.ensure_cluster_id(_cluster_id_of(logs))
@@ -524,7 +537,7 @@ class Broker:
             on_certain=self._on_certain,
         )
         stack.push_async_callback(lifecycle.stop)
-        await lifecycle.start()
+        await lifecycle.start(patience=self._store_patience)
         await self._unless_failed(lifecycle.wait_ready())
         services.logs.losses_are_known()
         self._detector = detector = FailureDetector(
@@ -543,7 +556,8 @@ class Broker:
     async def _about(self, services: Services) -> Host:
         """What the broker says of itself to the cluster."""
         logs = services.logs
-        image = await services.registry.load()  # the logs may have taken long
+        # The logs may have taken long.
+        image = await load_in_time(services.registry, services.contact, self._store_patience)
         behind = await behind_their_leaders(
             logs, image, self.node_id, HighWatermarks(self._peers).ask
         )

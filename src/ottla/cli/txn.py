@@ -24,8 +24,8 @@ from ottla.cli.txn_words import Ages, no_transaction, sentence
 from ottla.errors import KafkaError
 
 if TYPE_CHECKING:
+    from ottla.client.admin_transactions import TransactionDescription, Transactions
     from ottla.client.open_transactions import HoldUp
-    from ottla.client.transactions import TransactionDescription, Transactions
 
 _STATES = {
     name.lower(): name
@@ -43,7 +43,7 @@ def txn() -> None:
 
 @contextmanager
 def _asked(bootstrap: str) -> Iterator[Transactions]:
-    from ottla.client.transactions import Transactions
+    from ottla.client.admin_transactions import Transactions
 
     waiting = patience(
         "still waiting for coordinators of transactions; `ottla cluster status` tells what is amiss"

@@ -15,8 +15,8 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.client.admin_transactions import TransactionDescription, Transactions
     from ottla.client.open_transactions import OpenTransaction
-    from ottla.client.transactions import TransactionDescription, Transactions
 
 _LAST = {
     "CompleteCommit": "the last one was committed",
@@ -53,7 +53,7 @@ def abort(
     JSON: {"transactional_id", "producer_id", "producer_epoch", "partitions": [{"topic",
            "partition"}]}, after the abort
     """
-    from ottla.client.transactions import Transactions
+    from ottla.client.admin_transactions import Transactions
 
     with broker_errors(bootstrap), open_router(bootstrap) as router:
         transactions = Transactions(router)

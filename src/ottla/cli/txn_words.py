@@ -12,8 +12,8 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.topic import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
+    from ottla.client.admin_transactions import TransactionDescription, Transactions
     from ottla.client.open_transactions import HoldUp, OpenTransaction
-    from ottla.client.transactions import TransactionDescription, Transactions
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 EXIT_ANOMALIES = 1
 MOST_SEED = 1 << 32
+WORKLOADS = ("all", "records", "transactions")
 
 
 @click.group(cls=Noun)
@@ -56,6 +57,13 @@ _duration_option = click.option(
 _seed_option = click.option(
     "--seed", type=click.IntRange(0, MOST_SEED), help="What chance depends on.  [default: any]"
 )
+_workload_option = click.option(
+    "--workload",
+    type=click.Choice(WORKLOADS),
+    default="all",
+    show_default=True,
+    help="What clients do: write records, write transactions, or both.",
+)
 _history_option = click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -67,31 +75,34 @@ _history_option = click.option(
 @_duration_option
 @click.option("--writers", type=click.IntRange(1, 1000), default=20, show_default=True)
 @click.option("--partitions", type=click.IntRange(1, 1000), default=3, show_default=True)
-@click.option("--keep", is_flag=True, help="Do not delete the topic in the end.")
+@_workload_option
+@click.option("--keep", is_flag=True, help="Do not delete the topics in the end.")
 @_seed_option
 @_history_option
 @bootstrap_option
 @json_option
-def run(
+def run(  # noqa: PLR0913, PLR0917 - one parameter for each option of the command
     seconds: float | None,
     writers: int,
     partitions: int,
+    workload: str,
     keep: bool,
     seed: int | None,
     history: Path | None,
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Write to and read from a topic of its own on any cluster, and judge what was seen.
+    """Write to and read from topics of its own on any cluster, and judge what was seen.
 
     For as long as asked, or until Ctrl-C. Meanwhile, restart brokers, pull cables, upgrade: what
-    was acknowledged must be there in the end, once and in order. The topic has up to three
-    replicas, and min.insync.replicas=2 where there are as many brokers. Exits with 1 if anything
-    is wrong.
+    was acknowledged must be there in the end, once and in order, and transactions as a whole or not
+    at all. The topics have up to three replicas, and min.insync.replicas=2 where there are as many
+    brokers. Exits with 1 if anything is wrong.
 
     JSON: {"seed", "history", "complete", "seconds", "acknowledged", "unknown", "refused",
     "longest_pause", "faults": {NAME: COUNT}, "fewest_in_flight", "gave_up", "events",
-    "anomalies": [{"check", "text", "events"}], "left_out"}
+    "transactions": {"committed", "aborted", "unknown"},
+    "anomalies": [{"check", "text", "events"}], "left_out", "flaws": {NAME: COUNT}}
     """
     from ottla.cli.verify_report import report
     from ottla.client.settings import parse_address
@@ -106,7 +117,7 @@ def run(
     plan = Plan(
         f"ottla-verify-{seed}", partitions=partitions, writers=writers, seed=seed,
         creates=False, load=Load(pause=0.05),
-    )  # fmt: skip
+    ).only(workload)  # fmt: skip
     line = _ProgressLine()
     _begin(seed, path)
 
@@ -151,6 +162,7 @@ def run(
     help="How long zookeeper-outage lasts.",
 )
 @click.option("--writers", type=click.IntRange(1, 1000), default=120, show_default=True)
+@_workload_option
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -172,14 +184,16 @@ def cluster(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
     store: StoreKind,
     outage_seconds: float,
     writers: int,
+    workload: str,
     data_dir: Path | None,
     record: Path | None,
     seed: int | None,
     history: Path | None,
     as_json: bool,
 ) -> None:
-    """Start three brokers, break them in every way under load, and judge what clients saw.
+    """Start brokers, break them in every way under load, and judge what clients saw.
 
+    There are three of them, or four where partitions are moved (the fault `reassign`).
     Until the time or the number of faults is reached, or until Ctrl-C. The brokers are processes
     on loopback, each behind proxies. A run with the same seed has the same faults at about the same
     times. Exits with 1 if anything is wrong; the folder is kept then.
@@ -200,7 +214,7 @@ def cluster(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
         raise click.UsageError(f"--faults: {error}") from None
     if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
         raise click.UsageError(f"--data-dir {data_dir}: it is not empty; name a new folder")
-    job = _Job(kinds, store, outage_seconds, writers, as_json, record is not None)
+    job = _Job(kinds, store, outage_seconds, writers, workload, as_json, record is not None)
     if record is None:
         chosen = _chosen(seed)
         path = _history_path(history, chosen)
@@ -236,6 +250,7 @@ class _Job:
     store: StoreKind
     outage_seconds: float
     writers: int
+    workload: str
     as_json: bool
     is_record: bool
 
@@ -252,10 +267,13 @@ class _Job:
         from ottla.verify import record as records
         from ottla.verify.clients.writer import Load
         from ottla.verify.cluster import ClusterUnderTest
+        from ottla.verify.faults import brokers_for
         from ottla.verify.run import Limits, judge_history, run_on_own_cluster
         from ottla.verify.workload import NotPossible, Plan
 
-        plan = Plan("verify", seed=seed, writers=self.writers, load=Load(pause=0.05))
+        plan = Plan("verify", seed=seed, writers=self.writers, load=Load(pause=0.05)).only(
+            self.workload
+        )
         folder = data_dir or Path(tempfile.mkdtemp(prefix="ottla-verify-"))
         line = _ProgressLine()
         stopped = False
@@ -264,7 +282,10 @@ class _Job:
         async def work(stop: asyncio.Event) -> Outcome:
             nonlocal stopped
             under_test = ClusterUnderTest(
-                folder, store=self.store, outage_seconds=self.outage_seconds
+                folder,
+                brokers=brokers_for(self.kinds),
+                store=self.store,
+                outage_seconds=self.outage_seconds,
             )
             outcome = await run_on_own_cluster(
                 under_test, self.kinds, plan, path, Limits(seconds, faults), stop,
@@ -300,10 +321,12 @@ def check(file: Path, as_json: bool) -> None:
 
     \b
     JSON: {"history", "seed", "complete", "events", "acknowledged", "faults",
-           "anomalies": [{"check", "text", "events"}], "left_out"}
+           "transactions": {"committed", "aborted", "unknown"},
+           "anomalies": [{"check", "text", "events"}], "left_out", "flaws": {NAME: COUNT}}
     JSON of a folder: {"runs", "incomplete", "code", "faults", "kinds": {NAME: COUNT},
            "overlapping", "fewest_in_flight", "events", "acknowledged", "seconds", "available",
-           "anomalies": COUNT, "bad": [as above]}
+           "calm", "calm_available", "transactions": {"committed", "aborted", "unknown"},
+           "flaws": {NAME: COUNT}, "anomalies": COUNT, "bad": [as above]}
     """
     from ottla.cli.verify_report import show_total, show_verdict
     from ottla.verify.history import History, NoHistory

@@ -47,6 +47,7 @@ def report(outcome: Outcome, as_json: bool, verdict: Verdict, complete: bool) ->
             f"unknown, {grouped(outcome.refused)} refused in {outcome.seconds:.0f} s; the longest "
             f"pause was {outcome.longest_pause:.1f} s"
         )
+        _show_transactions(verdict)
         _show_anomalies(verdict, outcome.history)
     if verdict.anomalies and not as_json:
         say(f"seed {outcome.seed}, history {outcome.history}")
@@ -64,6 +65,7 @@ def show_verdict(verdict: Verdict, complete: bool, history: History, as_json: bo
     )
     if not complete:
         click.echo("the run did not come to its end")
+    _show_transactions(verdict)
     _show_anomalies(verdict, history.path)
     if verdict.anomalies:
         say(f"seed {history.header.get('seed')}, history {history.path}")
@@ -85,6 +87,14 @@ def show_total(total: Total, as_json: bool) -> None:
                 "acknowledged": total.acknowledged,
                 "seconds": total.seconds,
                 "available": total.available,
+                "calm": total.calm,
+                "calm_available": total.calm_available,
+                "transactions": {
+                    "committed": total.committed,
+                    "aborted": total.aborted,
+                    "unknown": total.undecided,
+                },
+                "flaws": dict(sorted(total.flaws.items())),
                 "anomalies": total.anomalies,
                 "bad": [
                     _verdict_document(verdict, path not in total.incomplete, History(path))
@@ -104,8 +114,10 @@ def show_total(total: Total, as_json: bool) -> None:
     )
     click.echo(
         f"{count(total.acknowledged, 'record')} acknowledged in {grouped(total.seconds)} s, in "
-        f"{grouped(total.available)} of which something was acknowledged"
+        f"{grouped(total.available)} of which something was acknowledged; between faults in "
+        f"{grouped(total.calm_available)} of {grouped(total.calm)} s"
     )
+    _show_transactions(total)
     for path in total.incomplete:
         click.echo(f"not counted, as the run did not come to its end: {path}")
     if len(total.codes) > 1:
@@ -129,13 +141,31 @@ def _verdict_document(verdict: Verdict, complete: bool, history: History) -> dic
     }
 
 
+def _show_transactions(counts: Verdict | Total) -> None:
+    """What became of transactions, if there were any."""
+    if counts.committed or counts.aborted or counts.undecided:
+        click.echo(
+            f"{count(counts.committed, 'transaction')} committed, {grouped(counts.aborted)} "
+            f"aborted, {grouped(counts.undecided)} of unknown outcome"
+        )
+    if counts.flaws:
+        names = ", ".join(f"{name} {number}" for name, number in sorted(counts.flaws.items()))
+        click.echo(f"flaws of transaction version 1, which are no anomalies: {names}")
+
+
 def _anomalies(verdict: Verdict) -> dict[str, object]:
     return {
+        "transactions": {
+            "committed": verdict.committed,
+            "aborted": verdict.aborted,
+            "unknown": verdict.undecided,
+        },
         "anomalies": [
             {"check": each.check, "text": each.text, "events": list(each.events)}
             for each in verdict.anomalies
         ],
         "left_out": verdict.left_out,
+        "flaws": dict(verdict.flaws),
     }
 
 

@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ottla.client.admin_transactions import ProducerState, TransactionDescription, Transactions
 from ottla.client.descriptions import OffsetInfo
 from ottla.client.router import error_code
 from ottla.client.topic_offsets import LATEST, TopicOffsets
-from ottla.client.transactions import ProducerState, TransactionDescription, Transactions
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 

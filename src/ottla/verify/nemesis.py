@@ -20,12 +20,11 @@ from ottla.verify.clients.writer import Progress
 from ottla.verify.cluster import OFFSETS_TOPIC, ClusterUnderTest, NotHealthy
 from ottla.verify.faults.fault import Fault
 from ottla.verify.history import Recorder
+from ottla.verify.patience import Patience
 
 HEAL_SECONDS = 60.0
 OVERLAPPING = 0.3
-BUSY = 100
-"""Requests that are to be in flight when something breaks."""
-BUSY_SECONDS = 10.0
+BUSY_SECONDS = 60.0
 _MORE = 100
 """Records that must be acknowledged after a round."""
 
@@ -41,7 +40,7 @@ class Nemesis:
         self,
         cluster: ClusterUnderTest,
         kinds: Sequence[type[Fault]],
-        topic: str,
+        topics: Sequence[str],
         progress: Progress,
         recorder: Recorder,
         *,
@@ -53,7 +52,7 @@ class Nemesis:
         self.fewest_in_flight: int | None = None
         self._cluster = cluster
         self._kinds = list(kinds)
-        self._topics = [topic, OFFSETS_TOPIC]
+        self._topics = [*topics, OFFSETS_TOPIC]
         self._progress = progress
         self._recorder = recorder
         self._patience = patience
@@ -95,9 +94,9 @@ class Nemesis:
         except NotHealthy as error:
             self._give_up(str(error))
         wanted = self._progress.acknowledged + _MORE
-        deadline = time.monotonic() + self._patience
+        patience = Patience(self._patience)
         while self._progress.acknowledged < wanted:
-            if time.monotonic() > deadline:
+            if patience.over():
                 self._give_up(f"nothing is acknowledged for {self._patience:g} s")
             await asyncio.sleep(0.02)
         took = round(time.monotonic() - begun, 3)
@@ -119,7 +118,7 @@ class Nemesis:
         deadline = time.monotonic() + BUSY_SECONDS
         self._progress.pressing += 1
         try:
-            while self._progress.in_flight < BUSY and time.monotonic() < deadline:
+            while self._progress.in_flight < self._progress.busy and time.monotonic() < deadline:
                 await asyncio.sleep(0.002)
             return self._progress.in_flight
         finally:

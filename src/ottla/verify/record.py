@@ -83,6 +83,12 @@ class Total:
     fewest_in_flight: int | None = None
     seconds: int = 0
     available: int = 0
+    calm: int = 0
+    calm_available: int = 0
+    committed: int = 0  # transactions
+    aborted: int = 0
+    undecided: int = 0
+    flaws: Counter[str] = field(default_factory=Counter)
     bad: list[tuple[Path, Verdict]] = field(default_factory=list)
 
     @property
@@ -105,6 +111,12 @@ class Total:
         self.overlapping += verdict.overlapping
         self.seconds += verdict.seconds
         self.available += verdict.available
+        self.calm += verdict.calm
+        self.calm_available += verdict.calm_available
+        self.committed += verdict.committed
+        self.aborted += verdict.aborted
+        self.undecided += verdict.undecided
+        self.flaws.update(verdict.flaws)
         fewest = [
             each for each in (self.fewest_in_flight, verdict.fewest_in_flight) if each is not None
         ]

@@ -12,7 +12,7 @@ from typing import Any
 from ottla.verify.checks import Verdict, judge
 from ottla.verify.clients.connections import Address, Connections, NotSent
 from ottla.verify.clients.writer import Progress
-from ottla.verify.cluster import ClusterUnderTest, NotHealthy
+from ottla.verify.cluster import OFFSETS_TOPIC, ClusterUnderTest, NotHealthy
 from ottla.verify.faults.fault import Fault
 from ottla.verify.history import History, Recorder
 from ottla.verify.nemesis import HEAL_SECONDS, GaveUp, Nemesis
@@ -102,10 +102,11 @@ async def _break(run: _Run, kinds: Sequence[type[Fault]], limits: Limits) -> Out
     workload, plan, recorder = run.workload, run.plan, run.recorder
     outcome = Outcome(plan.seed, recorder.path)
     progress = workload.progress
-    await workload.create_topic()
+    run.cluster.topics = (*workload.topics, OFFSETS_TOPIC)
+    await workload.create_topics()
     await workload.start()
     nemesis = Nemesis(
-        run.cluster, kinds, plan.topic, progress, recorder,
+        run.cluster, kinds, workload.topics, progress, recorder,
         seed=plan.seed, patience=limits.patience, on_fault=run.tell,
     )  # fmt: skip
     begun = time.monotonic()
@@ -132,7 +133,7 @@ async def _break(run: _Run, kinds: Sequence[type[Fault]], limits: Limits) -> Out
 
     try:
         await _until_done(work(), watch())
-        await _compare_replicas(run.cluster, plan, recorder)
+        await _compare_replicas(run.cluster, workload, plan, recorder)
     except GaveUp as reason:
         outcome.gave_up = str(reason)
     return replace(
@@ -160,7 +161,9 @@ async def _until_done(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _compare_replicas(cluster: ClusterUnderTest, plan: Plan, recorder: Recorder) -> None:
+async def _compare_replicas(
+    cluster: ClusterUnderTest, workload: Workload, plan: Plan, recorder: Recorder
+) -> None:
     """Say in the history what the files of every replica hold."""
     ends = {
         event.data["p"]: event.data["end"]
@@ -168,7 +171,8 @@ async def _compare_replicas(cluster: ClusterUnderTest, plan: Plan, recorder: Rec
         if event.action == "end" and event.phase == "ok"
     }
     try:
-        await cluster.wait_healthy([plan.topic], HEAL_SECONDS)
+        await cluster.wait_healthy(workload.topics, HEAL_SECONDS)
+        replicas = await cluster.replicas(plan.topic)
     except NotHealthy as error:
         recorder.record("final", "healed", "fail", text=str(error))
         return
@@ -176,6 +180,8 @@ async def _compare_replicas(cluster: ClusterUnderTest, plan: Plan, recorder: Rec
         cluster.kill(number)
     for number, broker in cluster.brokers.items():
         for partition, end in ends.items():
+            if number not in replicas[partition]:
+                continue
             folder = broker.data_dir / f"{plan.topic}-{partition}"
             content = await asyncio.to_thread(read_replica, folder, end)
             recorder.record(
@@ -212,7 +218,7 @@ async def run_on_cluster(
         workload = Workload(brokers, plan, recorder)
         begun = time.monotonic()
         try:
-            await workload.create_topic()
+            await workload.create_topics()
             await workload.start()
             while not stop.is_set():
                 seconds = time.monotonic() - begun

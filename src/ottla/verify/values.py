@@ -59,7 +59,7 @@ def write_value(writer: int, number: int) -> bytes:
 def runs_of(records: Iterable[tuple[int, bytes]]) -> list[Run]:
     """The values at these offsets. Raises ForeignRecord."""
     runs: list[Run] = []
-    _join(runs, (Run(offset, *_parsed(offset, value), 1) for offset, value in records))
+    _join(runs, (Run(offset, *parse_value(offset, value), 1) for offset, value in records))
     return runs
 
 
@@ -94,11 +94,11 @@ def _values(batch: memoryview, position: int) -> Iterator[Run]:
     for record in iter_records(batch):
         if record.offset < position:
             continue
-        yield Run(record.offset, *_parsed(record.offset, record.value), 1)
+        yield Run(record.offset, *parse_value(record.offset, record.value), 1)
 
 
-def _parsed(offset: int, value: bytes | memoryview | None) -> tuple[int, int]:
-    """Writer and number."""
+def parse_value(offset: int, value: bytes | memoryview | None) -> tuple[int, int]:
+    """Writer and number. Raises ForeignRecord."""
     if value is not None and len(value) >= _VALUE.size:
         mark, writer, number = _VALUE.unpack_from(value)
         if mark == _MARK:

@@ -1,4 +1,4 @@
-"""The workload of a run: writers, readers, a group, a watcher and a creator of topics.
+"""The workload of a run: writers, readers, a group, a watcher, a creator of topics, transactions.
 
 `start`, then whatever is to happen meanwhile, then `finish`: writers end what they have begun,
 everything is read once more from its beginning, and every broker is asked what it knows.
@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ottla.errors import ErrorCode
@@ -28,10 +28,13 @@ from ottla.verify.clients.reader import Reader, ask_end
 from ottla.verify.clients.watcher import Watcher
 from ottla.verify.clients.writer import Load, Progress, Writer
 from ottla.verify.history import Recorder
+from ottla.verify.txn_workload import TRANSACTIONS_TOPIC, TxnWorkload
 
 READ_SECONDS = 120.0
 OWNED_SECONDS = 60.0
 CREATE_SECONDS = 30.0
+BUSY = 100
+"""Requests that are to be in flight when something breaks, where there are as many writers."""
 _SHARING = 10
 """So many writers share their connections."""
 _BY_NAME = 5
@@ -56,15 +59,30 @@ class Plan:
     senders: int = 20  # through librdkafka
     consumers: int = 2  # of librdkafka, each in a group of its own
     creates: bool = True
+    transactional: int = 6  # writers of transactions; without any there are no movers either
     seed: int = 0
     load: Load = field(default_factory=Load)
+
+    def only(self, part: str) -> Plan:
+        """The same with `records` only, with `transactions` only, or with `all`."""
+        if part == "records":
+            return replace(self, transactional=0)
+        if part == "transactions":
+            return replace(self, writers=0, readers=0, members=0, senders=0, consumers=0)
+        return self
+
+    @property
+    def busy(self) -> int:
+        """How many requests are to be in flight when something breaks."""
+        clients = self.writers + self.senders + self.transactional
+        return BUSY if clients > BUSY else clients // 2
 
 
 class Workload:
     """All clients of a run."""
 
     def __init__(self, bootstrap: Mapping[int, Address], plan: Plan, recorder: Recorder) -> None:
-        self.progress = Progress()
+        self.progress = Progress(plan.busy)
         self._brokers = bootstrap
         self._plan = plan
         self._recorder = recorder
@@ -76,31 +94,52 @@ class Workload:
         self._watching = asyncio.Event()
         self._writers: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
+        self._transactions: TxnWorkload | None = None
+        if plan.transactional:
+            self._transactions = TxnWorkload(
+                plan.topic, plan.partitions, self._connect_to, recorder, self.progress,
+                writers=plan.transactional, seed=plan.seed,
+            )  # fmt: skip
 
     # ------------------------------------------------------------------ before
 
-    async def create_topic(self) -> None:
-        """Create the topic of the run. Raises NotPossible."""
+    @property
+    def topics(self) -> list[str]:
+        """All topics that matter, the brokers' own for transactions too."""
+        if self._transactions is None:
+            return [self._plan.topic]
+        return [self._plan.topic, *self._transactions.topics, TRANSACTIONS_TOPIC]
+
+    async def create_topics(self) -> None:
+        """Create the topics of the run. Raises NotPossible."""
+        await self._create_topic(self._plan.topic, {})
+        if self._transactions is not None:
+            for topic, settings in self._transactions.topics.items():
+                await self._create_topic(topic, settings)
+
+    async def _create_topic(self, topic: str, settings: Mapping[str, str]) -> None:
         plan = self._plan
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
-                    name=plan.topic,
+                    name=topic,
                     num_partitions=plan.partitions,
                     replication_factor=plan.replicas,
                     assignments=[],
                     configs=[
-                        CreatableTopicConfig(
-                            name="min.insync.replicas", value=str(plan.min_insync)
-                        ),
-                        CreatableTopicConfig(name="retention.ms", value="-1"),
-                        CreatableTopicConfig(name="retention.bytes", value="-1"),
+                        CreatableTopicConfig(name=name, value=value)
+                        for name, value in (
+                            ("min.insync.replicas", str(plan.min_insync)),
+                            ("retention.ms", "-1"),
+                            ("retention.bytes", "-1"),
+                            *settings.items(),
+                        )
                     ],
                 )
             ],
             timeout_ms=10_000,
         )
-        connections = self._connect("verify-create")
+        connections = self._connect_to(topic, "verify-create")
         deadline = time.monotonic() + CREATE_SECONDS
         pause = Pause()
         while True:
@@ -116,11 +155,11 @@ class Workload:
                 break
             passing = code.retriable or code is ErrorCode.INVALID_REPLICATION_FACTOR
             if not passing or time.monotonic() > deadline:
-                raise NotPossible(f"topic {plan.topic} cannot be created: {text or code.text}")
+                raise NotPossible(f"topic {topic} cannot be created: {text or code.text}")
             await pause.wait()
         while connections.partitions < plan.partitions:
             if time.monotonic() > deadline:
-                raise NotPossible(f"topic {plan.topic} does not appear in the metadata")
+                raise NotPossible(f"topic {topic} does not appear in the metadata")
             await pause.wait()
             connections.metadata = None
             await connections.look()
@@ -128,6 +167,8 @@ class Workload:
     async def delete_topics(self) -> None:
         """Remove what the run has created, as far as that is possible."""
         names = [self._plan.topic, *(self._creator.names if self._creator is not None else [])]
+        if self._transactions is not None:
+            names += self._transactions.topics
         connections = self._connect("verify-delete")
         request = DeleteTopicsRequest(topic_names=names, timeout_ms=10_000)
         try:
@@ -174,11 +215,13 @@ class Workload:
                 f"{plan.topic}-meta", plan.replicas, self._connect("verify-creator"), recorder
             )
             self._others.append(self._task(self._creator.run(self._writing)))
+        if self._transactions is not None:
+            await self._transactions.start()
 
     def _start_librdkafka(self, chance: random.Random) -> None:
         plan, bootstrap = self._plan, list(self._brokers.values())
         numbers = range(plan.writers, plan.writers + plan.senders)
-        for share in (numbers[::2], numbers[1::2]):
+        for share in (numbers[::2], numbers[1::2]) if numbers else ():
             senders = Senders(
                 bootstrap, plan.topic, plan.partitions, share, self._recorder, self.progress,
                 pause=plan.load.pause, seed=chance.getrandbits(32),
@@ -191,11 +234,15 @@ class Workload:
 
     def check(self) -> None:
         """Raise what has ended a client, if something has: a mistake of the harness."""
-        for task in (*self._writers, *self._others):
+        for task in (*self._writers, *self._others, *self._of_transactions):
             if task.done() and not task.cancelled():
                 error = task.exception()
                 if error is not None:
                     raise error
+
+    @property
+    def _of_transactions(self) -> list[asyncio.Task[None]]:
+        return [] if self._transactions is None else self._transactions.tasks
 
     # ------------------------------------------------------------------ after
 
@@ -203,6 +250,8 @@ class Workload:
         """End the writing, read everything, look at every broker; then end everything."""
         self._writing.set()
         await asyncio.gather(*self._writers)
+        if self._transactions is not None:
+            await self._transactions.finish()
         for partition in range(self._plan.partitions):
             await self._read_all(partition)
         await self._wait_owned()
@@ -260,7 +309,7 @@ class Workload:
         """End all clients at once."""
         self._writing.set()
         self._watching.set()
-        tasks = [*self._writers, *self._others]
+        tasks = [*self._writers, *self._others, *self._of_transactions]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -270,7 +319,10 @@ class Workload:
     # ------------------------------------------------------------------ inside
 
     def _connect(self, client_id: str) -> Connections:
-        connections = Connections(list(self._brokers.values()), self._plan.topic, client_id)
+        return self._connect_to(self._plan.topic, client_id)
+
+    def _connect_to(self, topic: str, client_id: str) -> Connections:
+        connections = Connections(list(self._brokers.values()), topic, client_id)
         self._all.append(connections)
         return connections
 

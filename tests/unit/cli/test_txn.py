@@ -10,12 +10,12 @@ import pytest
 
 from ottla.cli import txn_abort
 from ottla.cli.txn_words import Ages, no_transaction, sentence
-from ottla.client.open_transactions import HoldUp, OpenTransaction, hanging
-from ottla.client.transactions import (
+from ottla.client.admin_transactions import (
     ProducerState,
     TransactionDescription,
     TransactionListing,
 )
+from ottla.client.open_transactions import HoldUp, OpenTransaction, hanging
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 

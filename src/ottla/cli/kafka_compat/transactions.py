@@ -25,8 +25,8 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.client.admin_transactions import ProducerState, Transactions
     from ottla.client.open_transactions import OpenTransaction
-    from ottla.client.transactions import ProducerState, Transactions
 
 LISTED = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
 DESCRIBED = (
@@ -49,9 +49,9 @@ def main(arguments: Sequence[str]) -> int:
     """kafka-transactions."""
     given = _parser().parse_args(arguments)
     _check(given)
+    from ottla.client.admin_transactions import Transactions
     from ottla.client.direct import DirectAdmin
     from ottla.client.settings import bootstrap_servers
-    from ottla.client.transactions import Transactions
 
     path = given.command_config
     settings = connection_settings({} if path is None else read_properties(path))

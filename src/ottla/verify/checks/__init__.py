@@ -7,16 +7,46 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.verify.anomaly import Anomaly, Check
-from ottla.verify.checks import appends, groups, leaders, reads
+from ottla.verify.checks import (
+    appends,
+    compaction,
+    groups,
+    leaders,
+    moves,
+    reads,
+    stable,
+    transactions,
+    zombies,
+)
 from ottla.verify.checks.appends import Appends
+from ottla.verify.checks.compaction import Compaction
 from ottla.verify.checks.groups import Groups
 from ottla.verify.checks.health import Health
 from ottla.verify.checks.leaders import Leaders
+from ottla.verify.checks.moves import Moves
 from ottla.verify.checks.reads import Reads
+from ottla.verify.checks.stable import StableOffsets
 from ottla.verify.checks.topics import Topics
+from ottla.verify.checks.transactions import Transactions
+from ottla.verify.checks.zombies import Zombies
 from ottla.verify.history import Event
 
-CHECKS: tuple[Callable[[], Check], ...] = (Appends, Reads, Leaders, Groups, Topics, Health)
+OF_TRANSACTIONS: tuple[Callable[[], Check], ...] = (
+    Transactions,
+    StableOffsets,
+    Moves,
+    Zombies,
+    Compaction,
+)
+CHECKS: tuple[Callable[[], Check], ...] = (
+    Appends,
+    Reads,
+    Leaders,
+    Groups,
+    Topics,
+    Health,
+    *OF_TRANSACTIONS,
+)
 
 LOSSES = frozenset(
     {
@@ -33,6 +63,20 @@ LOSSES = frozenset(
         groups.TWO_OWNERS,
         groups.STALE_COMMIT,
         groups.OFFSET_BACK,
+        transactions.ABORTED_READ,
+        transactions.UNCOMMITTED_READ,
+        transactions.TORN,
+        transactions.SKIPPED_INSIDE,
+        transactions.REWOUND_INSIDE,
+        stable.STABLE_BACK,
+        stable.HANGING,
+        moves.TWICE,
+        moves.NOT_MOVED,
+        moves.OUT_OF_ORDER,
+        moves.UNCOMMITTED_OFFSET,
+        zombies.NOT_FENCED,
+        compaction.LOST_KEY,
+        compaction.LOST_TOMBSTONE,
     }
 )
 """What clients see when records are lost. It is expected where more replicas were destroyed than
@@ -51,11 +95,17 @@ class Verdict:
     anomalies: tuple[Anomaly, ...]
     left_out: int = 0  # further anomalies of a kind that is there often enough
     reported: int = 0  # anomalies that are a loss which was expected and reported
+    flaws: Mapping[str, int] = field(default_factory=dict)  # of transaction version 1, by name
+    committed: int = 0  # transactions
+    aborted: int = 0
+    undecided: int = 0  # transactions whose commit may have happened, or not
     kinds: Mapping[str, int] = field(default_factory=dict)  # of faults
     overlapping: int = 0  # faults that began while another one lasted
     fewest_in_flight: int | None = None  # requests, when a fault began
     seconds: int = 0  # from the first acknowledgement to the last
     available: int = 0  # of these, seconds with an acknowledgement
+    calm: int = 0  # of these, seconds in which no fault lasted
+    calm_available: int = 0  # of the calm ones, seconds with an acknowledgement
 
     @property
     def faults(self) -> int:
@@ -72,30 +122,59 @@ class _Counts:
 
     def __init__(self) -> None:
         self.events = self.acknowledged = self.overlapping = 0
+        self._now = 0  # second
         self.kinds: Counter[str] = Counter()
         self.loss_reported = False
         self.fewest_in_flight: int | None = None
         self.seconds: set[int] = set()  # in which something was acknowledged
+        self.committed = self.aborted = self.undecided = 0  # transactions
         self._sending: dict[str, int] = {}
+        self._committing: set[str] = set()
         self._lasting: set[str] = set()
+        self._broken_since = 0
+        self._broken: set[int] = set()  # seconds in which a fault lasted
 
     def feed(self, event: Event) -> None:
         self.events += 1
+        self._now = event.time // 1_000_000
         if event.action == "send":
             if event.phase == "invoke":
                 self._sending[event.client] = event.data["count"]
             elif event.phase == "ok":
                 self.acknowledged += self._sending[event.client]
-                self.seconds.add(event.time // 1_000_000)
+                self.seconds.add(self._now)
+        elif event.action == "txn-send":
+            if event.phase == "invoke":
+                self._sending[event.client] = sum(count for _, _, count in event.data["values"])
+            elif event.phase == "ok":
+                self.acknowledged += self._sending[event.client]
+                self.seconds.add(self._now)
+        elif event.action == "txn-end":
+            self._end(event)
         elif event.action == "fault":
             self._fault(event)
         elif event.action == "loss":
             self.loss_reported = True
 
+    def _end(self, event: Event) -> None:
+        if event.phase == "invoke":
+            if event.data["commit"]:
+                self._committing.add(event.client)
+        elif event.client in self._committing:
+            self._committing.discard(event.client)
+            self.committed += event.phase == "ok"
+            self.undecided += event.phase == "unknown"
+        else:
+            self.aborted += event.phase == "ok"
+
     def _fault(self, event: Event) -> None:
         if event.phase != "invoke":
             self._lasting.discard(event.client)
+            if not self._lasting:
+                self._broken.update(range(self._broken_since, self._now + 1))
             return
+        if not self._lasting:
+            self._broken_since = self._now
         self.kinds[event.data["kind"]] += 1
         self.overlapping += bool(self._lasting)
         self._lasting.add(event.client)
@@ -104,6 +183,14 @@ class _Counts:
             fewest = self.fewest_in_flight
             self.fewest_in_flight = in_flight if fewest is None else min(fewest, in_flight)
 
+    def calm(self) -> set[int]:
+        """Seconds between the first and the last acknowledgement in which no fault lasted."""
+        if not self.seconds:
+            return set()
+        last = max(self.seconds)
+        broken = {*self._broken, *(range(self._broken_since, last + 1) if self._lasting else ())}
+        return {*range(min(self.seconds), last + 1)} - broken
+
 
 def judge(events: Iterable[Event]) -> Verdict:
     """Judge a history by all checks."""
@@ -111,9 +198,13 @@ def judge(events: Iterable[Event]) -> Verdict:
     counts = _Counts()
     found: list[Anomaly] = []
     seen: Counter[str] = Counter()
+    flaws: Counter[str] = Counter()
 
     def note(anomalies: Iterable[Anomaly]) -> None:
         for anomaly in anomalies:
+            if anomaly.check.startswith(transactions.VERSION_ONE):
+                flaws[anomaly.check] += 1
+                continue
             seen[anomaly.check] += 1
             if seen[anomaly.check] <= MOST_OF_A_KIND:
                 found.append(anomaly)
@@ -128,15 +219,22 @@ def judge(events: Iterable[Event]) -> Verdict:
     if counts.loss_reported:
         found = [anomaly for anomaly in found if anomaly.check not in LOSSES]
         reported = sum(number for name, number in seen.items() if name in LOSSES)
+    calm = counts.calm()
     return Verdict(
         counts.events,
         counts.acknowledged,
         tuple(found),
         seen.total() - reported - len(found),
         reported=reported,
+        flaws=dict(flaws),
+        committed=counts.committed,
+        aborted=counts.aborted,
+        undecided=counts.undecided,
         kinds=dict(counts.kinds),
         overlapping=counts.overlapping,
         fewest_in_flight=counts.fewest_in_flight,
         seconds=max(counts.seconds) - min(counts.seconds) + 1 if counts.seconds else 0,
         available=len(counts.seconds),
+        calm=len(calm),
+        calm_available=len(calm & counts.seconds),
     )

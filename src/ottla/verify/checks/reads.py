@@ -8,8 +8,8 @@ from typing import ClassVar
 from ottla.verify.anomaly import Anomaly, Check
 from ottla.verify.history import Event
 
-SKIPPED = "skipped-records"
-REWOUND = "rewound-read"
+SKIPPED = "poll-skip"
+REWOUND = "nonmonotonic-poll"
 NO_POSITION = "lost-position"
 
 

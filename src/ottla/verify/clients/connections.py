@@ -29,6 +29,7 @@ SHORTEST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 _ONE_KEY = 3
 """The last version of FindCoordinator that asks for one group."""
+_OF_GROUP, _OF_TRANSACTION = 0, 1
 
 Address = tuple[str, int]
 
@@ -74,7 +75,7 @@ class Connections:
         self._leaders: dict[int, tuple[int, int]] = {}
         self._epochs: dict[int, int] = {}
         """The newest that was seen. A broker that was deposed may tell of an older one."""
-        self._coordinators: dict[str, Address] = {}
+        self._coordinators: dict[tuple[int, str], Address] = {}
         self._looking = asyncio.Lock()
 
     # ------------------------------------------------------------------ whom to ask
@@ -96,15 +97,25 @@ class Connections:
 
     async def coordinator(self, group: str) -> Peer:
         """Who coordinates a group. Raises NotSent while nobody does."""
-        if group not in self._coordinators:
-            found = await self.ask_any(FindCoordinatorRequest(key=group), version=_ONE_KEY)
-            if found.error_code:
-                raise NotSent(f"{group}: {ErrorCode.of(found.error_code).text}")
-            self._coordinators[group] = (found.host, found.port)
-        return self._peer(self._coordinators[group])
+        return await self._coordinator(_OF_GROUP, group)
 
-    def forget_coordinator(self, group: str) -> None:
-        self._coordinators.pop(group, None)
+    async def transaction_coordinator(self, transactional_id: str) -> Peer:
+        """Who coordinates the transactions of an id. Raises NotSent while nobody does."""
+        return await self._coordinator(_OF_TRANSACTION, transactional_id)
+
+    async def _coordinator(self, kind: int, key: str) -> Peer:
+        if (kind, key) not in self._coordinators:
+            request = FindCoordinatorRequest(key=key, key_type=kind)
+            found = await self.ask_any(request, version=_ONE_KEY)
+            if found.error_code:
+                raise NotSent(f"{key}: {ErrorCode.of(found.error_code).text}")
+            self._coordinators[kind, key] = (found.host, found.port)
+        return self._peer(self._coordinators[kind, key])
+
+    def forget_coordinator(self, key: str) -> None:
+        """Look again before the next request, for a group or a transactional id."""
+        for kind in (_OF_GROUP, _OF_TRANSACTION):
+            self._coordinators.pop((kind, key), None)
 
     def controller(self) -> Peer:
         """The controller, by the last metadata. Raises NotSent while there is none."""

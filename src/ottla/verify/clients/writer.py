@@ -50,6 +50,8 @@ _FATAL = frozenset(
 class Progress:
     """What the writers of a run have done; they share it."""
 
+    busy: int = 0
+    """How many requests are to be in flight when something breaks."""
     in_flight: int = 0
     pressing: int = 0
     """While it is not 0 nobody pauses: so many wait for many requests to be in flight."""

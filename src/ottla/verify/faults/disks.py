@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from ottla.records.batch import batches
 from ottla.verify.cluster import OFFSETS_TOPIC
 from ottla.verify.failing_broker import FULL, NO_SYNC, break_disk, mend_disk
 from ottla.verify.faults.fault import Fault
@@ -130,11 +131,18 @@ class TornTail(_Destroyed):
         cut = 0
         for segment in _newest_segments(self.cluster.brokers[broker].data_dir):
             size = segment.stat().st_size
-            left = max(0, size - self.chance.randint(1, _MOST_TORN))
+            left = _inside_a_batch(segment, max(1, size - self.chance.randint(1, _MOST_TORN)))
             with segment.open("r+b") as file:
                 file.truncate(left)
             cut += size - left
         return f"broker {broker}, {cut} bytes"
+
+
+def _inside_a_batch(segment: Path, size: int) -> int:
+    """A size at which the last batch is torn: where a batch ends, nobody could tell that more had
+    been there. A machine that loses whole batches has lost its power, and that is told apart."""
+    ends = {position + header.size for position, header in batches(segment.read_bytes())}
+    return size - 1 if size in ends else size
 
 
 def _newest_segments(data: Path) -> list[Path]:
