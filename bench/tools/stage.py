@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 COMMANDS = Path(__file__).parent / "commands"
 FIRST_TIMESTAMP = 1_700_000_000_000  # 2023-11-14T22:13:20Z, a second apart
+LOGS = {"OFFSETS": "__consumer_offsets", "TRANSACTIONS": "__transaction_state"}
+"""What commands call the segments of coordinators."""
 LAST_UNVERIFIED = 11
 """The last version of Produce with which a leader includes no partition in a transaction."""
 _START_TIMEOUT = 60.0
@@ -106,7 +108,10 @@ class Stage:
                 if step.shared:
                     break
             return None
-        names = {"OFFSETS": self.offsets(), **self.names} if "OFFSETS" in step.words else self.names
+        names = dict(self.names)
+        for name, topic in LOGS.items():
+            if name in step.words:
+                names = {name: self.segments(topic), **names}
         answers = {}
         for side, word in SIDES.items():
             line = [*self.command(side, step.tool), *step.arguments({**names, "SIDE": word})]
@@ -237,9 +242,9 @@ class Stage:
         if code:
             raise BenchError(f"the hanging transaction was not taken: error {code}")
 
-    def offsets(self) -> str:
-        """The segments of the offsets topic that hold something."""
-        found = sorted(self.node.data.glob("__consumer_offsets-*/*.log"))
+    def segments(self, topic: str) -> str:
+        """The segments of a coordinator's topic that hold something."""
+        found = sorted(self.node.data.glob(f"{topic}-*/*.log"))
         return ",".join(str(path) for path in found if path.stat().st_size)
 
 
