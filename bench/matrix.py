@@ -204,8 +204,18 @@ class Runner:
         uv, python = ROOT / ".uv" / "bin" / "uv", self._interpreter.path
         environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(self._environment)}
         options = ["sync", "--locked", "--quiet", "--all-extras", "--python", str(python)]
-        command = [str(uv), *options]
-        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
+        scripts = self._environment / "bin"
+        commands = (  # as `make setup` does
+            [str(uv), *options],
+            [str(scripts / "ottla"), "tools", "link", "--force", str(scripts)],
+        )
+        return all(
+            subprocess.run(
+                command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL
+            ).returncode
+            == 0
+            for command in commands
+        )
 
     def _test(self, part: str, report: Path) -> Counts:
         report.unlink(missing_ok=True)

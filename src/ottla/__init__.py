@@ -13,6 +13,9 @@ if TYPE_CHECKING:
         Admin,
         OffsetSpec,
     )
+    from ottla.client.async_transactions import (
+        AsyncTransaction,
+    )
     from ottla.client.asynchronous import (
         AsyncAdmin,
         AsyncConsumer,
@@ -39,11 +42,17 @@ if TYPE_CHECKING:
         TopicListing,
     )
     from ottla.client.errors import (
+        AbortableTransactionError,
         ClientError,
         DamagedRecordsError,
         DeliveryFailedError,
+        FatalTransactionError,
         PartialFailureError,
+        ProducerFencedError,
         RecordDecodeError,
+        TransactionError,
+        TransactionInDoubtError,
+        TransactionTimedOutError,
     )
     from ottla.client.groups import (
         CommittedOffset,
@@ -82,6 +91,9 @@ if TYPE_CHECKING:
     from ottla.client.settings import (
         StatisticsCallback,
     )
+    from ottla.client.transactions import (
+        Transaction,
+    )
     from ottla.errors import (
         ErrorCode,
         KafkaError,
@@ -96,11 +108,13 @@ __all__ = [
     "BYTES",
     "JSON",
     "STRING",
+    "AbortableTransactionError",
     "Acks",
     "Admin",
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
+    "AsyncTransaction",
     "ClientError",
     "ClusterDescription",
     "CommittedOffset",
@@ -116,6 +130,7 @@ __all__ = [
     "DeliveryFailedError",
     "Deserializer",
     "ErrorCode",
+    "FatalTransactionError",
     "GroupDescription",
     "GroupListing",
     "GroupMember",
@@ -133,6 +148,7 @@ __all__ = [
     "Partitions",
     "Position",
     "Producer",
+    "ProducerFencedError",
     "ProducerOptions",
     "RebalanceCallback",
     "Record",
@@ -145,15 +161,21 @@ __all__ = [
     "TopicDescription",
     "TopicListing",
     "TopicPartition",
+    "Transaction",
+    "TransactionError",
+    "TransactionInDoubtError",
+    "TransactionTimedOutError",
     "__version__",
 ]
 
 _HOMES = {
+    "AbortableTransactionError": "ottla.client.errors",
     "Acks": "ottla.client.producer",
     "Admin": "ottla.client.admin",
     "AsyncAdmin": "ottla.client.asynchronous",
     "AsyncConsumer": "ottla.client.asynchronous",
     "AsyncProducer": "ottla.client.asynchronous",
+    "AsyncTransaction": "ottla.client.async_transactions",
     "BYTES": "ottla.client.serializers",
     "ClientError": "ottla.client.errors",
     "ClusterDescription": "ottla.client.descriptions",
@@ -170,6 +192,7 @@ _HOMES = {
     "DeliveryFailedError": "ottla.client.errors",
     "Deserializer": "ottla.client.serializers",
     "ErrorCode": "ottla.errors",
+    "FatalTransactionError": "ottla.client.errors",
     "GroupDescription": "ottla.client.groups",
     "GroupListing": "ottla.client.groups",
     "GroupMember": "ottla.client.groups",
@@ -188,6 +211,7 @@ _HOMES = {
     "Partitions": "ottla.client.consumer",
     "Position": "ottla.client.positions",
     "Producer": "ottla.client.producer",
+    "ProducerFencedError": "ottla.client.errors",
     "ProducerOptions": "ottla.client.producer",
     "RebalanceCallback": "ottla.client.consumer",
     "Record": "ottla.client.records",
@@ -201,6 +225,10 @@ _HOMES = {
     "TopicDescription": "ottla.client.descriptions",
     "TopicListing": "ottla.client.descriptions",
     "TopicPartition": "ottla.model.ids",
+    "Transaction": "ottla.client.transactions",
+    "TransactionError": "ottla.client.errors",
+    "TransactionInDoubtError": "ottla.client.errors",
+    "TransactionTimedOutError": "ottla.client.errors",
 }
 
 

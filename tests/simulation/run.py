@@ -7,7 +7,9 @@
 A seed stands for a cluster of three to five brokers and a schedule of faults (`world/schedule.py`).
 When an invariant is broken the schedule is made smaller, and printed with the command that repeats
 it; the exit code is 1. A run is the same every time: the order of sets of names depends on
-PYTHONHASHSEED, so this program starts itself again with 0.
+PYTHONHASHSEED, so this program starts itself again with 0. `--digests` prints a line for each seed
+that differs when a single step does, and `--memory N` lets everything have other addresses, as it
+may have in another process: the lines must not change.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -32,15 +35,27 @@ def main() -> int:
     parser.add_argument("--plant", choices=sorted(planted.MISTAKES), help="a mistake to be found")
     parser.add_argument("--as-drawn", action="store_true", help="do not make a failure smaller")
     parser.add_argument("--minutes", type=float, help="begin no seed after so long")
+    parser.add_argument("--digests", action="store_true", help="a line for every seed")
+    parser.add_argument("--memory", type=int, default=0, help="other addresses, drawn from this")
     parser.add_argument("--verbose", action="store_true", help="show what the brokers log")
     options = parser.parse_args()
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.CRITICAL + 1,
         format="%(name)s %(message)s",
     )
+    kept = _occupy(options.memory)
     first, _, last = options.seeds.partition("-")
     with planted.mistake(options.plant):
-        return _run_all(range(int(first), int(last or first) + 1), options)
+        found = _run_all(range(int(first), int(last or first) + 1), options)
+    del kept
+    return found
+
+
+def _occupy(number: int) -> list[bytes]:
+    """Things of all sizes with holes between them, into which other things will be put."""
+    rng = random.Random(number)
+    things = [bytes(rng.randrange(1, 500)) for _ in range(rng.randrange(20_000))]
+    return [each for each in things if rng.random() < 0.5]
 
 
 def _run_all(seeds: range, options: argparse.Namespace) -> int:
@@ -64,7 +79,7 @@ def _run_all(seeds: range, options: argparse.Namespace) -> int:
         steps += outcome.steps
         checks += outcome.checks
         acked += outcome.acked
-        if done % 100 == 0 or (len(seeds) == 1):
+        if options.digests or done % 100 == 0 or len(seeds) == 1:
             print(f"seed {seed}: {outcome.digest}", flush=True)
     print(
         f"{done} seeds from {seeds.start} on: {faults} faults, {steps} steps, {checks} checks of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from ottla.errors import KafkaError
+from ottla.model.ids import TopicPartition as Place
+from ottla.replication.partition import Marker
+from ottla.runtime.waiters import Deferred
 from ottla.testing import Broker, Cluster, NewTopic
 
 TRANSACTIONS = "__transaction_state"
@@ -294,3 +298,40 @@ def move(cluster: Cluster, count: int) -> bool:
         return True  # whatever it is: the next one goes on where the last commit was
     finally:
         consumer.close()
+
+
+def test_markers_that_are_not_committed_hold_up_no_other_transaction() -> None:
+    """A broker leads a partition whose replicas are away, and coordinates other transactions:
+    whoever sends it markers can still ask it about those."""
+    settings = {**SETTINGS, "transaction.state.log.num.partitions": 3}
+    with Cluster(brokers=3, config=settings, topics=TOPICS) as cluster:
+        make_producer(cluster, "to-make-the-topic")
+        cluster.wait_in_sync(TRANSACTIONS)
+        asking, asked = cluster.leader("out", 0), cluster.leader("out", 1)
+        transactions = asked._services().transactions
+
+        def coordinated_by(broker: Broker) -> str:
+            names = (f"name-{number}" for number in itertools.count())
+            wanted = broker._services().node_id
+            return next(each for each in names if transactions.coordinator_of(each) == wanted)
+
+        waits = make_producer(cluster, coordinated_by(asking))
+        goes_on = make_producer(cluster, coordinated_by(asked))
+        waits.begin_transaction()
+        waits.produce("out", b"a", partition=1)
+        waits.flush(10)
+        arrived = threading.Event()
+
+        def never_committed(marker: Marker, to: Place) -> Deferred[None]:
+            arrived.set()
+            return Deferred()
+
+        write, transactions.writer.write = transactions.writer.write, never_committed
+        try:
+            patiently(waits.commit_transaction)
+            assert arrived.wait(30)
+            goes_on.begin_transaction()
+            goes_on.produce("out", b"b", partition=0)
+            assert goes_on.flush(10) == 0
+        finally:
+            transactions.writer.write = write

@@ -19,7 +19,7 @@ from ottla.testing.process import BrokerProcess
 from ottla.verify.checks import Verdict
 from ottla.verify.clients.writer import Load
 from ottla.verify.cluster import ClusterUnderTest, StoreKind
-from ottla.verify.faults import choose
+from ottla.verify.faults import brokers_for, choose
 from ottla.verify.history import History, excerpt
 from ottla.verify.run import Limits, Outcome, judge_history, run_on_own_cluster
 from ottla.verify.workload import BUSY, Plan
@@ -50,8 +50,10 @@ def break_cluster(
     path = folder / "history.gz"
 
     async def run() -> Outcome:
+        kinds = choose(faults.split(","), store)
         cluster = ClusterUnderTest(
             folder,
+            brokers=brokers_for(kinds),
             store=store,
             settings=SETTINGS if mistake is None else SETTINGS | QUICK,
             program=program,
@@ -59,7 +61,7 @@ def break_cluster(
         )
         return await run_on_own_cluster(
             cluster,
-            choose(faults.split(","), store),
+            kinds,
             Plan(
                 "verify",
                 seed=seed,
@@ -160,6 +162,21 @@ def test_an_ensemble_that_loses_its_leader_harms_nobody(tmp_path: Path) -> None:
     assert not verdict.anomalies, shown(outcome.history, verdict)
     assert outcome.gave_up is None
     assert outcome.faults["kill-zookeeper-leader"] >= 2
+
+
+@pytest.mark.timeout(240)
+def test_partitions_that_are_moved_while_brokers_die_lose_nothing(tmp_path: Path) -> None:
+    outcome, verdict = break_cluster(tmp_path, "reassign,kill", 8, seed=30)
+    assert not verdict.anomalies, shown(outcome.history, verdict)
+    assert outcome.gave_up is None
+    assert outcome.faults["reassign"] >= 4
+    moved = [
+        event.data["what"]
+        for event in History(outcome.history)
+        if event.action == "broken" and event.data["kind"] == "reassign"
+    ]
+    for way in ("at full speed", "bytes/s", "to be completed", "to be cancelled", "to be replaced"):
+        assert any(way in what for what in moved), moved
 
 
 @pytest.mark.timeout(240)

@@ -28,7 +28,7 @@ from typing import Any
 from ottla.broker.addresses import not_bound
 from ottla.broker.failure_detector import FailureDetector
 from ottla.broker.internal_topics import InternalTopics
-from ottla.broker.lifecycle import Lifecycle
+from ottla.broker.lifecycle import Lifecycle, load_in_time
 from ottla.broker.loaded_logs import (
     behind_their_leaders,
     log_progress,
@@ -158,6 +158,13 @@ class Broker:
     def chosen_hosts(self) -> frozenset[str]:
         """The listeners whose advertised host nobody gave."""
         return self._static.listener_plan.chosen
+
+    @property
+    def _store_patience(self) -> float:
+        """Seconds that a store which others run may be away during the start."""
+        if self._static.zookeeper_connect is None:
+            return 0.0
+        return self._static.zookeeper_connection_timeout_ms / 1000
 
     async def start(self) -> None:
         """Everything in its order; on failure what was started is stopped again."""
@@ -524,7 +531,7 @@ class Broker:
             on_certain=self._on_certain,
         )
         stack.push_async_callback(lifecycle.stop)
-        await lifecycle.start()
+        await lifecycle.start(patience=self._store_patience)
         await self._unless_failed(lifecycle.wait_ready())
         services.logs.losses_are_known()
         self._detector = detector = FailureDetector(
@@ -543,7 +550,8 @@ class Broker:
     async def _about(self, services: Services) -> Host:
         """What the broker says of itself to the cluster."""
         logs = services.logs
-        image = await services.registry.load()  # the logs may have taken long
+        # The logs may have taken long.
+        image = await load_in_time(services.registry, services.contact, self._store_patience)
         behind = await behind_their_leaders(
             logs, image, self.node_id, HighWatermarks(self._peers).ask
         )

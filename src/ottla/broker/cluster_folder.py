@@ -3,6 +3,8 @@
     ottla.cluster       says that this is such a folder, and no broker's data folder
     supervisor.pid      held by the supervisor, while there is one
     metadata.socket     where it lends the metadata
+    control.socket      where it is asked for one more broker
+    brokers.json        which brokers there are, and how far their ports are from the first one's
     cluster/            the metadata, or
     zookeeper/          that of a ZooKeeper, and zookeeper.pid and zookeeper.log
     broker-1.pid        held by broker 1, while it runs
@@ -13,9 +15,11 @@ With several data folders (`log.dirs`) each has a `broker-1/`, and the first has
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ottla.broker.metadata_home import NOTE, find_stores
 from ottla.broker.start_failed import StartFailed
@@ -25,6 +29,13 @@ from ottla.storage import paths
 
 MARK = "ottla.cluster"
 _TEXT = b"# The brokers of one machine, started together. Each has its data in a folder below.\n"
+
+
+class Seat(NamedTuple):
+    """A broker of a cluster on one machine; its ports are so much higher than the first one's."""
+
+    broker: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,31 @@ class ClusterFolder:
     def supervisor(self) -> str:
         """The file that the supervisor holds."""
         return os.path.join(self.home, "supervisor.pid")
+
+    @property
+    def control(self) -> str:
+        """The socket at which the supervisor is asked for one more broker."""
+        return os.path.join(self.home, "control.socket")
+
+    @property
+    def roster(self) -> str:
+        """The file that says which brokers there are."""
+        return os.path.join(self.home, "brokers.json")
+
+    def seats(self, fs: FileSystem) -> tuple[Seat, ...]:
+        """The brokers of the last run, by their ids; none when nobody has noted them."""
+        try:
+            noted = json.loads(fs.read_bytes(self.roster))
+            return tuple(sorted(Seat(int(each), int(noted[each])) for each in noted))
+        except FileNotFoundError:
+            return ()
+        except (ValueError, TypeError, OSError) as error:
+            raise StartFailed(f"{self.roster} cannot be read: {error}") from None
+
+    def note_seats(self, fs: FileSystem, seats: Sequence[Seat]) -> None:
+        """Remember the brokers for the next run. Raises OSError."""
+        noted = {str(seat.broker): seat.offset for seat in sorted(seats)}
+        fs.write_atomic(self.roster, json.dumps(noted).encode() + b"\n")
 
     def process(self, broker: int) -> str:
         """The file that a broker holds."""

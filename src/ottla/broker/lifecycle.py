@@ -16,7 +16,9 @@ Outages       A store that is out of reach (`Unavailable`) is waited for, with p
               outage begins and ends (`cluster/contact.py`). It also leads on, though its session
               may be lost: nobody can lead in its place before the store is back, and if others
               reach it earlier, the followers that they take along are missing for every acks=all.
-              During the start the store is not waited for: the start fails and says why.
+              During the start a store that goes away is waited for as long as one that was not
+              there yet (`patience`: zookeeper.connection.timeout.ms); then the start fails and
+              says why.
 Failures      A store that does not come back (`StoreFailed`), and every error that is a bug, ends
               its task, and so the broker (`runtime.tasks`): an image that stands still is worse.
 
@@ -28,8 +30,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ottla.cluster import layout
@@ -39,6 +43,7 @@ from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import StoreClosed, StoreError, StoreFailed, Unavailable
 from ottla.controller.service import Controller
 from ottla.errors import KafkaError
+from ottla.model.image import ClusterImage
 from ottla.replication.service import NO_REGISTRATION
 from ottla.runtime.logs import RateLimit
 from ottla.runtime.tasks import Tasks
@@ -50,6 +55,22 @@ FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0  # well within a session: a controller does not wait longer for brokers
 HAND_OVER_SECONDS = 10.0
 REFUSAL_LOG_SECONDS = 60.0
+
+
+async def load_in_time(registry: Registry, contact: StoreContact, seconds: float) -> ClusterImage:
+    """The newest metadata; a store that is out of reach is waited for so long."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        try:
+            return await registry.load()
+        except StoreFailed:
+            raise
+        except Unavailable as error:
+            if loop.time() >= deadline:
+                raise
+            contact.failed(error)
+        await asyncio.sleep(FIRST_PAUSE)
 
 
 class Lifecycle:
@@ -82,13 +103,16 @@ class Lifecycle:
         self._registration: Registration | None = None
         self._running: list[asyncio.Task[None]] = []
         self._ready = False
+        self._not_ready_until = -math.inf
 
-    async def start(self) -> None:
+    async def start(self, *, patience: float = 0.0) -> None:
         """Register, follow the metadata, stand for controller.
 
+        A store that goes away before the broker is ready is waited for so many seconds.
         Raises KafkaError when the id is in use, StoreError when the store does not answer.
         """
-        await self._register(take_over=True)
+        self._not_ready_until = asyncio.get_running_loop().time() + patience
+        await self._through_outages(partial(self._register, take_over=True))
         for what, work in (
             ("staying registered", self._stay_registered()),
             ("making sure of the session", self._make_sure()),
@@ -235,7 +259,7 @@ class Lifecycle:
             except StoreFailed:
                 raise
             except passing as error:
-                if not self._ready:
+                if not self._ready and loop.time() >= self._not_ready_until:
                     raise
                 if isinstance(error, Unavailable):
                     self._contact.failed(error)

@@ -9,16 +9,22 @@ next one on the same folder lends the metadata again, to which they come back by
 watches them further.
 
 Where a ZooKeeper is wanted instead, it runs that as one more process, and lends nothing.
+
+While it runs it can be asked for one more broker (`control`), which stays one of its brokers: they
+are noted in the folder, and the next supervisor starts them all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
+from typing import Protocol
 
-from ottla.broker.cluster_folder import ClusterFolder
+from ottla.broker.cluster_folder import ClusterFolder, Seat
+from ottla.broker.control import Added, Control
 from ottla.broker.members import Member, MemberPlan, NotStarted
 from ottla.broker.metadata_home import partition_folders
 from ottla.broker.start_failed import StartFailed
@@ -28,6 +34,7 @@ from ottla.cluster.registry import Registry
 from ottla.cluster.store import StoreError
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.runtime.pid_file import hold, holder
+from ottla.storage.checkpoints import CheckpointError, read_meta_properties
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +42,17 @@ SHOWN = 3
 REOPEN_PAUSE = 1.0
 JOIN_SECONDS = 15.0
 LOOK_SECONDS = 0.05
+
+
+class Growth(Protocol):
+    """What one more broker would be."""
+
+    def seat(self, known: Sequence[Seat], broker: int | None, port: int | None) -> Seat:
+        """The broker with this id and port, or with the next ones. Raises StartFailed."""
+
+    def address(self, seat: Seat) -> str: ...
+
+    def plan(self, seat: Seat) -> MemberPlan: ...
 
 
 class Supervisor:
@@ -47,13 +65,19 @@ class Supervisor:
         *,
         zookeeper: MemberPlan | None = None,
         fs: FileSystem | None = None,
+        seats: Sequence[Seat],
+        growth: Growth,
     ) -> None:
         self._folder = folder
+        self._seats = list(seats)
+        self._growth = growth
+        self._adding = asyncio.Lock()
         self._fs = fs or OsFileSystem()
         self._members = [Member(plan) for plan in plans]
         self._zookeeper = None if zookeeper is None else Member(zookeeper)
         self._running = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
+        self._broken: asyncio.Future[None]
 
     async def start(self) -> None:
         """Returns when all brokers serve clients; on failure what was started is stopped again.
@@ -83,12 +107,48 @@ class Supervisor:
             await self._started(self._members)
             if self._zookeeper is None:
                 await lent.wait_joined({member.id for member in self._members})
+            control = Control(self._folder.control, self.add)
+            try:
+                self._folder.note_seats(self._fs, self._seats)
+                await control.start()
+            except OSError as error:
+                raise StartFailed(f"{self._folder.home} cannot be written to: {error}") from None
+            stack.push_async_callback(control.stop)
             self._running = stack.pop_all()
-        self._tasks = [asyncio.ensure_future(keep()) for keep in kept]
+        self._broken = asyncio.get_running_loop().create_future()
+        for keep in kept:
+            self._keep(keep())
 
     async def wait_failed(self) -> None:
         """Returns never; raises what nobody expected."""
-        await asyncio.gather(*self._tasks)
+        await self._broken
+
+    async def add(self, broker: int | None, port: int | None) -> Added:
+        """Run one more broker, with this id and port or the next ones; returns when it serves
+        clients. Raises StartFailed, and then everything is as it was."""
+        async with self._adding:
+            seat = self._growth.seat(self._seats, broker, port)
+            data = self._folder.data(seat.broker)
+            made = [each for each in data if not self._fs.exists(each)]
+            member = Member(self._growth.plan(seat))
+            self._check_newcomer(seat, member)
+            # Noted first: should this process be killed now, the next one knows of the broker.
+            seats = [*self._seats, seat]
+            self._members.append(member)  # from now on a signal to stop ends it too
+            try:
+                self._folder.note_seats(self._fs, seats)
+                await self._started([member])
+            except (OSError, StartFailed) as error:
+                self._members.remove(member)
+                self._folder.note_seats(self._fs, self._seats)
+                for each in filter(self._fs.exists, made):
+                    if not partition_folders(self._fs, each):  # else it was a replica's for a while
+                        shutil.rmtree(each, ignore_errors=True)
+                raise StartFailed(str(error)) from None
+            self._seats = seats
+            self._keep(member.keep())
+            logger.info("broker %d was added", seat.broker)
+            return Added(seat.broker, self._growth.address(seat), data)
 
     async def stop(self) -> None:
         """One broker after the other, so that each can hand over what it leads; then the store."""
@@ -106,6 +166,17 @@ class Supervisor:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _keep(self, keeping: Coroutine[None, None, None]) -> None:
+        """Keep something running from now on."""
+        task = asyncio.ensure_future(keeping)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._broken.done():
+            self._broken.set_exception(error)
+
     def _check_addresses(self) -> None:
         """Refuse taken ports before anything is made or started."""
         if holder(self._folder.supervisor) is not None:
@@ -114,6 +185,37 @@ class Supervisor:
         taken = [why for member in every if (why := member.check_free()) is not None]
         if taken:
             raise StartFailed("\n  ".join(taken))
+
+    def _check_newcomer(self, seat: Seat, member: Member) -> None:
+        """Refuse an id or port that is taken, and folders of somebody else."""
+        if any(each.id == seat.broker for each in self._members):
+            raise StartFailed(f"broker {seat.broker} is there already: choose another id")
+        if (process := holder(self._folder.process(seat.broker))) is not None:
+            raise StartFailed(f"broker {seat.broker} still runs, as process {process}: end it")
+        why = member.check_free()
+        if why is not None:
+            raise StartFailed(why)
+        ours = self._cluster_ids(each.broker for each in self._seats)
+        for folder in filter(self._fs.exists, self._folder.data(seat.broker)):
+            try:
+                meta = read_meta_properties(self._fs, folder)
+            except (CheckpointError, OSError) as error:
+                raise StartFailed(f"{folder} cannot be used: {error}") from None
+            if meta is None and self._fs.listdir(folder):
+                raise StartFailed(f"{folder} is no broker's folder, and not empty: move it away")
+            if meta is not None and (
+                meta.node_id not in (None, seat.broker) or meta.cluster_id not in ours
+            ):
+                raise StartFailed(
+                    f"{folder} belongs to broker {meta.node_id} of cluster {meta.cluster_id}: "
+                    "choose another id, or move it away"
+                )
+
+    def _cluster_ids(self, brokers: Iterable[int]) -> set[str | None]:
+        """The cluster that the data of these brokers is of."""
+        folders = (each for broker in brokers for each in self._folder.data(broker))
+        metas = (read_meta_properties(self._fs, each) for each in filter(self._fs.exists, folders))
+        return {None, *(meta.cluster_id for meta in metas if meta is not None)}
 
     def _in_use(self) -> str:
         process = holder(self._folder.supervisor)
@@ -153,10 +255,11 @@ class Supervisor:
             shown = ", ".join(sorted(partitions, key=lambda name: (name[:2] == "__", name))[:SHOWN])
             noun = "partition" if len(partitions) == 1 else "partitions"
             parts.append(f"broker {broker} has {len(partitions)} {noun} ({shown}{more})")
-        highest = max(held) - min(wanted) + 1
+        known = {*wanted, *held, *self._folder.processes()}
+        needed = sum(each <= max(held) for each in known)
         those = "1 broker is" if len(wanted) == 1 else f"{len(wanted)} brokers are"
         raise StartFailed(
-            f"{those} fewer than before, but {' and '.join(parts)}: start {highest}, or delete "
+            f"{those} fewer than before, but {' and '.join(parts)}: start {needed}, or delete "
             "those topics first"
         )
 
@@ -182,7 +285,7 @@ class Supervisor:
             await asyncio.gather(*starting, return_exceptions=True)
 
     async def _stop_members(self) -> None:
-        for member in reversed(self._members):
+        for member in self._members[::-1]:
             await member.stop()
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import click
 
+from ottla.cli.cluster_add import add
 from ottla.cli.cluster_moves import drain, rebalance
 from ottla.cli.cluster_restart import restart
 from ottla.cli.cluster_status import status
@@ -16,6 +17,7 @@ from ottla.cli.command import Noun
 
 _HOST = "127.0.0.1"
 _DATA_DIR = "cluster-data"
+_BROKERS = 3
 
 
 class _Cluster(Noun):
@@ -40,8 +42,8 @@ def cluster() -> None:
 
 
 @cluster.command()
-@click.option("--brokers", type=click.IntRange(1, 32), default=3, show_default=True, metavar="N",
-              help="How many.")  # fmt: skip
+@click.option("--brokers", type=click.IntRange(1, 32), metavar="N",
+              help="How many.  [default: as many as before, or 3]")  # fmt: skip
 @click.option("--base-port", type=click.IntRange(1, 65_535), default=9092, show_default=True,
               metavar="PORT", help="The first broker's; others have the next ones.")  # fmt: skip
 @click.option("--zookeeper", is_flag=True,
@@ -55,7 +57,7 @@ def cluster() -> None:
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]),
               default="info", show_default=True, help="The least important lines.")  # fmt: skip
 def up(
-    brokers: int,
+    brokers: int | None,
     base_port: int,
     zookeeper: bool,
     zookeeper_port: int,
@@ -77,12 +79,13 @@ def up(
     """
     started = time.perf_counter()
     from ottla.cli.processes import Told
-    from ottla.cli.serve import flag_settings, run_processes
+    from ottla.cli.serve import flag_settings, known_seats, run_processes
     from ottla.config.load import Given, InvalidConfig, load
     from ottla.runtime import logs, process
 
     process.raise_file_limit()
     logs.setup("human", log_level)
+    brokers = brokers or len(known_seats(data_dir.split(","))) or _BROKERS
     defaults = [
         Given(name, value, "ottla cluster up") for name, value in _replicated(brokers).items()
     ]
@@ -125,6 +128,7 @@ def _replicated(brokers: int) -> dict[str, str]:
 
 
 cluster.add_command(status)
+cluster.add_command(add)
 cluster.add_command(restart)
 cluster.add_command(rebalance)
 cluster.add_command(drain)

@@ -59,9 +59,16 @@ def rebalance(
     JSON: {"executed", "bytes", "seconds" (with --throttle, else null), "in_progress" (before),
      "moves": [{"topic", "partition", "from", "to", "bytes"}]}
     """
+    document = run_moves(bootstrap, plan_of, throttle, accept and not dry_run, as_json=as_json)
+    if as_json:
+        show_json(document)
+
+
+def plan_of(cluster: Cluster) -> list[Move]:
+    """What a rebalance moves."""
     from ottla.client.rebalancing import plan_rebalance
 
-    _run(bootstrap, plan_rebalance, throttle, accept and not dry_run, as_json)
+    return plan_rebalance(cluster)
 
 
 @click.command(cls=Command)
@@ -101,18 +108,23 @@ def drain(
         except TooFewBrokers as error:
             raise click.ClickException(str(error)) from None
 
-    _run(bootstrap, plan, throttle, accept and not dry_run, as_json)
-    if accept and not dry_run and not as_json:
+    document = run_moves(bootstrap, plan, throttle, accept and not dry_run, as_json=as_json)
+    if as_json:
+        show_json(document)
+    elif accept and not dry_run:
         click.echo(f"broker {broker} holds no partitions: it can be stopped and removed")
 
 
-def _run(
+def run_moves(
     bootstrap: str,
     plan: Callable[[Cluster], list[Move]],
     throttle: int | None,
     accept: bool,
-    as_json: bool,
-) -> None:
+    *,
+    as_json: bool = False,
+    hint: str = "nothing is changed without --yes",
+) -> dict[str, Any]:
+    """Make a plan, show it, carry it out if that is wanted; returns it for programs."""
     connect(bootstrap)
     from ottla.client.direct import DirectAdmin
     from ottla.client.reassignments import ongoing
@@ -121,7 +133,7 @@ def _run(
         active = ongoing(admin.router)
         moves = plan(_look(admin, active))
         if not as_json:
-            _show(moves, throttle, active, accept)
+            _show(moves, throttle, active, None if accept else hint)
         if accept:
             try:
                 _carry_out(admin, moves, active, throttle)
@@ -130,10 +142,9 @@ def _run(
                     "the cluster goes on by itself; the same command shows how far", err=True
                 )
                 raise SystemExit(_INTERRUPTED) from None
-        if as_json:
-            show_json(_document(moves, throttle, active, accept))
-        elif accept and (moves or active):
+        if accept and not as_json and (moves or active):
             click.echo(f"{count(len({*_partitions(moves), *active}), 'partition')} moved")
+    return _document(moves, throttle, active, accept)
 
 
 def _partitions(moves: Sequence[Move]) -> list[TopicPartition]:
@@ -189,7 +200,7 @@ def _show(
     moves: Sequence[Move],
     throttle: int | None,
     active: Mapping[TopicPartition, Ongoing],
-    accept: bool,
+    hint: str | None,
 ) -> None:
     from ottla.cli.live import in_bytes
 
@@ -202,8 +213,8 @@ def _show(
     seconds = _seconds(moves, throttle)
     if seconds is not None:
         title += f", {seconds:,.0f} s at least"
-    if not accept:
-        title += "; nothing is changed without --yes"
+    if hint is not None:
+        title += f"; {hint}"
     if len(moves) > _MOST:
         title += f"; the first {_MOST} of them:"
     columns = (Column("PARTITION"), Column("FROM"), Column("TO"), Column("COPIES", numeric=True))

@@ -41,6 +41,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla cluster restart --rolling --broker 2 -d five",
         "ottla cluster restart --rolling --with 'ssh {host} systemctl restart ottla'",
     ),
+    "cluster add": (
+        "ottla cluster add",
+        "ottla cluster add --rebalance --throttle 50000000 -d five",
+        "ottla cluster add --like server.properties --listen 10.0.0.4:9092 -d /var/lib/ottla",
+    ),
     "cluster rebalance": (
         "ottla cluster rebalance",
         "ottla cluster rebalance --throttle 50000000 --yes",

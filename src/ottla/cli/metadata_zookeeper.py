@@ -42,7 +42,7 @@ def export(config: BrokerConfig, file: str) -> None:
         return Contents(lasting(found.entries), found.revision)
 
     try:
-        contents = _with_store(config, read, create=False)
+        contents = with_store(config, read, create=False)
     except NoStore:
         contents = Contents()
     if layout.CLUSTER not in contents.entries:
@@ -80,10 +80,10 @@ def bring_back(
         await write_back(entries, store, where, patience=patience)
 
     if accept:
-        _with_store(config, write, create=True)
+        with_store(config, write, create=True)
     else:
         with suppress(NoStore):  # nothing at all is as empty as can be
-            _with_store(config, look, create=False)
+            with_store(config, look, create=False)
     if as_json:
         show_json(_document(entries, where, done=accept))
         return
@@ -92,7 +92,7 @@ def bring_back(
     click.echo("done" if accept else "nothing was changed; do it with --yes")
 
 
-def _with_store(
+def with_store(
     config: BrokerConfig, work: Callable[[ZooKeeperStore], Awaitable[T]], *, create: bool
 ) -> T:
     """Connect and do something; what is wrong becomes one line."""

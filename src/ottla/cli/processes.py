@@ -2,7 +2,8 @@
 them. `ottla server start --processes` and `ottla cluster up` are both this.
 
 Brokers differ in four settings: id, ports and data folders go on from what the first one has. All
-others are the same for all, and each broker reads the properties file by itself.
+others are the same for all, and each broker reads the properties file by itself. A broker that was
+added to a running cluster may have an id and ports of its own choice: its seat is remembered.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ottla.broker.cluster_folder import ClusterFolder
+    from ottla.broker.cluster_folder import ClusterFolder, Seat
     from ottla.broker.members import MemberPlan
     from ottla.config.broker import BrokerConfig
     from ottla.config.listeners import Listener
@@ -66,33 +67,96 @@ class Plan:
     folder: ClusterFolder
     members: tuple[MemberPlan, ...]
     addresses: tuple[tuple[int, str], ...]  # of each broker, by its id
+    seats: tuple[Seat, ...]
+    growth: Growth
     zookeeper: MemberPlan | None = None  # to be run along
 
 
-def make_plan(loaded: Loaded, told: Told, count: int, zookeeper_port: int | None = None) -> Plan:
-    """The command lines of so many brokers; UsageError where their ports would not fit."""
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What one more broker of a cluster would be. `broker.supervisor` asks for it."""
+
+    config: BrokerConfig
+    told: Told
+    folder: ClusterFolder
+
+    def seat(self, known: Sequence[Seat], broker: int | None, port: int | None) -> Seat:
+        """The one with this id and port, or with the next ones. Raises StartFailed."""
+        from ottla.broker.cluster_folder import Seat
+        from ottla.broker.start_failed import StartFailed
+
+        base = self.config.listeners[0].port
+        offset = max(seat.offset for seat in known) + 1
+        if port is not None:
+            if not base:
+                raise StartFailed("these brokers listen on free ports: leave out --port")
+            if port < base:
+                raise StartFailed(f"ports below {base}, the first broker's, cannot be chosen")
+            offset = port - base
+        chosen = max(seat.broker for seat in known) + 1 if broker is None else broker
+        seat = Seat(chosen, offset)
+        for other in known:
+            if base and other.offset == offset:
+                raise StartFailed(f"broker {other.broker} listens on port {port}: choose another")
+        try:
+            check_ports(self.config, [*known, seat])
+        except click.UsageError as error:
+            raise StartFailed(error.message) from None
+        return seat
+
+    def address(self, seat: Seat) -> str:
+        """What clients are told."""
+        first = _shifted(self.config.listener_plan.advertised, seat.offset)[0]
+        host = f"[{first.host}]" if ":" in first.host else first.host
+        return f"{host}:{first.port}"
+
+    def plan(self, seat: Seat) -> MemberPlan:
+        """Its command line."""
+        from ottla.broker.members import MemberPlan
+
+        command = _command(self.told, self.config, self.folder, seat)
+        listeners = _shifted(self.config.listeners, seat.offset)
+        return MemberPlan(
+            seat.broker,
+            (*command, "--member-of", self.folder.home),
+            self.folder.process(seat.broker),
+            listens=tuple((one.host, one.port) for one in listeners),
+            moved=self.told.moved,
+        )
+
+
+def seats_for(count: int, first: int, known: Sequence[Seat] = ()) -> tuple[Seat, ...]:
+    """So many brokers: the known ones as they were, then new ones with the next ids and ports."""
+    from ottla.broker.cluster_folder import Seat
+
+    found = sorted(known)[:count]
+    if not found or found[0] != (first, 0):
+        found = [Seat(first, 0)]  # somebody has changed the first id
+    while len(found) < count:
+        found.append(Seat(found[-1].broker + 1, max(seat.offset for seat in found) + 1))
+    return tuple(found)
+
+
+def make_plan(
+    loaded: Loaded,
+    told: Told,
+    count: int,
+    zookeeper_port: int | None = None,
+    known: Sequence[Seat] = (),
+) -> Plan:
+    """The command lines of so many brokers, where `known` were there before; UsageError where
+    their ports would not fit."""
     from ottla.broker.cluster_folder import ClusterFolder
-    from ottla.broker.members import MemberPlan
 
     config = loaded.config
-    _check_ports(config, count)
+    seats = seats_for(count, config.node_id, known)
+    check_ports(config, seats)
     folder = ClusterFolder(tuple(config.log_dirs))
-    members, addresses = [], []
-    for number in range(count):
-        broker = config.node_id + number
-        plan = MemberPlan(
-            broker,
-            (*_command(told, config, folder, number), "--member-of", folder.home),
-            folder.process(broker),
-            listens=tuple((one.host, one.port) for one in _shifted(config.listeners, number)),
-            moved=told.moved,
-        )
-        members.append(plan)
-        first = _shifted(config.listener_plan.advertised, number)[0]
-        host = f"[{first.host}]" if ":" in first.host else first.host
-        addresses.append((broker, f"{host}:{first.port}"))
+    growth = Growth(config, told, folder)
+    members = tuple(map(growth.plan, seats))
+    addresses = tuple((seat.broker, growth.address(seat)) for seat in seats)
     zookeeper = None if zookeeper_port is None else _zookeeper(folder, zookeeper_port)
-    return Plan(folder, tuple(members), tuple(addresses), zookeeper)
+    return Plan(folder, members, addresses, seats, growth, zookeeper)
 
 
 def _zookeeper(folder: ClusterFolder, port: int) -> MemberPlan:
@@ -112,7 +176,7 @@ def _zookeeper(folder: ClusterFolder, port: int) -> MemberPlan:
     )
 
 
-def _command(told: Told, config: BrokerConfig, folder: ClusterFolder, number: int) -> Iterator[str]:
+def _command(told: Told, config: BrokerConfig, folder: ClusterFolder, seat: Seat) -> Iterator[str]:
     yield from (sys.executable, "-m", "ottla", "server", "start")
     if told.config_file is not None:
         yield from ("--config", str(told.config_file))
@@ -120,8 +184,8 @@ def _command(told: Told, config: BrokerConfig, folder: ClusterFolder, number: in
         yield "--strict"
     yield from ("--log-format", told.log_format, "--log-level", told.log_level)
     settings = {one.name: one.text for one in told.given}
-    broker = str(config.node_id + number)
-    settings |= {"node.id": broker, "log.dirs": ",".join(folder.data(int(broker)))}
+    broker, number = str(seat.broker), seat.offset
+    settings |= {"node.id": broker, "log.dirs": ",".join(folder.data(seat.broker))}
     if config.is_given("broker.id"):
         settings["broker.id"] = broker
     settings["listeners"] = ",".join(map(str, _shifted(config.listeners, number)))
@@ -145,25 +209,32 @@ def _metrics_address(first: tuple[str, int], number: int) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{port + number if port else 0}"
 
 
-def _check_ports(config: BrokerConfig, count: int) -> None:
+def check_ports(config: BrokerConfig, seats: Sequence[Seat]) -> None:
+    """UsageError where there is no such port, or one would be that of two brokers."""
+    last = max(seat.offset for seat in seats)
     metrics = 0 if config.metrics_address is None else config.metrics_address[1]
-    if metrics + count - 1 > _LAST_PORT:
+    if metrics and metrics + last > _LAST_PORT:
         raise click.UsageError(
-            f"{count} brokers with metrics from port {metrics} on need ports above {_LAST_PORT}"
+            f"{len(seats)} brokers with metrics from port {metrics} on need ports above "
+            f"{_LAST_PORT}"
         )
     taken: dict[int, int] = {}
-    for number in range(count):
-        for listener in _shifted(config.listeners, number):
+    for broker, offset in seats:
+        for listener in _shifted(config.listeners, offset):
             port = listener.port
+            if not port:
+                continue  # any free one
             if port > _LAST_PORT:
                 raise click.UsageError(
-                    f"{count} brokers from port {port - number} on need ports above {_LAST_PORT}"
+                    f"{len(seats)} brokers from port {port - offset} on need ports above "
+                    f"{_LAST_PORT}"
                 )
-            if port and taken.setdefault(port, number) != number:
+            other = taken.setdefault(port, broker)
+            if other != broker:
                 raise click.UsageError(
-                    f"broker {config.node_id + taken[port]} and broker {config.node_id + number} "
-                    f"would both listen on port {port}: each broker's ports are one higher than "
-                    f"those of the one before, so listeners have to be {count} ports apart"
+                    f"broker {other} and broker {broker} would both listen on port {port}: each "
+                    "broker's ports are one higher than those of the one before, so listeners "
+                    f"have to be {len(seats)} ports apart"
                 )
 
 
@@ -177,7 +248,9 @@ async def _run(plan: Plan, banner: Callable[[float], str], quiet: bool, started:
     from ottla.broker.start_failed import StartFailed
     from ottla.broker.supervisor import Supervisor
 
-    supervisor = Supervisor(plan.folder, plan.members, zookeeper=plan.zookeeper)
+    supervisor = Supervisor(
+        plan.folder, plan.members, zookeeper=plan.zookeeper, seats=plan.seats, growth=plan.growth
+    )
     stop = asyncio.Event()
 
     def on_signal() -> None:

@@ -23,6 +23,7 @@ from ottla.cli.processes import Told, process_count
 
 if TYPE_CHECKING:
     from ottla.broker.app import Broker
+    from ottla.broker.cluster_folder import Seat
     from ottla.cli.processes import Plan
     from ottla.cluster.store import MetadataStore
     from ottla.config.load import Given, Loaded
@@ -244,11 +245,23 @@ def run_processes(
     """Several brokers under a supervisor; returns the exit code."""
     from ottla.cli.processes import make_plan, run
 
-    plan = make_plan(loaded, told, count, zookeeper_port)
+    plan = make_plan(loaded, told, count, zookeeper_port, known_seats(loaded.config.log_dirs))
     say_what_was_read(loaded)
     say_how_records_are_walked()
     quiet = told.log_format == "json"
     return run(plan, lambda seconds: cluster_banner(plan, seconds), quiet=quiet, started=started)
+
+
+def known_seats(folders: Sequence[str]) -> tuple[Seat, ...]:
+    """The brokers of the last run in these folders."""
+    from ottla.broker.cluster_folder import ClusterFolder
+    from ottla.broker.start_failed import StartFailed
+    from ottla.runtime.files import OsFileSystem
+
+    try:
+        return ClusterFolder(tuple(folders)).seats(OsFileSystem())
+    except StartFailed as error:
+        raise click.ClickException(str(error)) from None
 
 
 def refuse_cluster_folders(loaded: Loaded) -> None:

@@ -191,8 +191,9 @@ def cluster(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
     history: Path | None,
     as_json: bool,
 ) -> None:
-    """Start three brokers, break them in every way under load, and judge what clients saw.
+    """Start brokers, break them in every way under load, and judge what clients saw.
 
+    There are three of them, or four where partitions are moved (the fault `reassign`).
     Until the time or the number of faults is reached, or until Ctrl-C. The brokers are processes
     on loopback, each behind proxies. A run with the same seed has the same faults at about the same
     times. Exits with 1 if anything is wrong; the folder is kept then.
@@ -266,6 +267,7 @@ class _Job:
         from ottla.verify import record as records
         from ottla.verify.clients.writer import Load
         from ottla.verify.cluster import ClusterUnderTest
+        from ottla.verify.faults import brokers_for
         from ottla.verify.run import Limits, judge_history, run_on_own_cluster
         from ottla.verify.workload import NotPossible, Plan
 
@@ -280,7 +282,10 @@ class _Job:
         async def work(stop: asyncio.Event) -> Outcome:
             nonlocal stopped
             under_test = ClusterUnderTest(
-                folder, store=self.store, outage_seconds=self.outage_seconds
+                folder,
+                brokers=brokers_for(self.kinds),
+                store=self.store,
+                outage_seconds=self.outage_seconds,
             )
             outcome = await run_on_own_cluster(
                 under_test, self.kinds, plan, path, Limits(seconds, faults), stop,
@@ -320,8 +325,8 @@ def check(file: Path, as_json: bool) -> None:
            "anomalies": [{"check", "text", "events"}], "left_out", "flaws": {NAME: COUNT}}
     JSON of a folder: {"runs", "incomplete", "code", "faults", "kinds": {NAME: COUNT},
            "overlapping", "fewest_in_flight", "events", "acknowledged", "seconds", "available",
-           "transactions": {"committed", "aborted", "unknown"}, "flaws": {NAME: COUNT},
-           "anomalies": COUNT, "bad": [as above]}
+           "calm", "calm_available", "transactions": {"committed", "aborted", "unknown"},
+           "flaws": {NAME: COUNT}, "anomalies": COUNT, "bad": [as above]}
     """
     from ottla.cli.verify_report import show_total, show_verdict
     from ottla.verify.history import History, NoHistory

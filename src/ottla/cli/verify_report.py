@@ -87,6 +87,8 @@ def show_total(total: Total, as_json: bool) -> None:
                 "acknowledged": total.acknowledged,
                 "seconds": total.seconds,
                 "available": total.available,
+                "calm": total.calm,
+                "calm_available": total.calm_available,
                 "transactions": {
                     "committed": total.committed,
                     "aborted": total.aborted,
@@ -112,7 +114,8 @@ def show_total(total: Total, as_json: bool) -> None:
     )
     click.echo(
         f"{count(total.acknowledged, 'record')} acknowledged in {grouped(total.seconds)} s, in "
-        f"{grouped(total.available)} of which something was acknowledged"
+        f"{grouped(total.available)} of which something was acknowledged; between faults in "
+        f"{grouped(total.calm_available)} of {grouped(total.calm)} s"
     )
     _show_transactions(total)
     for path in total.incomplete:

@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from ottla.client.admin import Admin
+from ottla.client.async_transactions import AsyncTransaction, to_the_end
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.errors import DamagedRecordsError, RecordDecodeError
 from ottla.client.inbox import SLICE
@@ -109,7 +110,11 @@ class AsyncProducer(Writer[K, V]):
     ) -> asyncio.Future[Delivery]:
         """Send one record. Awaiting this waits for room in the buffer and gives a future;
         awaiting the future gives the record's `Delivery` or raises `KafkaError`."""
-        record = self._prepare(topic, value, key, partition, timestamp, headers)
+        if self._transactions is not None:
+            raise self._outside()
+        return await self._send(self._prepare(topic, value, key, partition, timestamp, headers))
+
+    async def _send(self, record: Outgoing) -> asyncio.Future[Delivery]:
         loop = asyncio.get_running_loop()
         if self._post is None or self._post.loop is not loop:
             self._post = _Post(loop)
@@ -138,6 +143,15 @@ class AsyncProducer(Writer[K, V]):
             topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers
         )
         return await future
+
+    def transaction(self) -> AsyncTransaction[K, V]:
+        """As `Producer.transaction`, for `async with`. A commit that has begun is brought to its
+        end even if the task is cancelled."""
+        return AsyncTransaction(self, self._need_transactions())
+
+    async def init_transactions(self) -> None:
+        """As `Producer.init_transactions`."""
+        await to_the_end(self._need_transactions().initialize)
 
     async def partitions(self, topic: str, *, timeout: float = 30.0) -> int:
         """As `Producer.partitions`."""
@@ -318,6 +332,7 @@ class AsyncConsumer(Generic[K, V]):
     resume = _on_thread(Consumer.resume)
     commit = _on_thread(Consumer.commit)
     committed = _on_thread(Consumer.committed)
+    rewind = _on_thread(Consumer.rewind)
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """The offset of the next record of a partition; None when nothing is known of it yet."""

@@ -372,12 +372,14 @@ class Consumer(Generic[K, V]):
 
         def lost(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
             gone = _plain(partitions)
-            self._inbox.forget(gone)
+            self._inbox.lose(gone)
             callback = on_lost or on_revoke
             if callback is not None:
                 callback(gone)
 
         with translated():
+            if self._inbox.progress is not None:
+                self._inbox.as_stranger = self._client.consumer_group_metadata()
             self._client.subscribe(names, on_assign=gained, on_revoke=revoked, on_lost=lost)
         self._inbox.forget()
         self._inbox.joining = True
@@ -388,7 +390,9 @@ class Consumer(Generic[K, V]):
         self._inbox.store()
         with translated():
             self._client.unsubscribe()
+        self._inbox.lose(tuple(self._inbox.given))
         self._inbox.forget()
+        self._inbox.as_stranger = None
         self._inbox.joining = False
 
     def assignment(self) -> tuple[TopicPartition, ...]:
@@ -553,6 +557,19 @@ class Consumer(Generic[K, V]):
             else None
             for answer in answers
         }
+
+    def rewind(self) -> dict[TopicPartition, int]:
+        """Read again what was given and is not committed, as after a transaction that was aborted;
+        returns the offsets at which that begins. Partitions that were taken away meanwhile are left
+        to their next owner. For consumers with `auto_commit=False`."""
+        progress = self._inbox.by_hand("rewind()")
+        first = {tp: at for tp, at in progress.first.items() if tp in self.assignment()}
+        for tp, offset in first.items():
+            self._move(tp, offset)
+            self._inbox.forget((tp,))
+            self._inbox.given[tp] = offset
+        progress.settle()
+        return first
 
     # -- the end
 

@@ -95,6 +95,50 @@ class AbandonedError(ClientError):
         self.failures = tuple(failures)
 
 
+class TransactionError(ClientError):
+    """A transaction was not committed. Which of the four kinds it is says what to do next:
+    `AbortableTransactionError`, `ProducerFencedError`, `FatalTransactionError` or
+    `TransactionInDoubtError`."""
+
+    def __init__(
+        self, cause: KafkaError, message: str, failures: Sequence[KafkaError] = ()
+    ) -> None:
+        super().__init__(
+            cause.code,
+            message,
+            local=getattr(cause, "local", None),
+            fatal=getattr(cause, "fatal", False),
+        )
+        self.failures = tuple(failures)  # of records that were not delivered
+
+
+class AbortableTransactionError(TransactionError):
+    """The transaction is aborted and nothing of it counts. The producer is as good as before: run
+    the transaction again, after `Consumer.rewind` if its records came from a consumer."""
+
+
+class ProducerFencedError(TransactionError):
+    """Another producer has taken over the transactional id, and the transaction is aborted. That
+    one goes on with the work; close this one, and do not make another in its place."""
+
+
+class FatalTransactionError(TransactionError):
+    """Nothing of the transaction counts, and the producer is of no further use: close it and make a
+    new one with the same transactional id."""
+
+
+class TransactionTimedOutError(FatalTransactionError):
+    """The transaction was open for longer than `transaction_timeout`, so the coordinator has
+    aborted it. Make a new producer; do less in one transaction, or allow more time."""
+
+
+class TransactionInDoubtError(TransactionError):
+    """No broker has told in time whether the transaction is committed; it counts as a whole or not
+    at all. Close the producer and make a new one with the same id, whose first transaction waits
+    until that is decided. Then look at what is committed, such as the group's offsets, before
+    anything is done again."""
+
+
 class RecordDecodeError(KafkaError):
     """A key or value that the deserializer refused. The consumer stays where it is: the same record
     comes again, unless `on_error=` or a `seek` goes past it."""

@@ -33,6 +33,7 @@ from ottla.client.errors import (
 )
 from ottla.client.forks import LEFT_BEHIND, keep_out_of_children
 from ottla.client.lookout import Lookout, Outside
+from ottla.client.progress import Progress
 from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
@@ -85,6 +86,11 @@ class Inbox:
         self._torn = False  # records were lost on their way from librdkafka
         # Of the present assignment.
         self.given: dict[TopicPartition, int] = {}
+        # Of a consumer that commits when it is told to, and not by itself.
+        commits_by_hand = stores_offsets and not config["enable.auto.commit"]
+        self.progress = Progress(self.given) if commits_by_hand else None
+        # Of a subscribed consumer: what it would say of itself to the group if it were no member.
+        self.as_stranger: object = None
         self._ready: deque[rd.Message] = deque()
         self._held: dict[TopicPartition, list[rd.Message]] = {}  # of paused partitions
         self._unstored: set[TopicPartition] = set()
@@ -285,7 +291,10 @@ class Inbox:
 
     def _go_behind(self, message: rd.Message) -> None:
         tp = _partition_of(message)
-        self.given[tp] = cast(int, message.offset()) + 1
+        offset = cast(int, message.offset())
+        self.given[tp] = offset + 1
+        if self.progress is not None:
+            self.progress.give(tp, offset)
         self._unstored.add(tp)
         self._at_end.pop(tp, None)
 
@@ -293,8 +302,9 @@ class Inbox:
         """Go on at `offset`; what was given and has not reached the reader yet still does, or
         comes again."""
         kept, self._unreturned = self._unreturned, None
+        progress, self.progress = self.progress, None
         self.forget((tp,))
-        self._unreturned = kept
+        self._unreturned, self.progress = kept, progress
         self.given[tp] = offset
 
     def drop(self, topic: str, partition: int, offset: int) -> None:
@@ -317,6 +327,8 @@ class Inbox:
     def keep(self, committed: Mapping[TopicPartition, int]) -> None:
         """These offsets were committed: what librdkafka was told before is not to be committed over
         them, when its time has come or the consumer is closed."""
+        if self.progress is not None:
+            self.progress.commit(committed)
         self._store(committed)
 
     def _store(self, chosen: Mapping[TopicPartition, int]) -> None:
@@ -338,7 +350,23 @@ class Inbox:
             yield
         finally:
             self._revoking = False
-            self.forget(partitions)
+            self.lose(partitions)
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions belong to others from now on."""
+        gone = tuple(partitions)
+        if self.progress is not None:
+            self.progress.take_away(gone)
+        self.forget(gone)
+
+    def by_hand(self, what: str) -> Progress:
+        """What was given and is not committed; raises if that is not up to the reader."""
+        if self.closed:
+            raise RuntimeError(LEFT_BEHIND if self.forked else "the consumer is closed")
+        if self.progress is None:
+            wanted = "auto_commit=False" if self._stores_offsets else "a group: group='name'"
+            raise ValueError(f"{what} needs a Consumer with {wanted}")
+        return self.progress
 
     def to_commit(self) -> dict[TopicPartition, int]:
         """The offsets of a commit that names none: behind all that was given. While partitions are
@@ -348,7 +376,10 @@ class Inbox:
 
     def forget(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Drop what waits of these partitions (of all), and where the reader was in them."""
-        if partitions is None:
+        gone = None if partitions is None else frozenset(partitions)
+        if self.progress is not None:
+            self.progress.forget(gone)
+        if gone is None:
             self._ready.clear()
             self._held.clear()
             self.given.clear()
@@ -363,7 +394,6 @@ class Inbox:
             if self._unreturned is not None:
                 self._unreturned.clear()
             return
-        gone = frozenset(partitions)
         self._ready = deque(m for m in self._ready if _partition_of(m) not in gone)
         for tp in gone:
             self._held.pop(tp, None)

@@ -55,8 +55,9 @@ class Outbox:
     """Records on their way to brokers."""
 
     def __init__(self, config: dict[str, Any]) -> None:
+        self._config = {**config, "error_cb": self._note}
         try:
-            self.producer = rd.Producer({**config, "error_cb": self._note}, logger=RdkafkaLog())
+            self.producer = rd.Producer(self._config, logger=RdkafkaLog())
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
@@ -72,6 +73,7 @@ class Outbox:
         self._offered = 0
         self._settled = 0
         self._unobserved: list[KafkaError] = []
+        self.failure: ClientError | None = None  # of the first record that was not delivered
         self._reporting: set[int] = set()  # threads that are inside somebody's callback
         self._counts: dict[str, tuple[int, float]] = {}
         self._stopping = False
@@ -190,6 +192,11 @@ class Outbox:
                 raise ClientError(error.code, f"how many partitions has {topic!r}? {error.message}")
             time.sleep(_SLICE)
 
+    def renew(self) -> None:
+        """Go on with a new producer of librdkafka's; to be called when nothing is under way."""
+        self.producer = rd.Producer(self._config, logger=RdkafkaLog())
+        self._counts.clear()
+
     # -- ending
 
     def flush(self, timeout: float | None) -> int:
@@ -246,6 +253,7 @@ class Outbox:
     # -- reports
 
     def _report(self, sink: Sink, error: rd.KafkaError | None, message: rd.Message) -> None:
+        self._clear_fatal()
         thread = threading.get_ident()
         self._reporting.add(thread)
         try:
@@ -261,7 +269,7 @@ class Outbox:
                     None,
                 )
             else:
-                sink(None, translate(error))
+                sink(None, self._failed(error))
         except Exception:
             LOGGER.exception("a delivery callback failed")
         finally:
@@ -270,12 +278,27 @@ class Outbox:
                 self._settled += 1
 
     def _report_unobserved(self, error: rd.KafkaError | None, message: rd.Message) -> None:
+        self._clear_fatal()
         if error is not None:
-            failure = translate(error)
+            failure = self._failed(error)
             failure.record_size = record_size(message.key(), message.value(), message.headers())
             self._unobserved.append(failure)
         with self._lock:
             self._settled += 1
+
+    def _failed(self, error: rd.KafkaError) -> ClientError:
+        failure = translate(error)
+        if self.failure is None:
+            self.failure = failure
+        return failure
+
+    def _clear_fatal(self) -> None:
+        """After a fatal error confluent_kafka calls back with its exception already set, where one
+        call serves several events, such as flush(). Then whatever is called next fails by that."""
+        try:
+            threading.get_ident()
+        except SystemError as error:
+            LOGGER.debug("%s", error.__cause__)
 
     def _note(self, error: rd.KafkaError) -> None:
         """librdkafka's events that belong to no record; it goes on trying by itself."""

@@ -8,6 +8,11 @@ Defaults are those of Java's client, not librdkafka's, where the two differ: ack
 idempotent producer (no duplicates and no reordering on retries), Java's hash for keys, two
 minutes to deliver. Records without a key are spread evenly, record by record.
 
+With `transactional_id=`, records are sent in transactions (`transactions`):
+
+    with producer.transaction() as txn:
+        txn.send("orders", {"id": 7})
+
 `send` gives a future; `post` gives none and is cheaper, and failures of posted records are
 raised by the next `flush` or `close` unless a callback took them. Leaving the `with` block waits
 until everything is stored. A producer that was forgotten does the same when it is collected or
@@ -51,6 +56,7 @@ from ottla.client.settings import (
     statistics,
     timestamp_ms,
 )
+from ottla.client.transactions import Transaction, Transactions, stranger
 from ottla.errors import ErrorCode, KafkaError
 
 K = TypeVar("K")
@@ -79,7 +85,11 @@ _RESERVED = {
     "on_delivery": "use on_delivery= of send()",
     "partitioner": "use partitioner=",
     "stats_cb": "use on_statistics=",
+    "transaction.timeout.ms": "use transaction_timeout=",
+    "transactional.id": "use transactional_id=",
 }
+_TRANSACTION_TIMEOUT = 60.0
+_DELIVERY_TIMEOUT = 120.0
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -105,10 +115,32 @@ class ProducerOptions(TypedDict, total=False):
         float, Option("0.005", "Seconds a record may wait for others to share a batch with.")
     ]
     delivery_timeout: Annotated[
-        float, Option("120.0", "Seconds after which a record that is not stored yet has failed.")
+        float,
+        Option(
+            "120.0",
+            "Seconds after which a record that is not stored yet has failed; in transactions, "
+            "`transaction_timeout` at most.",
+        ),
     ]
     max_block: Annotated[
-        float, Option("60.0", "Seconds that send() may wait for room in a full buffer.")
+        float,
+        Option(
+            "60.0",
+            "Seconds that send() may wait for room in a full buffer, and that a transaction may "
+            "wait for its beginning and for its end.",
+        ),
+    ]
+    transactional_id: Annotated[
+        str,
+        Option(
+            "None",
+            "Who this producer is, for transactions: a successor with the same id, after a crash, "
+            "ends what this one left open. Each producer at work needs an id of its own.",
+        ),
+    ]
+    transaction_timeout: Annotated[
+        float,
+        Option("60.0", "Seconds after which the coordinator aborts a transaction that is open."),
     ]
     on_statistics: Annotated[StatisticsCallback, Option("None", STATISTICS_DOC)]
     client_id: Annotated[str, Option('"ottla"', "The name that brokers see in their logs.")]
@@ -184,12 +216,13 @@ class Writer(Generic[K, V]):
         self._max_block = options.get("max_block", 60.0)
         acks = options.get("acks", "all")
         everyone = acks in ("all", -1)
+        transactional_id = options.get("transactional_id")
         own: dict[str, object] = {
             "acks": "all" if everyone else acks,
             "bootstrap.servers": bootstrap_servers(bootstrap, "Producer"),
             "client.id": options.get("client_id", "ottla"),
             "compression.type": options.get("compression", "none"),
-            "delivery.timeout.ms": round(options.get("delivery_timeout", 120.0) * 1000),
+            "delivery.timeout.ms": round(_delivery_timeout(options) * 1000),
             # As in Java: on, unless the acks rule it out.
             "enable.idempotence": options.get("idempotent", everyone),
             # Otherwise librdkafka waits 50 ms before it tries a second broker address, and the
@@ -202,7 +235,17 @@ class Writer(Generic[K, V]):
             "sticky.partitioning.linger.ms": 0,
             **statistics(options.get("on_statistics")),
         }
+        timeout = options.get("transaction_timeout", _TRANSACTION_TIMEOUT)
+        if transactional_id is not None:
+            own["transactional.id"] = transactional_id
+            own["transaction.timeout.ms"] = round(timeout * 1000)
         self._outbox = Outbox(librdkafka_config(own, options.get("config"), _RESERVED))
+        self._transactions: Transactions | None = None
+        if transactional_id is not None:
+            self._transactions = Transactions(
+                self._outbox, transactional_id, timeout=timeout, patience=self._max_block
+            )
+        self._groups: dict[str, Any] = {}
         self._finalizer = weakref.finalize(self, Outbox.finish, self._outbox)
 
     def __len__(self) -> int:
@@ -211,6 +254,25 @@ class Writer(Generic[K, V]):
 
     def __bool__(self) -> bool:
         return True
+
+    def _need_transactions(self) -> Transactions:
+        if self._transactions is None:
+            raise ValueError(
+                "transaction() needs a producer with transactional_id='name'; the name is the same "
+                "after a restart, and no other producer's"
+            )
+        return self._transactions
+
+    def _outside(self) -> RuntimeError:
+        return RuntimeError(
+            "a producer with a transactional_id sends in transactions: "
+            "with producer.transaction() as txn: txn.send(...)"
+        )
+
+    def _of_group(self, group: str) -> Any:
+        if group not in self._groups:
+            self._groups[group] = stranger(group)
+        return self._groups[group]
 
     def _prepare(
         self,
@@ -269,6 +331,8 @@ class Writer(Generic[K, V]):
         self._raise_unobserved()
 
     def _close(self, timeout: float | None) -> None:
+        if self._transactions is not None and self._transactions.open:
+            self._transactions.abort()
         self._finalizer.detach()
         if count := self._outbox.close(timeout):
             raise AbandonedError(self._still_out(count, timeout), self._outbox.take_unobserved())
@@ -344,7 +408,13 @@ class Producer(Writer[K, V]):
         Returns at once unless the buffer is full. The callback, if there is one, is called
         after the future has settled.
         """
-        record = self._prepare(topic, value, key, partition, timestamp, headers)
+        if self._transactions is not None:
+            raise self._outside()
+        return self._send(
+            self._prepare(topic, value, key, partition, timestamp, headers), on_delivery
+        )
+
+    def _send(self, record: Outgoing, on_delivery: DeliveryCallback | None) -> Future[Delivery]:
         future = DeliveryFuture(self._outbox)
         sink: Sink = future.settle
         if on_delivery is not None:
@@ -372,8 +442,25 @@ class Producer(Writer[K, V]):
 
         Without a callback a failure is kept, and raised by the next `flush` or `close`.
         """
+        if self._transactions is not None:
+            raise self._outside()
         record = self._prepare(topic, value, key, partition, timestamp, headers)
         self._offer(record, on_delivery)
+
+    def transaction(self) -> Transaction[K, V]:
+        """A block whose records, and offsets, count together or not at all:
+
+            with producer.transaction() as txn:
+                txn.send(topic, value)
+
+        Leaving it commits; an exception aborts. The first one takes over the transactional id: an
+        earlier producer with the same id is fenced, and what it left open is aborted.
+        """
+        return Transaction(self, self._need_transactions())
+
+    def init_transactions(self) -> None:
+        """Take over the transactional id now, and not only with the first transaction."""
+        self._need_transactions().initialize()
 
     def partitions(self, topic: str, *, timeout: float = 30.0) -> int:
         """How many partitions a topic has; the answer is believed for a minute.
@@ -438,9 +525,36 @@ def _check_options(options: ProducerOptions) -> None:
         raise ValueError(
             f"there is no compression {compression!r}; give one of {', '.join(COMPRESSIONS)}"
         )
-    linger, timeout = options.get("linger", 0.005), options.get("delivery_timeout", 120.0)
+    linger, timeout = options.get("linger", 0.005), _delivery_timeout(options)
     if not 0 <= linger < timeout:
         raise ValueError(
             f"linger ({linger} s) must not be negative and must be less than "
             f"delivery_timeout ({timeout} s)"
         )
+    if "transactional_id" in options:
+        _check_transactional(options)
+    elif "transaction_timeout" in options:
+        raise ValueError("transaction_timeout= is for producers with a transactional_id=")
+
+
+def _check_transactional(options: ProducerOptions) -> None:
+    name = options.get("transactional_id")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"a transactional_id is a str that is not empty, not {name!r}")
+    if options.get("acks", "all") not in ("all", -1) or not options.get("idempotent", True):
+        raise ValueError('a producer with a transactional_id is idempotent and has acks="all"')
+    open_for = options.get("transaction_timeout", _TRANSACTION_TIMEOUT)
+    if open_for < 1:
+        raise ValueError(f"transaction_timeout is 1 s or more, not {open_for}")
+    if options.get("delivery_timeout", 0) > open_for:
+        raise ValueError(
+            f"delivery_timeout ({options['delivery_timeout']} s) must not be longer than "
+            f"transaction_timeout ({open_for} s)"
+        )
+
+
+def _delivery_timeout(options: ProducerOptions) -> float:
+    longest = _DELIVERY_TIMEOUT
+    if "transactional_id" in options:
+        longest = min(longest, options.get("transaction_timeout", _TRANSACTION_TIMEOUT))
+    return options.get("delivery_timeout", longest)

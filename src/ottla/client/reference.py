@@ -21,11 +21,14 @@ Everything here is imported from `ottla`. The asyncio variants have the same met
 awaited, with the same arguments. Programs that use them are in
 [examples](../../examples/README.md) and in the [quickstart](../quickstart.md).
 
-Not there yet: transactions, and TLS and SASL for those methods of `Admin` that are about groups,
+Not there yet: TLS and SASL for those methods of `Admin` that are about groups,
 data folders and elections.
 """
 
-_CLIENTS = ("Producer", "Consumer", "Admin", "AsyncProducer", "AsyncConsumer", "AsyncAdmin")
+_CLIENTS = (
+    *("Producer", "Transaction", "Consumer", "Admin"),
+    *("AsyncProducer", "AsyncTransaction", "AsyncConsumer", "AsyncAdmin"),
+)
 _OPTIONS = {"Producer": ProducerOptions, "Consumer": ConsumerOptions}
 
 ALIASES = {

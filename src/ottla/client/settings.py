@@ -21,8 +21,9 @@ ENVIRONMENT = "OTTLA_BOOTSTRAP"
 
 LOGGER = logging.getLogger("ottla.client")
 
-# What librdkafka says of every single connection; `contact` says it once.
-_CHATTER = frozenset({"FAIL", "ERROR", "CONNFAIL"})
+# What librdkafka says of every single connection, where `contact` says it once, and of
+# transactions, where it is raised.
+_CHATTER = frozenset({"FAIL", "ERROR", "CONNFAIL", "TXNERR", "GETPID", "ADDPARTS"})
 
 
 class RdkafkaLog:

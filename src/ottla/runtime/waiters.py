@@ -144,13 +144,13 @@ class Waiter:
         self.needed = needed
         self._timer = loop.call_later(timeout, self._fire)
         for signal in self._signals:
-            signal.waiters.add(self)
+            signal.waiters[self] = None
 
     def watch(self, signal: Signal) -> None:
         """Wait for this one as well, unless the wait is over."""
         if self._ready is not None:
             self._signals.append(signal)
-            signal.waiters.add(self)
+            signal.waiters[self] = None
 
     def signalled(self, amount: int) -> None:
         self.needed -= amount
@@ -175,7 +175,7 @@ class Waiter:
     def _unhook(self) -> None:
         self._timer.cancel()
         for signal in self._signals:
-            signal.waiters.discard(self)
+            signal.waiters.pop(self, None)
 
 
 class Signal:
@@ -184,7 +184,7 @@ class Signal:
     __slots__ = ("waiters",)
 
     def __init__(self) -> None:
-        self.waiters: set[Waiter] = set()
+        self.waiters: dict[Waiter, None] = {}  # in the order in which they came
 
     def notify(self, amount: int) -> None:
         if self.waiters:

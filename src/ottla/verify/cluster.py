@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
@@ -30,6 +29,7 @@ from ottla.testing.zookeeper import ZooKeeperProcess, ensemble
 from ottla.verify.clients.connections import Address, Connections, NoAnswer, NotSent
 from ottla.verify.network import CLIENTS, ZOOKEEPER, Network
 from ottla.verify.owners import owner_of
+from ottla.verify.patience import MOST_OF_A_LOOK, Patience
 
 StoreKind = Literal["zookeeper", "ensemble", "lent"]
 
@@ -146,6 +146,8 @@ class ClusterUnderTest:
         self.brokers: dict[int, BrokerProcess] = {}
         self.down: set[int] = set()
         """Those that were told to end."""
+        self.topics: tuple[str, ...] = (OFFSETS_TOPIC,)
+        """Those that the run is about."""
         self.zookeepers: list[ZooKeeperProcess] = []
         self.backups: list[Path] = []
         """Of the metadata, the newest last."""
@@ -252,16 +254,15 @@ class ClusterUnderTest:
 
     async def _wait_listening(self, number: int) -> None:
         broker = self.brokers[number]
-        deadline = time.monotonic() + START_SECONDS + self.outage_seconds
+        patience = Patience(START_SECONDS + self.outage_seconds)
         while True:
-            left = max(1.0, deadline - time.monotonic())
             try:
-                await asyncio.to_thread(broker.wait_listening, timeout=left)
+                await asyncio.to_thread(broker.wait_listening, timeout=MOST_OF_A_LOOK)
                 return
             except BrokerProcessError:
                 # A broker that does not get to its metadata ends, and whoever supervises it starts
                 # it again.
-                if time.monotonic() > deadline:
+                if patience.over():
                     raise
             await asyncio.sleep(LOOK_SECONDS)
             if not broker.alive and number not in self.down:
@@ -317,17 +318,33 @@ class ClusterUnderTest:
     async def wait_healthy(self, topics: Sequence[str], seconds: float) -> None:
         """Wait until every broker says that all replicas are in sync. Raises NotHealthy."""
         looking = Connections(self.bootstrap, topics[0], "verify-health", ask=2.0)
-        deadline = time.monotonic() + seconds
+        patience = Patience(seconds)
         try:
             while True:
                 missing = await self._missing(looking, topics)
                 if missing is None:
                     return
-                if time.monotonic() > deadline:
+                if patience.over():
                     raise NotHealthy(f"after {seconds:g} s {missing}")
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             looking.close()
+
+    async def replicas(self, topic: str) -> dict[int, list[int]]:
+        """Which brokers hold a partition of a topic. Raises NotHealthy."""
+        looking = Connections(self.bootstrap, topic, "verify-replicas")
+        try:
+            await looking.look()
+        except NotSent as error:
+            raise NotHealthy(f"nobody tells the replicas of {topic}: {error}") from None
+        finally:
+            looking.close()
+        assert looking.metadata is not None
+        return {
+            each.partition_index: each.replica_nodes
+            for found in looking.metadata.topics
+            for each in found.partitions
+        }
 
     async def _missing(self, looking: Connections, topics: Sequence[str]) -> str | None:
         """What is not as it should be."""

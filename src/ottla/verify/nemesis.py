@@ -20,10 +20,11 @@ from ottla.verify.clients.writer import Progress
 from ottla.verify.cluster import OFFSETS_TOPIC, ClusterUnderTest, NotHealthy
 from ottla.verify.faults.fault import Fault
 from ottla.verify.history import Recorder
+from ottla.verify.patience import Patience
 
 HEAL_SECONDS = 60.0
 OVERLAPPING = 0.3
-BUSY_SECONDS = 10.0
+BUSY_SECONDS = 60.0
 _MORE = 100
 """Records that must be acknowledged after a round."""
 
@@ -93,9 +94,9 @@ class Nemesis:
         except NotHealthy as error:
             self._give_up(str(error))
         wanted = self._progress.acknowledged + _MORE
-        deadline = time.monotonic() + self._patience
+        patience = Patience(self._patience)
         while self._progress.acknowledged < wanted:
-            if time.monotonic() > deadline:
+            if patience.over():
                 self._give_up(f"nothing is acknowledged for {self._patience:g} s")
             await asyncio.sleep(0.02)
         took = round(time.monotonic() - begun, 3)

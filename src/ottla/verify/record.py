@@ -83,6 +83,8 @@ class Total:
     fewest_in_flight: int | None = None
     seconds: int = 0
     available: int = 0
+    calm: int = 0
+    calm_available: int = 0
     committed: int = 0  # transactions
     aborted: int = 0
     undecided: int = 0
@@ -109,6 +111,8 @@ class Total:
         self.overlapping += verdict.overlapping
         self.seconds += verdict.seconds
         self.available += verdict.available
+        self.calm += verdict.calm
+        self.calm_available += verdict.calm_available
         self.committed += verdict.committed
         self.aborted += verdict.aborted
         self.undecided += verdict.undecided

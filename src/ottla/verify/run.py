@@ -12,7 +12,7 @@ from typing import Any
 from ottla.verify.checks import Verdict, judge
 from ottla.verify.clients.connections import Address, Connections, NotSent
 from ottla.verify.clients.writer import Progress
-from ottla.verify.cluster import ClusterUnderTest, NotHealthy
+from ottla.verify.cluster import OFFSETS_TOPIC, ClusterUnderTest, NotHealthy
 from ottla.verify.faults.fault import Fault
 from ottla.verify.history import History, Recorder
 from ottla.verify.nemesis import HEAL_SECONDS, GaveUp, Nemesis
@@ -102,6 +102,7 @@ async def _break(run: _Run, kinds: Sequence[type[Fault]], limits: Limits) -> Out
     workload, plan, recorder = run.workload, run.plan, run.recorder
     outcome = Outcome(plan.seed, recorder.path)
     progress = workload.progress
+    run.cluster.topics = (*workload.topics, OFFSETS_TOPIC)
     await workload.create_topics()
     await workload.start()
     nemesis = Nemesis(
@@ -171,6 +172,7 @@ async def _compare_replicas(
     }
     try:
         await cluster.wait_healthy(workload.topics, HEAL_SECONDS)
+        replicas = await cluster.replicas(plan.topic)
     except NotHealthy as error:
         recorder.record("final", "healed", "fail", text=str(error))
         return
@@ -178,6 +180,8 @@ async def _compare_replicas(
         cluster.kill(number)
     for number, broker in cluster.brokers.items():
         for partition, end in ends.items():
+            if number not in replicas[partition]:
+                continue
             folder = broker.data_dir / f"{plan.topic}-{partition}"
             content = await asyncio.to_thread(read_replica, folder, end)
             recorder.record(

@@ -110,10 +110,8 @@ class Machine(RuleBasedStateMachine):
             return
         reply = self.run_command(EndTransaction(ID, identity, commit, self.version))
         if isinstance(reply, Identity):
-            if commit:
-                assert producer == self.newest, "a zombie has committed"
-            if producer == self.newest:
-                self.identities[producer] = reply
+            assert producer == self.newest, "a zombie has ended a transaction"
+            self.identities[producer] = reply
             self.open = set()
 
     @rule()

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from ottla.broker import failure_detector
 from ottla.cluster import layout
+from ottla.cluster.zookeeper import connection as zookeeper_connection
 from ottla.cluster.zookeeper import store as zookeeper_store
 from ottla.config.broker import BrokerConfig
 from ottla.controller.topics import NewTopic
@@ -75,7 +76,7 @@ class Cluster:
         # what is checked
         self._invariants = all_invariants()
         self.checks = 0
-        self.steps = 0
+        self.steps = self.trace = 0
         self.violation: Violation | None = None
         self._violated: asyncio.Future[None] = self.loop.create_future()
 
@@ -125,6 +126,7 @@ class Cluster:
 
         for target, name, value in (
             (zookeeper_store, "Connection", self._connect),
+            (zookeeper_connection, "Connection", self._connect_for_a_look),
             (zookeeper_store, "_Watch", Watch),
             (failure_detector, "Channel", _Channels(self.network)),
             (uuid, "uuid4", lambda: uuid.UUID(int=numbers.getrandbits(128), version=4)),
@@ -136,11 +138,22 @@ class Cluster:
 
     def _connect(self, *arguments: Any) -> SimConnection:
         connection = SimConnection(self.ensemble, arguments[-1])
-        process = PROCESS.get()
-        assert process is not None
-        self.brokers[int(process.name)].connection = connection
+        self._here().connection = connection
         self.connections.append(connection)
         return connection
+
+    def _connect_for_a_look(self, *arguments: Any) -> SimConnection:
+        """Somebody new on a machine that reaches the ensemble, or does not."""
+        connection = SimConnection(self.ensemble, arguments[-1])
+        known = self._here().connection
+        connection.blocked = "" if known is None else known.blocked
+        self.connections.append(connection)
+        return connection
+
+    def _here(self) -> SimBroker:
+        process = PROCESS.get()
+        assert process is not None
+        return self.brokers[int(process.name)]
 
     def _note_error(self, loop: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -152,7 +165,7 @@ class Cluster:
         Tasks end in the order of a set of asyncio's, so that these steps do not count.
         """
         self.loop.after_step = None
-        self.steps = self.loop.steps
+        self.steps, self.trace = self.loop.steps, self.loop.trace
         kept = len(self.errors)
         for connection in self.connections:
             connection.finish()

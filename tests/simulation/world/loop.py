@@ -4,6 +4,9 @@ Every callback belongs to the process in whose context it was made. That of a pr
 or stopped is kept instead of run: forever, or until the process goes on. What a callback costs is
 counted for its process if the loop is `metered`. After each callback that has changed something
 (`touch`) the loop calls `after_step`.
+
+Tasks and futures are numbered, and hashed by their numbers: the order of a set of them, in which
+they are waited for or cancelled, would else depend on where they are in memory.
 """
 
 from __future__ import annotations
@@ -14,9 +17,13 @@ import time
 from asyncio import base_events
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
+from struct import Struct
 from typing import Any
+from zlib import crc32
 
 from ottla.runtime.clock import SystemClock
+
+MOMENT = Struct("dq")
 
 
 class Process:
@@ -24,6 +31,7 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.number = 0  # among those that were started
         self.alive = True
         self.stopped = False  # or dead: nothing of it runs
         self.held: list[asyncio.Handle] = []
@@ -62,24 +70,59 @@ class _TimerHandle(asyncio.TimerHandle):
         self._loop.dispatch(self, asyncio.TimerHandle._run)
 
 
+class _Numbered:
+    """Hashed by a number of its own, in the order in which they were made."""
+
+    _number: int
+
+    def __hash__(self) -> int:
+        return self._number
+
+    __eq__ = object.__eq__
+
+
+class _Future(_Numbered, asyncio.Future[Any]):
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._number = loop.next_number()
+        super().__init__(loop=loop)
+
+
+class _Task(_Numbered, asyncio.Task[Any]):
+    def __init__(self, loop: VirtualLoop, coroutine: Any, **options: Any) -> None:
+        self._number = loop.next_number()
+        super().__init__(coroutine, loop=loop, **options)
+
+
 class VirtualLoop(base_events.BaseEventLoop):
     """asyncio's own loop, without sockets and without waiting."""
 
     def __init__(self, *, metered: bool = False) -> None:
         super().__init__()
         self._now = 0.0
-        self._timers = 0
+        self._numbers = 0
         self._selector = self
         self._metered = metered
         self._touched = False
         self.steps = 0
+        self.trace = 0  # when each step was, and whose, as one number
         self.processes: list[Process] = []  # all that were ever started
         self.after_step: Callable[[], None] | None = None
+        self.set_task_factory(_Task)
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
 
     # --- what asyncio asks for ----------------------------------------------------------------
 
     def time(self) -> float:
         return self._now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(self)
+
+    def run_in_executor(self, *_: Any) -> Any:
+        raise RuntimeError("a thread has a time of its own: nothing here may use one")
 
     def select(self, timeout: float | None) -> list[Any]:
         """Wait: that is, let so much time pass."""
@@ -103,7 +146,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         timer = _TimerHandle(when, callback, args, self, context)
-        self._timers = timer.number = self._timers + 1
+        timer.number = self.next_number()
         heapq.heappush(self._scheduled, timer)
         timer._scheduled = True
         return timer
@@ -116,6 +159,8 @@ class VirtualLoop(base_events.BaseEventLoop):
             process.held.append(handle)
             return
         self.steps += 1
+        number = 0 if process is None else process.number
+        self.trace = crc32(MOMENT.pack(self._now, number), self.trace)
         if self._metered:
             begun = time.thread_time()
             run(handle)
@@ -131,6 +176,7 @@ class VirtualLoop(base_events.BaseEventLoop):
     def new_process(self, name: str) -> Process:
         process = Process(name)
         self.processes.append(process)
+        process.number = len(self.processes)
         return process
 
     def touch(self) -> None:

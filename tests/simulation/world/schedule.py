@@ -68,11 +68,12 @@ class Outcome(NamedTuple):
     writes: int
     conflicts: int
     messages: int
+    trace: int
 
     @property
     def digest(self) -> str:
         """The same for the same run."""
-        return "-".join(str(each) for each in self[2:])
+        return "-".join(str(each) for each in self[2:-1]) + f"-{self.trace:08x}"
 
 
 def draw(seed: int, seconds: float = 25.0) -> Setup:
@@ -118,6 +119,7 @@ def run(setup: Setup) -> Outcome:
         cluster.ensemble.writes,
         cluster.ensemble.conflicts,
         cluster.network.messages,
+        cluster.trace,
     )
 
 

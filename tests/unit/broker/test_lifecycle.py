@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ottla.broker import lifecycle
-from ottla.broker.lifecycle import Lifecycle
+from ottla.broker.lifecycle import Lifecycle, load_in_time
 from ottla.cluster import layout
 from ottla.cluster.contact import StoreContact
 from ottla.cluster.embedded import EmbeddedStore
@@ -356,6 +356,50 @@ async def test_a_store_that_does_not_come_back_is_the_end(
     await until(lambda: len(member.deaths) == 2)
     assert {what for what, _ in member.deaths} == {"staying registered", "following the metadata"}
     assert all(isinstance(error, StoreFailed) for _, error in member.deaths)
+
+
+@pytest.mark.parametrize("method", ["read", "join", "campaign"])
+async def test_a_store_that_goes_away_during_the_start_is_waited_for(
+    method: str, store: EmbeddedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = Member(store, 1)
+    await member.registry.load()
+    member.store.fail(Unavailable("no connection"), method)
+    starting = asyncio.ensure_future(member.lifecycle.start(patience=LIMIT))
+    await until(lambda: member.store.failures > 3)
+    assert "the metadata store cannot be used: no connection" in caplog.text
+    member.store.heal()
+    async with asyncio.timeout(LIMIT):
+        await starting
+        await member.lifecycle.wait_ready()
+    assert not member.deaths
+    await member.stop()
+
+
+async def test_a_store_that_stays_away_during_the_start_ends_it(store: EmbeddedStore) -> None:
+    member = Member(store, 1)
+    await member.registry.load()
+    member.store.fail(Unavailable("no connection"), "join")
+    with pytest.raises(Unavailable, match="no connection"):
+        await member.lifecycle.start(patience=0.05)
+    assert member.store.failures > 1
+    await member.stop()
+
+
+async def test_metadata_that_is_read_again_during_the_start_is_waited_for_too(
+    store: EmbeddedStore,
+) -> None:
+    member = Member(store, 1)
+    member.store.fail(Unavailable("no connection"), "read")
+    loading = asyncio.ensure_future(load_in_time(member.registry, member.contact, LIMIT))
+    await until(lambda: member.store.failures > 3)
+    member.store.heal()
+    async with asyncio.timeout(LIMIT):
+        assert await loading is member.registry.image
+    member.store.fail(Unavailable("no connection"), "read")
+    with pytest.raises(Unavailable, match="no connection"):
+        await load_in_time(member.registry, member.contact, 0.0)
+    await member.stop()
 
 
 async def test_an_outage_during_the_start_is_not_waited_for(store: EmbeddedStore) -> None:

@@ -10,9 +10,12 @@ import click
 import pytest
 from click.testing import Result
 
-from ottla.cli.processes import Plan, Told, make_plan, process_count
+from ottla.broker.cluster_folder import ClusterFolder, Seat
+from ottla.broker.start_failed import StartFailed
+from ottla.cli.processes import Plan, Told, make_plan, process_count, seats_for
 from ottla.cli.serve import start
 from ottla.config.load import Given, load
+from ottla.runtime.files import OsFileSystem
 
 Run = Callable[..., Result]
 
@@ -139,3 +142,35 @@ def test_a_zookeeper_is_not_for_processes_that_share_metadata_of_their_own(ottla
     result = ottla("server", "start", *flags)
     assert result.exit_code == 2
     assert "--processes keeps the metadata of its brokers itself" in result.stderr
+
+
+def test_brokers_that_were_added_are_there_again_and_new_ones_come_after_them() -> None:
+    known = [Seat(1, 0), Seat(2, 1), Seat(7, 9)]
+    assert seats_for(2, 1, known) == (Seat(1, 0), Seat(2, 1))
+    assert seats_for(4, 1, known) == (Seat(1, 0), Seat(2, 1), Seat(7, 9), Seat(8, 10))
+    assert seats_for(2, 5, known) == (Seat(5, 0), Seat(6, 1)), "somebody has changed the first id"
+
+
+def test_the_brokers_of_the_last_run_are_remembered(tmp_path: Path) -> None:
+    fs, folder = OsFileSystem(), ClusterFolder((str(tmp_path),))
+    assert folder.seats(fs) == ()
+    folder.note_seats(fs, [Seat(7, 9), Seat(1, 0)])
+    assert folder.seats(fs) == (Seat(1, 0), Seat(7, 9))
+    Path(folder.roster).write_text("[")
+    with pytest.raises(StartFailed, match=r"brokers\.json cannot be read"):
+        folder.seats(fs)
+
+
+def test_one_more_broker_has_the_next_id_and_port_or_those_that_are_chosen() -> None:
+    plan = plan_of(2, listeners="PLAINTEXT://127.0.0.1:19092")
+    growth = plan.growth
+    assert growth.seat(plan.seats, None, None) == Seat(3, 2)
+    chosen = growth.seat(plan.seats, 9, 19200)
+    assert growth.address(chosen) == "127.0.0.1:19200"
+    assert "node.id=9" in growth.plan(chosen).command
+    for port, why in [(19093, "broker 2 listens on port 19093"), (19000, "ports below 19092")]:
+        with pytest.raises(StartFailed, match=why):
+            growth.seat(plan.seats, None, port)
+    free = plan_of(1, listeners="PLAINTEXT://127.0.0.1:0")
+    with pytest.raises(StartFailed, match="free ports"):
+        free.growth.seat(free.seats, None, 19000)

@@ -154,6 +154,9 @@ class FakeConsumer:
     def subscribe(self, topics: list[str], **callbacks: Any) -> None:
         self.callbacks = callbacks
 
+    def consumer_group_metadata(self) -> object:
+        return b"a stranger"
+
     def store_offsets(self, offsets: list[rd.TopicPartition]) -> None:
         self.stored += [(tp.topic, tp.partition, tp.offset) for tp in offsets]
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import weakref
+from functools import partial
 
 import pytest
 
@@ -114,3 +115,14 @@ async def test_hurrying_a_signal_wakes_its_waiters_at_once():
     Waiter(asyncio.get_running_loop(), [signal], 1_000_000, 60, fired.set)
     signal.hurry()
     await asyncio.wait_for(fired.wait(), 5)
+
+
+async def test_whoever_waited_first_is_woken_first():
+    loop = asyncio.get_running_loop()
+    signal, woken = Signal(), list[int]()
+    waiters = [
+        Waiter(loop, [signal], 1, 60.0, partial(woken.append, number)) for number in range(50)
+    ]
+    signal.notify(1)
+    await asyncio.sleep(0)
+    assert woken == list(range(len(waiters)))

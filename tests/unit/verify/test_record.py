@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ottla.verify.checks import judge
-from ottla.verify.history import History, Recorder
+from ottla.verify.history import History, Phase, Recorder
 from ottla.verify.record import add_up, faults_so_far, histories, next_history, note
 
 
@@ -56,6 +56,33 @@ def test_kinds_records_and_requests_in_flight_are_added_up(tmp_path: Path) -> No
     assert (total.runs, total.kinds, total.overlapping) == (2, {"kill": 2, "wipe": 1}, 1)
     assert (total.acknowledged, total.fewest_in_flight, total.codes) == (10, 101, {"abc"})
     assert (total.seconds, total.available, total.anomalies) == (2, 2, 0)
+
+
+def test_seconds_between_faults_are_told_from_those_in_which_something_is_broken(
+    tmp_path: Path,
+) -> None:
+    path = next_history(tmp_path, seed=7)
+    clock = Clock()
+    with Recorder(path, {"seed": 7, "code": "abc"}, clock=clock) as recorder:
+
+        def send(at: int, first: int) -> None:
+            clock.now = at - 0.7
+            recorder.record("w", "send", "invoke", p=0, writer=0, first=first, count=1)
+            clock.now = at - 0.5
+            recorder.record("w", "send", "ok", offset=first)
+
+        def fault(at: int, phase: Phase) -> None:
+            clock.now = at - 0.9
+            recorder.record("fault-1", "fault", phase, kind="kill")
+
+        send(1, 0)
+        fault(3, "invoke")
+        send(4, 1)
+        fault(5, "ok")
+        send(8, 2)
+    total = add_up([path])
+    assert (total.seconds, total.available) == (8, 3)
+    assert (total.calm, total.calm_available) == (5, 2)  # the third to the fifth are not
 
 
 def test_a_run_that_was_killed_is_named_and_not_counted(tmp_path: Path) -> None:

@@ -16,12 +16,15 @@ one step, and whoever asks about the same id waits until both are committed.
 - Epochs end at 32766; a producer that has used them up gets a new id.
 - Under transaction version 2 every end raises the epoch, and the answer says so. EndTxn with the
   epoch before is the same request once more. An abort without a transaction raises the epoch, too.
-- A transaction that is open for longer than its time-out is aborted, with a new epoch.
+- A transaction that is open for longer than its time-out is aborted, with a new epoch. This and
+  InitProducerId raise the epoch by two under version 2: whoever is fenced must not take it for an
+  end of its own.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -163,10 +166,10 @@ class TransactionShard:
             if command.new_producer_id is None:
                 return Result(NEEDS_PRODUCER_ID)
             found = Transaction(command.transactional_id, command.new_producer_id)
+        elif found.state.is_prepared:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         elif expected is not None and not self._may_go_on(found, expected):
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
-        if found.state.is_prepared:
-            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if found.state is State.ONGOING:
             fenced = self._fence(found, now)
             fenced.reply = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -256,6 +259,8 @@ class TransactionShard:
 
     def _known(self, transactional_id: str, producer: Identity) -> Transaction:
         found = self.transactions.get(transactional_id)
+        if found is not None and found.leads_to(producer):
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if found is None or found.producer_id != producer.producer_id:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if found.producer_epoch != producer.producer_epoch:
@@ -268,19 +273,19 @@ class TransactionShard:
         found = self.transactions.get(command.transactional_id)
         if found is None:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if found.leads_to(command.producer):
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         raises = command.client_version >= RAISES_EPOCH
         repeated = raises and self._is_repeated(found, command.producer)
         if not repeated:
-            self._check_end(found, command.producer, raises=raises)
-        same_outcome = command.commit is (
-            found.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
-        )
+            self._check_end(found, command.producer)
+        if found.state.is_prepared:
+            # By the same end or the other one, or already by that of the next transaction.
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        same_outcome = command.commit is (found.state is State.COMPLETE_COMMIT)
         if found.state is State.ONGOING:
             return self._decide(found, command, now)
-        if found.state.is_prepared:
-            if same_outcome:
-                raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-        elif found.state is not State.EMPTY and (repeated or not raises):
+        if found.state is not State.EMPTY and (repeated or not raises):
             if same_outcome:
                 return Result(Identity(found.producer_id, found.producer_epoch))
         elif raises and not command.commit:
@@ -291,12 +296,10 @@ class TransactionShard:
             f"cannot be {'committed' if command.commit else 'aborted'}",
         )
 
-    def _check_end(self, found: Transaction, producer: Identity, *, raises: bool) -> None:
+    def _check_end(self, found: Transaction, producer: Identity) -> None:
         if producer.producer_id != found.producer_id:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        if producer.producer_epoch != found.producer_epoch or (
-            raises and found.state.is_prepared  # the epoch that this end leads to
-        ):
+        if producer.producer_epoch != found.producer_epoch:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
 
     def _is_repeated(self, found: Transaction, producer: Identity) -> bool:
@@ -306,6 +309,8 @@ class TransactionShard:
         ):  # fmt: skip
             return False
         if found.producer_id == producer.producer_id:
+            if found.producer_epoch > LAST_EPOCH and found.next_producer_id == NO_PRODUCER_ID:
+                return False  # fenced in its last epoch: its own end would have led to another id
             return found.producer_epoch == producer.producer_epoch + 1
         return (
             not found.state.is_prepared
@@ -345,13 +350,16 @@ class TransactionShard:
         return result
 
     def _fence(self, found: Transaction, now: Now) -> Result:
-        """Abort what is open, under an epoch that its producer does not have."""
+        """Abort what is open, under an epoch that its producer does not have. Nor does it expect
+        that one: under version 2 the next epoch is what an end by the producer itself leads to."""
+        version = self._settings.transaction_version
+        epoch = found.producer_epoch + (2 if version >= RAISES_EPOCH else 1)
         prepared = replace(
             found,
             state=State.PREPARE_ABORT,
-            producer_epoch=found.producer_epoch + 1,
+            producer_epoch=min(epoch, LAST_EPOCH + 1),
             updated_ms=now.wall_ms,
-            client_version=self._settings.transaction_version,
+            client_version=version,
         )
         result = self._change(prepared, None, last_epoch=NO_PRODUCER_EPOCH)
         result.effects = (_markers(prepared),)
@@ -407,17 +415,33 @@ class TransactionShard:
         return self._expire(now)
 
     def _abort_timed_out(self, now: Now) -> Result:
-        for found in self.transactions.values():
-            if found.state is State.ONGOING and found.started_ms + found.timeout_ms < now.wall_ms:
-                logger.info(
-                    "transaction of %s is aborted: it was open for longer than its %d ms",
-                    found.transactional_id,
-                    found.timeout_ms,
-                )
-                fenced = self._fence(found, now)
-                fenced.after = _then(fenced.after, self._abort_timed_out)
-                return fenced
-        return Result()
+        late = deque(
+            found.transactional_id
+            for found in self.transactions.values()
+            if found.state is State.ONGOING and found.started_ms + found.timeout_ms < now.wall_ms
+        )
+        return self._abort_next(late, now)
+
+    def _abort_next(self, late: deque[str], now: Now) -> Result:
+        """One after the other, all of them: one that cannot be written does not stop the others."""
+        if not late:
+            return Result()
+        found = self.transactions[late.popleft()]
+        logger.info(
+            "transaction of %s is aborted: it was open for longer than its %d ms",
+            found.transactional_id,
+            found.timeout_ms,
+        )
+        fenced = self._fence(found, now)
+        note = fenced.after
+
+        def after(error: KafkaError | None, now: Now) -> Result:
+            if note is not None:
+                note(error, now)
+            return self._abort_next(late, now)
+
+        fenced.after = after
+        return fenced
 
     def _expire(self, now: Now) -> Result:
         expiration_ms = self._settings.id_expiration_ms
@@ -448,15 +472,3 @@ def _markers(prepared: Transaction) -> WriteMarkers:
         prepared.partitions,
         prepared.client_version,
     )
-
-
-def _then(
-    first: Callable[[KafkaError | None, Now], Result | None] | None,
-    following: Callable[[Now], Result],
-) -> Callable[[KafkaError | None, Now], Result | None]:
-    def after(error: KafkaError | None, now: Now) -> Result | None:
-        if first is not None:
-            first(error, now)
-        return None if error is not None else following(now)
-
-    return after

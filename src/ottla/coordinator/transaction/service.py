@@ -102,12 +102,14 @@ class Transactions:
     ) -> None:
         self._config = config
         self._new_producer_id = new_producer_id
-        self._connections = Connections(peers)
+        # Answers come in the order of requests, and a marker's may take long: it is not to hold up
+        # the questions of others.
+        self._connections = for_markers, for_questions = Connections(peers), Connections(peers)
         self.writer = MarkerWriter(partitions, groups, clock)
         self._sender = MarkerSender(
-            node_id, lambda: self.host.image, self._connections, self.writer, tasks
+            node_id, lambda: self.host.image, for_markers, self.writer, tasks
         )
-        self._coordinators = Coordinators(node_id, self, self._connections)
+        self._coordinators = Coordinators(node_id, self, for_questions)
         settings = _Settings(config, version)
         self.host = Host(
             TRANSACTIONS_TOPIC,
@@ -161,7 +163,8 @@ class Transactions:
     def stop_sending(self) -> None:
         """Tell other brokers nothing any more."""
         self._sender.close()
-        self._connections.close()
+        for each in self._connections:
+            each.close()
 
     # ------------------------------------------------------------------ for producers
 

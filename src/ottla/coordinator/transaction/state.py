@@ -76,6 +76,11 @@ class Transaction:
     def raises_epoch(self) -> bool:
         return self.client_version >= RAISES_EPOCH
 
+    def leads_to(self, producer: Identity) -> bool:
+        """Whether this end gives the producer that new id: it was told so when it was decided."""
+        next_id = self.next_producer_id
+        return self.state.is_prepared and next_id == producer.producer_id != NO_PRODUCER_ID
+
 
 class Identity(NamedTuple):
     """Who a producer is."""

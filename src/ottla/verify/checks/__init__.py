@@ -104,6 +104,8 @@ class Verdict:
     fewest_in_flight: int | None = None  # requests, when a fault began
     seconds: int = 0  # from the first acknowledgement to the last
     available: int = 0  # of these, seconds with an acknowledgement
+    calm: int = 0  # of these, seconds in which no fault lasted
+    calm_available: int = 0  # of the calm ones, seconds with an acknowledgement
 
     @property
     def faults(self) -> int:
@@ -120,6 +122,7 @@ class _Counts:
 
     def __init__(self) -> None:
         self.events = self.acknowledged = self.overlapping = 0
+        self._now = 0  # second
         self.kinds: Counter[str] = Counter()
         self.loss_reported = False
         self.fewest_in_flight: int | None = None
@@ -128,21 +131,24 @@ class _Counts:
         self._sending: dict[str, int] = {}
         self._committing: set[str] = set()
         self._lasting: set[str] = set()
+        self._broken_since = 0
+        self._broken: set[int] = set()  # seconds in which a fault lasted
 
     def feed(self, event: Event) -> None:
         self.events += 1
+        self._now = event.time // 1_000_000
         if event.action == "send":
             if event.phase == "invoke":
                 self._sending[event.client] = event.data["count"]
             elif event.phase == "ok":
                 self.acknowledged += self._sending[event.client]
-                self.seconds.add(event.time // 1_000_000)
+                self.seconds.add(self._now)
         elif event.action == "txn-send":
             if event.phase == "invoke":
                 self._sending[event.client] = sum(count for _, _, count in event.data["values"])
             elif event.phase == "ok":
                 self.acknowledged += self._sending[event.client]
-                self.seconds.add(event.time // 1_000_000)
+                self.seconds.add(self._now)
         elif event.action == "txn-end":
             self._end(event)
         elif event.action == "fault":
@@ -164,7 +170,11 @@ class _Counts:
     def _fault(self, event: Event) -> None:
         if event.phase != "invoke":
             self._lasting.discard(event.client)
+            if not self._lasting:
+                self._broken.update(range(self._broken_since, self._now + 1))
             return
+        if not self._lasting:
+            self._broken_since = self._now
         self.kinds[event.data["kind"]] += 1
         self.overlapping += bool(self._lasting)
         self._lasting.add(event.client)
@@ -172,6 +182,14 @@ class _Counts:
         if in_flight is not None:
             fewest = self.fewest_in_flight
             self.fewest_in_flight = in_flight if fewest is None else min(fewest, in_flight)
+
+    def calm(self) -> set[int]:
+        """Seconds between the first and the last acknowledgement in which no fault lasted."""
+        if not self.seconds:
+            return set()
+        last = max(self.seconds)
+        broken = {*self._broken, *(range(self._broken_since, last + 1) if self._lasting else ())}
+        return {*range(min(self.seconds), last + 1)} - broken
 
 
 def judge(events: Iterable[Event]) -> Verdict:
@@ -201,6 +219,7 @@ def judge(events: Iterable[Event]) -> Verdict:
     if counts.loss_reported:
         found = [anomaly for anomaly in found if anomaly.check not in LOSSES]
         reported = sum(number for name, number in seen.items() if name in LOSSES)
+    calm = counts.calm()
     return Verdict(
         counts.events,
         counts.acknowledged,
@@ -216,4 +235,6 @@ def judge(events: Iterable[Event]) -> Verdict:
         fewest_in_flight=counts.fewest_in_flight,
         seconds=max(counts.seconds) - min(counts.seconds) + 1 if counts.seconds else 0,
         available=len(counts.seconds),
+        calm=len(calm),
+        calm_available=len(calm & counts.seconds),
     )

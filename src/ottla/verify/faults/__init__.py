@@ -6,7 +6,7 @@ list here, and a row in docs/verify.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ottla.verify.cluster import StoreKind
 from ottla.verify.faults.disks import DiskFull, FsyncError, TornTail, Wipe, WipeTwo
@@ -24,6 +24,7 @@ from ottla.verify.faults.links import (
     SessionExpiry,
 )
 from ottla.verify.faults.processes import Kill, KillAll, Pause, RollingRestart
+from ottla.verify.faults.reassignments import Reassign
 from ottla.verify.faults.stores import (
     KillStore,
     KillZooKeeperLeader,
@@ -44,6 +45,7 @@ FAULTS: tuple[type[Fault], ...] = (
     KillAll,
     RollingRestart,
     PreferredElection,
+    Reassign,
     KillStore,
     CutZooKeeper,
     HalfIsolate,
@@ -75,3 +77,8 @@ def choose(names: Sequence[str], store: StoreKind) -> list[type[Fault]]:
             raise ValueError(f"the fault {name!r} needs --store {' or '.join(kind.stores)}")
         chosen.append(kind)
     return chosen or [kind for kind in FAULTS if store in kind.stores and not kind.asked_for]
+
+
+def brokers_for(kinds: Iterable[type[Fault]]) -> int:
+    """How many brokers there must be for faults of these kinds."""
+    return max((kind.brokers for kind in kinds), default=Fault.brokers)

@@ -29,6 +29,8 @@ class Fault:
     """It destroys data, so nothing else may happen between two moments of full replication."""
     asked_for: ClassVar[bool] = False
     """It comes only where it is named."""
+    brokers: ClassVar[int] = 3
+    """As many there must be."""
     every: ClassVar[int] = 1
     """It comes in one of so many turns: what takes long is rare."""
     stores: ClassVar[tuple[StoreKind, ...]] = ("zookeeper", "ensemble", "lent")

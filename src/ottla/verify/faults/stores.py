@@ -6,7 +6,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ottla.testing.process import LOOPBACK
 from ottla.verify.cluster import LOOK_SECONDS, NotHealthy
 from ottla.verify.faults.fault import ON_ZOOKEEPER, Fault
 from ottla.verify.network import ZOOKEEPER
+from ottla.verify.patience import Patience
 
 _NOTICE_SECONDS = 60.0
 _COMMAND_SECONDS = 120.0
@@ -100,14 +100,14 @@ class KillZooKeeperLeader(Fault):
     stores = ("ensemble",)
 
     async def start(self) -> str:
-        deadline = time.monotonic() + _NOTICE_SECONDS
+        patience = Patience(_NOTICE_SECONDS)
         while True:
             for server in self.cluster.zookeepers:
                 if await asyncio.to_thread(server.mode) == "leader":
                     server.kill()
                     self._server = server
                     return f"server {server.server_id}"
-            if time.monotonic() > deadline:
+            if patience.over():
                 raise NotHealthy(f"the ensemble has had no leader for {_NOTICE_SECONDS:g} s")
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -198,9 +198,9 @@ class WipeZooKeeper(Fault):
         await self._wait(lambda: not process.alive, f"broker {broker} ends")
 
     async def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + _NOTICE_SECONDS
+        patience = Patience(_NOTICE_SECONDS)
         while not condition():
-            if time.monotonic() > deadline:
+            if patience.over():
                 raise NotHealthy(
                     f"ZooKeeper was emptied: it was waited in vain for {_NOTICE_SECONDS:g} s until "
                     f"{what}"

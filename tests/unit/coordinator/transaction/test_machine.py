@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import ValuesView
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,16 +86,17 @@ class World:
             self.run(command)
         return refused.value.code
 
-    def exhaust(self) -> Identity:
-        """A producer in its last epoch but one."""
+    def exhaust(self, epochs_left: int = 0) -> Identity:
+        """A producer in its last epoch, or that many before it."""
         producer = self.init()
+        epoch = LAST_EPOCH - epochs_left
         last = Transaction(
-            ID, producer.producer_id, LAST_EPOCH, MINUTE, updated_ms=self.runner.now.wall_ms
+            ID, producer.producer_id, epoch, MINUTE, updated_ms=self.runner.now.wall_ms
         )
         record = journal.transaction(last, self.version)
         self.runner.log.append(record)
         self.runner.shard.replay(*record)
-        return Identity(producer.producer_id, LAST_EPOCH)
+        return Identity(producer.producer_id, epoch)
 
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
@@ -132,8 +134,32 @@ class TestBeginning:
         markers = world.write_markers()
         assert not markers.commit
         assert markers.partitions == {A, B}
-        assert markers.producer.producer_epoch == first.producer_epoch + 1
-        assert world.init().producer_epoch == first.producer_epoch + 2
+        fenced = first.producer_epoch + world.version
+        assert markers.producer.producer_epoch == fenced
+        assert world.init().producer_epoch == fenced + 1
+
+    @pytest.mark.parametrize("epochs_left", [0, 1, 100])
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_who_was_fenced_is_not_given_the_next_epoch(
+        self, world: World, commit: bool, epochs_left: int
+    ) -> None:
+        """Neither while the abort is under way nor later, nor by the next coordinator."""
+        world.init()
+        last = world.exhaust(epochs_left)
+        world.add(last, A)
+        assert world.code(InitProducer(ID, MINUTE)) is ErrorCode.CONCURRENT_TRANSACTIONS
+        end = EndTransaction(ID, last, commit, world.version)
+        assert world.code(end) is ErrorCode.PRODUCER_FENCED
+        world.runner.reload()
+        assert world.code(end) is ErrorCode.PRODUCER_FENCED
+        world.write_markers()
+        assert world.code(end) is ErrorCode.PRODUCER_FENCED
+        successor = world.init()
+        world.add(successor, B)
+        assert world.code(end) in (
+            ErrorCode.PRODUCER_FENCED,
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        )
 
     def test_a_producer_goes_on_after_an_error(self, world: World) -> None:
         first = world.init()
@@ -250,7 +276,7 @@ class TestEnding:
         again = EndTransaction(ID, producer, True, world.version)
         other = again._replace(commit=False)
         assert world.code(again) is ErrorCode.CONCURRENT_TRANSACTIONS
-        assert world.code(other) is ErrorCode.INVALID_TXN_STATE
+        assert world.code(other) is ErrorCode.CONCURRENT_TRANSACTIONS
         world.write_markers()
         assert world.run(again) == Identity(
             world.transaction.producer_id, world.transaction.producer_epoch
@@ -299,6 +325,18 @@ class TestEnding:
         commit = EndTransaction(ID, once_more, True, 2)
         assert newer.code(commit) is ErrorCode.INVALID_TXN_STATE
 
+    def test_the_next_end_may_come_before_the_markers_are_written(self, newer: World) -> None:
+        """Of a transaction that could not begin meanwhile: the producer only comes too early."""
+        producer = newer.init()
+        newer.add(producer, A)
+        after = newer.end(producer)
+        add = AddPartitions(ID, after, frozenset({A}), 2)
+        abort = EndTransaction(ID, after, False, 2)
+        assert newer.code(add) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert newer.code(abort) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert newer.write_markers().commit
+        assert newer.run(abort).producer_epoch == after.producer_epoch + 1
+
     def test_version_2_gives_a_new_producer_id_when_the_epochs_are_used_up(
         self, newer: World
     ) -> None:
@@ -312,6 +350,24 @@ class TestEnding:
         assert markers.producer == Identity(last.producer_id, LAST_EPOCH + 1)
         assert newer.end(last) == after  # the answer got lost
         newer.add(after, B)
+
+    def test_the_next_producer_id_may_be_used_before_the_markers_are_written(
+        self, newer: World
+    ) -> None:
+        """The producer was told of it when the end was decided: it only comes too early."""
+        newer.init()
+        last = newer.exhaust()
+        newer.add(last, A)
+        after = newer.end(last)
+        for command in (
+            AddPartitions(ID, after, frozenset({B}), 2),
+            EndTransaction(ID, after, False, 2),
+            InitProducer(ID, MINUTE, after),
+        ):
+            assert newer.code(command) is ErrorCode.CONCURRENT_TRANSACTIONS
+        newer.write_markers()
+        newer.add(after, B)
+        assert newer.end(after) == Identity(after.producer_id, 1)
 
     def test_a_client_of_version_1_in_a_cluster_of_version_2(self, newer: World) -> None:
         producer = newer.init()
@@ -328,11 +384,12 @@ class TestTime:
         assert world.transaction.state is State.ONGOING
         world.runner.advance(world.settings.abort_interval_ms + 1)
         assert world.transaction.state is State.PREPARE_ABORT
-        assert world.write_markers().producer.producer_epoch == producer.producer_epoch + 1
-        commit = EndTransaction(ID, producer, True, world.version)
-        assert world.code(commit) is (
-            ErrorCode.INVALID_TXN_STATE if world.version == 2 else ErrorCode.PRODUCER_FENCED
+        assert world.write_markers().producer.producer_epoch == (
+            producer.producer_epoch + world.version
         )
+        for commit in (True, False):
+            end = EndTransaction(ID, producer, commit, world.version)
+            assert world.code(end) is ErrorCode.PRODUCER_FENCED
 
     def test_several_are_aborted_at_once(self, world: World) -> None:
         for number in range(3):
@@ -341,6 +398,37 @@ class TestTime:
             world.run(AddPartitions(name, producer, frozenset({A})))
         world.runner.advance(2 * MINUTE)
         assert len(world.runner.effects) == 3
+
+    def test_one_that_cannot_be_written_does_not_stop_the_others(self, world: World) -> None:
+        for number in range(3):
+            name = f"id-{number}"
+            producer = world.run(InitProducer(name, MINUTE))
+            world.run(AddPartitions(name, producer, frozenset({A})))
+        world.runner.advance(MINUTE)
+        world.runner.failures = 1
+        world.runner.advance(world.settings.abort_interval_ms)
+        assert len(world.runner.effects) == 2
+        world.runner.advance(world.settings.abort_interval_ms)
+        assert len(world.runner.effects) == 3
+
+    def test_many_are_looked_through_once(self, world: World) -> None:
+        for number in range(100):
+            name = f"id-{number}"
+            producer = world.run(InitProducer(name, MINUTE))
+            world.run(AddPartitions(name, producer, frozenset({A})))
+        world.runner._check = None  # which looks through them as well
+        looked: list[int] = []
+
+        class Counted(dict[str, Transaction]):
+            def values(self) -> ValuesView[Transaction]:
+                looked.append(len(self))
+                return super().values()
+
+        world.runner.advance(MINUTE)
+        world.runner.shard.transactions = Counted(world.runner.shard.transactions)
+        world.runner.advance(world.settings.abort_interval_ms)
+        assert len(world.runner.effects) == 100
+        assert looked == [100]
 
     def test_a_decided_transaction_never_times_out(self, world: World) -> None:
         producer = world.init(timeout_ms=MINUTE)

@@ -1,0 +1,106 @@
+"""What a supervisor is asked while it runs: one more broker.
+
+A line of JSON each way, over a socket in the cluster's folder that only its owner may use. Whoever
+connects asks once and waits: an answer comes when the broker serves clients, or names why it does
+not. A request that cannot be granted changes nothing.
+
+    {"add": {"id": 4, "port": null}}      null lets the supervisor choose the next one
+    {"broker": 4, "address": "127.0.0.1:9095", "data": ["cluster-data/broker-4"]}
+    {"error": "broker 4 is there already"}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+
+from ottla.broker.start_failed import StartFailed
+from ottla.cluster.unix_path import short_path
+
+LONGEST = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A broker that was added, and serves clients."""
+
+    broker: int
+    address: str
+    data: tuple[str, ...]
+
+
+Add = Callable[[int | None, int | None], Awaitable[Added]]
+"""Adds a broker with this id and port. Raises StartFailed."""
+
+
+class Control:
+    """Serves one socket. `await start()`, `await stop()`."""
+
+    def __init__(self, path: str, add: Add) -> None:
+        self._path = path
+        self._add = add
+        self._server: asyncio.AbstractServer | None = None
+
+    async def start(self) -> None:
+        """Serve from now on. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)  # left behind: there is one supervisor at a time
+        with short_path(self._path) as path:
+            before = os.umask(0o177)
+            try:
+                self._server = await asyncio.start_unix_server(self._serve, path, limit=LONGEST)
+            finally:
+                os.umask(before)
+        os.chmod(self._path, stat.S_IRUSR | stat.S_IWUSR)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            answer = await self._answer(await reader.readline())
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+        except (OSError, ValueError):
+            pass  # whoever asked is gone, or sends what nobody reads
+        finally:
+            writer.close()
+
+    async def _answer(self, line: bytes) -> dict[str, object]:
+        try:
+            wanted = json.loads(line)["add"]
+            broker, port = wanted["id"], wanted["port"]
+        except (ValueError, TypeError, LookupError):
+            return {"error": "this supervisor does not understand the request"}
+        try:
+            return asdict(await self._add(broker, port))
+        except StartFailed as error:
+            return {"error": str(error)}
+
+
+def ask_to_add(path: str, broker: int | None, port: int | None) -> Added:
+    """Have the supervisor at this socket add a broker; blocks. Raises StartFailed."""
+    request = json.dumps({"add": {"id": broker, "port": port}}).encode() + b"\n"
+    try:
+        with short_path(path) as short, socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(short)
+            connection.sendall(request)
+            with connection.makefile("rb") as answers:
+                answer = json.loads(answers.readline(LONGEST))
+    except (OSError, ValueError) as error:
+        raise StartFailed(
+            f"the process that runs the cluster does not answer at {path} ({error}); it may have "
+            "been started by an older version: stop it and run `ottla cluster up` again"
+        ) from None
+    if "error" in answer:
+        raise StartFailed(answer["error"])
+    return Added(answer["broker"], answer["address"], tuple(answer["data"]))
