@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from ottla.verify.clients.connections import Connections, NotSent, Pause
@@ -30,6 +29,7 @@ from ottla.verify.clients.txn_producer import ONE, TIMEOUT_MS, TWO, knows_versio
 from ottla.verify.clients.txn_reader import Level, TxnReader, ask_mark
 from ottla.verify.clients.writer import Progress
 from ottla.verify.history import Recorder
+from ottla.verify.patience import Patience
 
 STABLE_SECONDS = 60.0 + TIMEOUT_MS / 1000
 MOVE_SECONDS = 120.0
@@ -203,7 +203,7 @@ class TxnWorkload:
         """Wait until every transaction is decided; where the partitions end, as far as known."""
         ends: dict[int, int] = {}
         connections = await self._ready(topic, f"verify-stable-{topic}")
-        deadline = time.monotonic() + STABLE_SECONDS
+        patience = Patience(STABLE_SECONDS)
         for number in range(self._partitions):
             while True:
                 stable = await ask_mark("final", number, "committed", connections, self._recorder)
@@ -211,7 +211,7 @@ class TxnWorkload:
                 if end is not None and stable == end:
                     ends[number] = end
                     break
-                if time.monotonic() > deadline:
+                if patience.over():
                     text = (
                         f"{topic}-{number} is stable up to {stable} of {end}, {STABLE_SECONDS:g} s "
                         "after the last producer has ended"
@@ -222,10 +222,10 @@ class TxnWorkload:
         return ends
 
     async def _wait_moved(self, ends: Mapping[int, int]) -> None:
-        deadline = time.monotonic() + MOVE_SECONDS
+        patience = Patience(MOVE_SECONDS)
         for number, end in ends.items():
             goal = self._goals[number]
-            while goal.moved_to < end and time.monotonic() < deadline:
+            while goal.moved_to < end and not patience.over():
                 await asyncio.sleep(LOOK_SECONDS)
             if goal.moved_to >= end:
                 self._recorder.record(

@@ -31,7 +31,6 @@ class _Partition:
     highest: tuple[int, int] = (0, 0)  # mark, event
     spans: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """By epoch: lowest and highest offset with it, and an event."""
-    ends: dict[int, tuple[int, str, int]] = field(default_factory=dict)  # replicas, in the end
     final: tuple[int, int] | None = None
 
 
@@ -50,6 +49,8 @@ class Leaders(Check):
     def __init__(self) -> None:
         self._partitions: dict[int, _Partition] = {}
         self._seen: dict[tuple[str, int], tuple[int, int]] = {}  # broker and partition: epoch
+        self._ends: dict[tuple[str, int], dict[int, tuple[int, str, int]]] = {}
+        """By topic, where it is told, and partition: of each replica its end, content, event."""
 
     def feed(self, event: Event) -> Iterable[Anomaly]:
         if event.phase != "ok":
@@ -167,18 +168,19 @@ class Leaders(Check):
     def _replica(self, event: Event) -> Iterator[Anomaly]:
         """What a broker's files hold after the run."""
         number, end, digest = event.data["p"], event.data["end"], event.data["digest"]
-        broker = int(event.data["broker"])
-        partition = self._partition(number)
-        for other, (there, content, before) in partition.ends.items():
+        broker, topic = int(event.data["broker"]), event.data.get("topic", "")
+        replicas = self._ends.setdefault((topic, number), {})
+        for other, (there, content, before) in replicas.items():
             if (there, content) != (end, digest):
+                name = f"{topic}-{number}" if topic else f"partition {number}"
                 yield Anomaly(
                     REPLICAS_DIFFER,
-                    f"partition {number} ends at {end} on broker {broker}, at {there} on broker "
+                    f"{name} ends at {end} on broker {broker}, at {there} on broker "
                     f"{other}" + (", with other contents" if there == end else ""),
                     (before, event.number),
                 )
                 break
-        partition.ends[broker] = end, digest, event.number
+        replicas[broker] = end, digest, event.number
 
     def _partition(self, number: int) -> _Partition:
         found = self._partitions.get(number)
