@@ -91,7 +91,7 @@ def _count_words(node: Node, start: Callable[[], Child]) -> str:
                 break
             # Somewhere in the middle of it.
             there = reader.count + 1 + rng.randrange(_LINES_A_TURN)
-            reader.read_until(lambda there=there: reader.count >= there, child)  # type: ignore[misc]  # mypy cannot infer it
+            reader.read_until(lambda there=there: reader.count >= there, child)
             child.kill()
             child = start()
         reader.read_until(lambda: reader.count >= expected.total(), child)
@@ -165,7 +165,7 @@ def _copy_lines(node: Node, port: int, file: Path, start: Callable[[], Child]) -
             if kill == KILLS:
                 break
             there = reader.count + 1 + rng.randrange(_LINES_A_TURN // 2)
-            reader.read_until(lambda there=there: reader.count >= there, child)  # type: ignore[misc]  # mypy cannot infer it
+            reader.read_until(lambda there=there: reader.count >= there, child)
             child.kill()
             child = start()
 
