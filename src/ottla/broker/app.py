@@ -163,9 +163,8 @@ class Broker:
 
     @property
     def _store_patience(self) -> float:
-        """Seconds that a store which others run may be away during the start."""
-        if self._static.zookeeper_connect is None:
-            return 0.0
+        """Seconds that the store, if others run it, may be away during the start: ZooKeeper, or the
+        process that lends one to the brokers of a machine."""
         return self._static.zookeeper_connection_timeout_ms / 1000
 
     async def start(self) -> None:
