@@ -13,6 +13,12 @@ if TYPE_CHECKING:
         Admin,
         OffsetSpec,
     )
+    from ottla.client.admin_transactions import (
+        ProducerIdentity,
+        ProducerState,
+        TransactionDescription,
+        TransactionListing,
+    )
     from ottla.client.async_transactions import (
         AsyncTransaction,
     )
@@ -149,7 +155,9 @@ __all__ = [
     "Position",
     "Producer",
     "ProducerFencedError",
+    "ProducerIdentity",
     "ProducerOptions",
+    "ProducerState",
     "RebalanceCallback",
     "Record",
     "RecordDecodeError",
@@ -162,8 +170,10 @@ __all__ = [
     "TopicListing",
     "TopicPartition",
     "Transaction",
+    "TransactionDescription",
     "TransactionError",
     "TransactionInDoubtError",
+    "TransactionListing",
     "TransactionTimedOutError",
     "__version__",
 ]
@@ -212,7 +222,9 @@ _HOMES = {
     "Position": "ottla.client.positions",
     "Producer": "ottla.client.producer",
     "ProducerFencedError": "ottla.client.errors",
+    "ProducerIdentity": "ottla.client.admin_transactions",
     "ProducerOptions": "ottla.client.producer",
+    "ProducerState": "ottla.client.admin_transactions",
     "RebalanceCallback": "ottla.client.consumer",
     "Record": "ottla.client.records",
     "RecordDecodeError": "ottla.client.errors",
@@ -226,8 +238,10 @@ _HOMES = {
     "TopicListing": "ottla.client.descriptions",
     "TopicPartition": "ottla.model.ids",
     "Transaction": "ottla.client.transactions",
+    "TransactionDescription": "ottla.client.admin_transactions",
     "TransactionError": "ottla.client.errors",
     "TransactionInDoubtError": "ottla.client.errors",
+    "TransactionListing": "ottla.client.admin_transactions",
     "TransactionTimedOutError": "ottla.client.errors",
 }
 

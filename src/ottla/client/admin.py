@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 import confluent_kafka as rd
 import confluent_kafka.admin
 
-from ottla.client.admin_groups import GroupAdmin
+from ottla.client.admin_producers import ProducerAdmin
 from ottla.client.contact import PATIENCE, Contact
 from ottla.client.descriptions import (
     ClusterDescription,
@@ -65,7 +65,7 @@ _SOURCES = {
 }
 
 
-class Admin(GroupAdmin):
+class Admin(ProducerAdmin):
     """Asks brokers and changes what they hold; may be shared by threads.
 
     bootstrap  brokers to start from, "host:port,…"; else OTTLA_BOOTSTRAP, else 127.0.0.1:9092

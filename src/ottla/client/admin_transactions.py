@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.client.descriptions import Node
 from ottla.client.retry import retry
@@ -85,6 +85,13 @@ class ProducerState:
     last_timestamp: int
     coordinator_epoch: int | None
     txn_start_offset: int | None
+
+
+class ProducerIdentity(NamedTuple):
+    """Who a producer is."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 class Transactions:
@@ -205,18 +212,18 @@ class Transactions:
         )
         self.router.ask_leader(tp, request, _marked)
 
-    def fence(self, name: str, *, timeout_ms: int = FENCE_TIMEOUT_MS) -> tuple[int, int]:
+    def fence(self, name: str, *, timeout_ms: int = FENCE_TIMEOUT_MS) -> ProducerIdentity:
         """Shut out the producer of a transactional id, and have what it has open aborted: returns
-        the producer id and epoch of whoever comes next, when that is done. An id that is not known
+        who the id's producer is from then on, when that is done. An id that is not known
         is made. `timeout_ms` is the id's transaction timeout from then on."""
         request = messages.InitProducerIdRequest(
             transactional_id=name, transaction_timeout_ms=timeout_ms
         )
 
-        def ask() -> tuple[int, int]:
+        def ask() -> ProducerIdentity:
             answer = self.router.coordinator(name, TRANSACTION).ask(request)
             check(answer.error_code)
-            return answer.producer_id, answer.producer_epoch
+            return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
         # Asked twice, it raises the epoch twice; that fences nobody who should not be.
         return retry(

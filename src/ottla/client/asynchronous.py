@@ -511,6 +511,11 @@ class AsyncAdmin:
     alter_group_offsets = _by_thread(Admin.alter_group_offsets)
     reset_group_offsets = _by_thread(Admin.reset_group_offsets)
     delete_group_offsets = _by_thread(Admin.delete_group_offsets)
+    list_transactions = _by_thread(Admin.list_transactions)
+    describe_transactions = _by_thread(Admin.describe_transactions)
+    describe_producers = _by_thread(Admin.describe_producers)
+    abort_transaction = _by_thread(Admin.abort_transaction)
+    fence_producers = _by_thread(Admin.fence_producers)
 
     async def close(self) -> None:
         """As `Admin.close`."""

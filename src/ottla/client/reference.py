@@ -22,7 +22,7 @@ awaited, with the same arguments. Programs that use them are in
 [examples](../../examples/README.md) and in the [quickstart](../quickstart.md).
 
 Not there yet: TLS and SASL for those methods of `Admin` that are about groups,
-data folders and elections.
+transactions, data folders and elections.
 """
 
 _CLIENTS = (

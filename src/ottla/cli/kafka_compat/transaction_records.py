@@ -9,13 +9,9 @@ import json
 from struct import Struct
 from typing import Any
 
-from ottla.protocol.compiler import codec
-from ottla.protocol.messages.internal.transaction_log import TransactionLogKey, TransactionLogValue
-from ottla.protocol.primitives import DecodeError
+from ottla.coordinator.transaction import journal
 
 _PREFIX = Struct(">h")
-_KEY_VERSION = 0
-_NEWEST_VALUE = 1
 _NO_ID = -1
 
 
@@ -27,28 +23,18 @@ def decode(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | N
             f"a missing key)"
         ), None
     try:
-        kind = _version(key)
-        if kind != _KEY_VERSION:
+        name = journal.decode_key(key)
+        kind = _PREFIX.unpack_from(key)[0]
+        if name is None:
             return f"Unknown record type {kind} at offset {offset}, skipping.", None
-        name, _ = codec(TransactionLogKey, kind).decode(memoryview(key), _PREFIX.size)
-        shown = _json({"type": str(kind), "data": {"transactionalId": name.transactional_id}})
+        shown = _json({"type": str(kind), "data": {"transactionalId": name}})
         return shown, "<DELETE>" if value is None else _value(value)
     except ValueError as error:
         return f"Error at offset {offset}, skipping. {error}", None
 
 
-def _version(data: bytes) -> int:
-    if len(data) < _PREFIX.size:
-        raise DecodeError("it has no version")
-    version: int = _PREFIX.unpack_from(data)[0]
-    return version
-
-
 def _value(raw: bytes) -> str:
-    version = _version(raw)
-    if not 0 <= version <= _NEWEST_VALUE:
-        raise DecodeError(f"version {version} of the value is not known")
-    found, _ = codec(TransactionLogValue, version).decode(memoryview(raw), _PREFIX.size)
+    version, found = journal.read_value(raw)
     fields: dict[str, Any] = {"producerId": found.producer_id}
     if found.previous_producer_id != _NO_ID:
         fields["previousProducerId"] = found.previous_producer_id

@@ -79,12 +79,19 @@ def decode_key(key: bytes) -> str | None:
     return decoded.transactional_id
 
 
-def decode_value(transactional_id: str, value: bytes) -> Transaction:
-    """What a record says. ValueError if it is damaged."""
+def read_value(value: bytes) -> tuple[int, TransactionLogValue]:
+    """The version of a value and its fields. ValueError if it is damaged."""
     view = memoryview(value)
     if len(view) < _PREFIX.size:
         raise DecodeError("a value without a version")
-    decoded, _ = codec(TransactionLogValue, _PREFIX.unpack_from(view)[0]).decode(view, _PREFIX.size)
+    version: int = _PREFIX.unpack_from(view)[0]
+    decoded, _ = codec(TransactionLogValue, version).decode(view, _PREFIX.size)
+    return version, decoded
+
+
+def decode_value(transactional_id: str, value: bytes) -> Transaction:
+    """What a record says. ValueError if it is damaged."""
+    _, decoded = read_value(value)
     return Transaction(
         transactional_id,
         decoded.producer_id,
