@@ -54,6 +54,13 @@ def test_at_least_once_repeats_what_was_done_but_not_committed(broker: Broker) -
     assert outcome.repeated == ["order 4", "order 5"]
 
 
+def test_exactly_once_repeats_what_was_aborted_and_nobody_sees_it_twice(broker: Broker) -> None:
+    program = example("exactly_once")
+    outcome = program["run"](broker.bootstrap)
+    assert outcome.committed == program["ORDERS"]
+    assert outcome.aborted == ["order 4", "order 5"]
+
+
 # -- keys --------------------------------------------------------------------------------------
 
 

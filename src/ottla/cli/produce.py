@@ -29,12 +29,13 @@ from ottla.cli.output import broker_errors, count, say, show_json
 from ottla.cli.progress import bytes_progress
 from ottla.cli.record_lines import Shape, bounded_lines
 from ottla.cli.sending import Report, Sender, Target, WholeFile
+from ottla.cli.transacting import Transacting, TransactionalSender
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ottla.client.producer import Compression, ProducerOptions
+    from ottla.client.producer import Compression, Producer, ProducerOptions
 
 # librdkafka refuses by itself what is larger than this; what a topic takes, the topic says.
 _NO_LIMIT = 1_000_000_000
@@ -42,6 +43,8 @@ _BATCH = 1_000_000
 # JSON takes up to six characters for one byte. No line that is longer than this can be sent.
 _LONGEST = 16 * 1024 * 1024
 _LONGEST_PER_BYTE = 8
+# How long a transaction may be open, as by default in Kafka's producers.
+_TRANSACTION_SECONDS = 60.0
 
 
 @click.command(cls=Command)
@@ -101,6 +104,17 @@ _LONGEST_PER_BYTE = 8
     metavar="SECONDS",
     help="When a record that could not be stored has failed.",
 )
+@click.option(
+    "--transactional-id",
+    metavar="ID",
+    help="Send everything in one transaction, as this producer: all of it counts or nothing.",
+)
+@click.option(
+    "--transaction-size",
+    type=click.IntRange(1),
+    metavar="N",
+    help="One transaction for every N records instead.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 @bootstrap_option
 @json_option
@@ -118,6 +132,8 @@ def produce(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
     acks: str,
     compression: str,
     timeout: float,
+    transactional_id: str | None,
+    transaction_size: int | None,
     quiet: bool,
     bootstrap: str,
     as_json: bool,
@@ -130,6 +146,10 @@ def produce(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
 
     With --format json a line has the fields value, key, headers, partition and timestamp, all but
     value optional, and key_base64 or value_base64 for what is no text.
+
+    With --transactional-id, what ends the input early (such a line, Ctrl-C, a record that is
+    refused) aborts the open transaction, and consumers never see its records. A transaction may be
+    open for a minute.
 
     JSON (to stdout): {"topic", "sent", "failed", "bytes", "seconds", "error"}
     """
@@ -160,11 +180,10 @@ def produce(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
         None if key is None else key.encode(),
         form == "json",
     )
+    _check_transactions(transactional_id, transaction_size, acks)
     quiet_client_log()
     with broker_errors(bootstrap, topics=[topic]):
         connect(bootstrap)
-        from ottla.client.producer import Producer
-
         options: ProducerOptions = {
             "acks": "all" if acks == "all" else 1 if acks == "1" else 0,
             "compression": cast("Compression", compression),
@@ -181,14 +200,14 @@ def produce(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
         # A batch that is larger than the topic allows would be refused with all that is in it.
         sizes = {"message.max.bytes": _NO_LIMIT, "batch.size": min(_BATCH, found.limit or _BATCH)}
         options["config"] = {**CONFIG, **sizes}
-        producer = Producer(bootstrap, **options)
+        producer = _made(bootstrap, options, transactional_id)
     target = Target(topic, partition, found.partitions, found.limit, compression != "none")
     stream = source or sys.stdin.buffer
     total = _file_size(files, stream)
     if total is None and stream.isatty() and not quiet:
         say("Ctrl-D ends the record" if files else "one record per line; Ctrl-D ends")
     with ExitStack() as stack:
-        sender = Sender(producer, target, bootstrap)
+        sender = _sender(producer, transactional_id, transaction_size, target, bootstrap)
         if total is not None and not quiet:
             sender.progress = stack.enter_context(bytes_progress("sending", total))
         if files:
@@ -198,6 +217,45 @@ def produce(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
             ends = total is not None  # then Ctrl-C is not how one says that this was all
             report = sender.send_lines(bounded_lines(stream, bound), shape, is_file=ends)
     _tell(report, topic, quiet, as_json)
+
+
+def _check_transactions(name: str | None, size: int | None, acks: str) -> None:
+    if name is None:
+        if size is not None:
+            raise click.UsageError("--transaction-size needs --transactional-id")
+        return
+    if not name:
+        raise click.UsageError("--transactional-id is empty")
+    _exclude("--transactional-id", {f"--acks {acks}": acks != "all"})
+
+
+def _made(
+    bootstrap: str, options: ProducerOptions, transactional_id: str | None
+) -> Producer[bytes | str, bytes | str]:
+    """The producer; one with a transactional id has it taken over already."""
+    from ottla.client.producer import Producer
+
+    if transactional_id is None:
+        return Producer(bootstrap, **options)
+    timeout = options["delivery_timeout"]
+    options["transactional_id"] = transactional_id
+    options["transaction_timeout"] = max(_TRANSACTION_SECONDS, timeout)
+    options["max_block"] = timeout
+    producer = Producer(bootstrap, **options)
+    producer.init_transactions()
+    return producer
+
+
+def _sender(
+    producer: Producer[bytes | str, bytes | str],
+    transactional_id: str | None,
+    size: int | None,
+    target: Target,
+    bootstrap: str,
+) -> Sender:
+    if transactional_id is None:
+        return Sender(producer, target, bootstrap)
+    return TransactionalSender(Transacting(producer, size), target, bootstrap)
 
 
 def _tell(report: Report, topic: str, quiet: bool, as_json: bool) -> None:

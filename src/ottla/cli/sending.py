@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ottla.cli.output import count, explain, grouped
 from ottla.cli.patience import patience
@@ -21,8 +21,10 @@ from ottla.client.interrupts import Interrupts
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from ottla.client.producer import DeliveryCallback, Producer
-    from ottla.client.records import Delivery
+    from datetime import datetime
+
+    from ottla.client.producer import DeliveryCallback
+    from ottla.client.records import Delivery, Headers
 
 # What a log needs for a batch of one record beside its key, value and headers, at least.
 _OVERHEAD = 68
@@ -69,12 +71,32 @@ class Report(NamedTuple):
     error: str | None
 
 
+class Posts(Protocol):
+    """What takes records: a producer, or what stands before one."""
+
+    def post(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Headers | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> None: ...
+
+    def close(self, timeout: float | None = None) -> None: ...
+
+    def __len__(self) -> int: ...
+
+
 class Sender:
     """Sends one input; to be used once."""
 
-    def __init__(
-        self, producer: Producer[bytes | str, bytes | str], target: Target, bootstrap: str
-    ) -> None:
+    all_or_nothing = False  # what was sent before a mistake is of no use then
+
+    def __init__(self, producer: Posts, target: Target, bootstrap: str) -> None:
         self.progress = Bar()
         self._producer = producer
         self._target = target
@@ -248,18 +270,18 @@ class Sender:
             except BadLine as bad:
                 stopped = False
                 what = self._too_large(bad.size) if isinstance(bad, LongLine) else str(bad)
-                before = f"the {noun}s before it were sent, it and those behind it were not"
-                problems.append(
-                    f"{self._place} {what}; {before if self._done else 'nothing was sent'}"
-                )
+                behind = f"the {noun}s before it were sent, it and those behind it were not"
+                kept = f"; {behind if self._done else 'nothing was sent'}"
+                problems.append(f"{self._place} {what}{'' if self.all_or_nothing else kept}")
             except OSError as error:
                 stopped = False
                 what = f"{error.filename or self._place} cannot be read: {error.strerror or error}"
-                problems.append(f"{what}; the {noun}s before it were sent")
+                kept = f"; the {noun}s before it were sent"
+                problems.append(f"{what}{'' if self.all_or_nothing else kept}")
             except KafkaError as error:
                 stopped = False
                 problems.append(f"{self._place}: {explain(error, self._bootstrap)}")
-            if stopped and has_end:
+            if stopped and (has_end or self.all_or_nothing):
                 after = f" after {count(self._done, noun)}" if self._done else ""
                 problems.append(f"stopped{after}: the rest was not sent")
             line = f"waiting until {count(len(self._producer), 'record')} can be stored; {_AGAIN}"
