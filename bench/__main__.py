@@ -31,6 +31,7 @@ from bench.session import Session
 from bench.settling import wait_settled
 from bench.split import SplitSession
 from bench.systems import ApacheKafka, Ottla
+from bench.transactions import ClusterTransactionSession, TransactionSession
 from bench.walked import WalkedSession
 
 if TYPE_CHECKING:
@@ -51,8 +52,10 @@ SESSIONS: Mapping[Part, type[Course]] = {
     Part.LARGE_GROWTH: LargeGrowthSession,
     Part.GROUPS: GroupSession,
     Part.OFFSETS: RestartedSession,
+    Part.TRANSACTIONS: TransactionSession,
     Part.COMMANDS: CommandSession,
     Part.CLUSTER: ClusterSession,
+    Part.CLUSTER_TRANSACTIONS: ClusterTransactionSession,
     Part.PROCESSES: SplitSession,
 }
 _ROUNDS = 3

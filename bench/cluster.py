@@ -82,6 +82,12 @@ class ClusterSession(Course):
 
     def _start(self, stack: ExitStack) -> None:
         lent = self._started_lent() if self._wants("cluster-start-lent") else None
+        seconds = self._start_all(stack)
+        self._report("cluster-start", seconds)
+        self._report("cluster-start-lent", seconds if lent is None else lent)
+
+    def _start_all(self, stack: ExitStack) -> float:
+        """Start the store and the brokers; the seconds until a replicated record."""
         with self._first_record() as (client, began):
             self._store = self._system.start_store(self._cluster)
             if self._store is not None:
@@ -92,8 +98,7 @@ class ClusterSession(Course):
         # Before any load: the ports must not belong to somebody else's brokers.
         for node in self._cluster.nodes:
             wait_port(node.port, self._brokers[node.number], _START_PATIENCE)
-        self._report("cluster-start", seconds)
-        self._report("cluster-start-lent", seconds if lent is None else lent)
+        return seconds
 
     def _started_lent(self) -> float | None:
         with self._first_record() as (client, began):

@@ -68,6 +68,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("cli-broker-api-versions", f"kafka-broker-api-versions {_BROKER}", "Produce(0)"),
     Command("cli-cluster-id", f"kafka-cluster cluster-id {_BROKER}", "Cluster ID"),
     Command("cli-features", f"kafka-features {_BROKER} describe", ""),
+    Command("cli-transactions-list", f"kafka-transactions {_BROKER} list", "TransactionalId"),
     Command("cli-storage-uuid", "kafka-storage random-uuid", ""),
     Command("cli-dump-log", "kafka-dump-log --files SEGMENT --print-data-log", "payload"),
     Command(

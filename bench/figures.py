@@ -41,8 +41,10 @@ class Part(enum.Enum):
     LARGE_GROWTH = "Growth, larger"
     GROUPS = "Groups"
     OFFSETS = "Groups after a restart"
+    TRANSACTIONS = "Transactions"
     COMMANDS = "Commands"
     CLUSTER = "A replicated cluster"
+    CLUSTER_TRANSACTIONS = "Transactions in a replicated cluster"
     PROCESSES = "Several processes on one machine"
 
     @property
@@ -53,7 +55,7 @@ class Part(enum.Enum):
     @property
     def sheet(self) -> Sheet:
         """Where its table is recorded."""
-        return Sheet.CLUSTER if self in {Part.CLUSTER, Part.PROCESSES} else Sheet.ONE_BROKER
+        return Sheet.CLUSTER if self in _OF_A_CLUSTER else Sheet.ONE_BROKER
 
     @property
     def rounds_at_most(self) -> int | None:
@@ -61,12 +63,14 @@ class Part(enum.Enum):
         return _ROUNDS_AT_MOST.get(self)
 
 
+_OF_A_CLUSTER = {Part.CLUSTER, Part.CLUSTER_TRANSACTIONS, Part.PROCESSES}
 _ROUNDS_AT_MOST = {
     Part.COMPACTION: 2,
     Part.GROWTH: 2,
     Part.LARGE_GROWTH: 1,
     Part.OFFSETS: 2,
     Part.CLUSTER: 2,
+    Part.CLUSTER_TRANSACTIONS: 2,
     Part.PROCESSES: 2,
 }
 

@@ -1,9 +1,12 @@
 """`python -m bench.interop`: what others have written for Kafka, run against Ottla.
 
-Four parts: Apache's Java clients, the newest and an older one, with the program in `bench/java`;
-Apache's command-line tools beside ours (`bench/tools`); kcat; the suites of kafka-python and
-aiokafka. What came out goes to the terminal and, between markers, into docs/compatibility.md. A
-part that this machine cannot run is said to be not run, at the very end and in capitals.
+Its parts: Apache's Java clients, the newest and an older one, with the program in `bench/java`;
+their transactions, under both transaction versions; Kafka Streams and Kafka Connect, killed while
+they work exactly once (`exactly_once.py`); a folder of Apache Kafka with open transactions, taken
+over (`takeover.py`); Apache's command-line tools beside ours (`bench/tools`); kcat; the suites of
+kafka-python and aiokafka. What came out goes to the terminal and, between markers, into
+docs/compatibility.md. A part that this machine cannot run is said to be not run, at the very end
+and in capitals.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import kcat, maven, table, upstream
+from bench import exactly_once, kcat, maven, table, takeover, upstream
 from bench.checks import Line, cell, failures
 from bench.maven import KAFKA_VERSION, OLD_CLIENTS_VERSION, ROOT, Libraries
 from bench.processes import BenchError, run, wait_port
@@ -38,6 +43,10 @@ SOURCES = ROOT / "bench" / "java"
 _START_TIMEOUT = 60.0
 _RUN_TIMEOUT = 600.0
 _CLIENTS = ((KAFKA_VERSION, maven.CLIENTS), (OLD_CLIENTS_VERSION, maven.OLD_CLIENTS))
+_CLIENT_SUITES = ("producer", "consumer", "admin", "groups")
+_TRANSACTION_SUITES = ("transactions",)
+# So that a check of time-outs need not wait for ten seconds.
+_TRANSACTION_SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 
 @dataclass(slots=True)
@@ -124,8 +133,13 @@ def markdown(results: dict[str, list[Line]], day: date) -> str:
 
 
 def kcat_markdown(lines: Sequence[Line], version: str, day: date) -> str:
+    return checks_markdown(f"kcat {version}", lines, day)
+
+
+def checks_markdown(whose: str, lines: Sequence[Line], day: date) -> str:
+    """One row per check."""
     text = [
-        f"Recorded on {day.isoformat()} with `make interop`: kcat {version}: "
+        f"Recorded on {day.isoformat()} with `make interop`: {whose}: "
         f"{len(lines) - failures(lines)} passed, {failures(lines)} failed.",
         "",
         "| check | |",
@@ -139,7 +153,8 @@ def run_clients(chosen: argparse.Namespace, folder: Path, summary: Summary) -> N
     results: dict[str, list[Line]] = {}
     for version, libraries in _CLIENTS:
         if chosen.client in {None, version}:
-            results[version] = _one_client(system, version, libraries, folder, chosen.suites)
+            suites = chosen.suites or _CLIENT_SUITES
+            results[version] = _one_client(system, version, libraries, folder, suites)
     if not (chosen.null or chosen.suites or chosen.client):
         record("interop", markdown(results, date.today()))
     failed = sum(map(failures, results.values()))
@@ -148,22 +163,86 @@ def run_clients(chosen: argparse.Namespace, folder: Path, summary: Summary) -> N
     summary.failed += failed
 
 
+def run_transactions(chosen: argparse.Namespace, folder: Path, summary: Summary) -> None:
+    """What the clients agree on with the cluster, and, after a downgrade, transaction version 1."""
+    system: System = ApacheKafka() if chosen.null else Ottla()
+    results: dict[str, list[Line]] = {}
+    for (version, libraries), level in product(_CLIENTS, ("", "1")):
+        # The older client knows version 1 only.
+        if chosen.client in {None, version} and not (level and version == OLD_CLIENTS_VERSION):
+            name = f"{version}, transaction.version={level}" if level else version
+            results[name] = _one_client(
+                system, version, libraries, folder, _TRANSACTION_SUITES, level=level
+            )
+    if not (chosen.null or chosen.client):
+        record("transactions", markdown(results, date.today()))
+    failed = sum(map(failures, results.values()))
+    total = sum(map(len, results.values()))
+    summary.said.append(f"Apache's transactional producer: {total} checks, {failed} failed")
+    summary.failed += failed
+
+
 def _one_client(
-    system: System, version: str, libraries: Libraries, folder: Path, suites: Sequence[str]
+    system: System,
+    version: str,
+    libraries: Libraries,
+    folder: Path,
+    suites: Sequence[str],
+    *,
+    level: str = "",
 ) -> list[Line]:
-    """A fresh broker for each client, so that neither meets what the other has left."""
+    """A fresh broker for each client, so that neither meets what the other has left. With a `level`
+    the cluster agrees on that transaction version before."""
     maven.fetch(libraries)
-    classes = folder / f"classes-{version}"
+    name = "-".join([version, *suites, level])
+    classes = folder / f"classes-{name}"
     compile_against(libraries, classes)
-    node = new_node(folder / f"broker-{version}")
-    system.prepare(node, {})
+    node = new_node(folder / f"broker-{name}")
+    system.prepare(node, _TRANSACTION_SETTINGS if suites == _TRANSACTION_SUITES else {})
     print(f"kafka-clients {version} against {system.name}", flush=True)
     with system.start(node) as broker:
         wait_port(node.port, broker, _START_TIMEOUT)
+        if level:
+            change_level(node, level)
         lines = run_against(node, libraries, classes, suites)
     for line in lines:
         print(line, flush=True)
     return lines
+
+
+def run_streams(chosen: argparse.Namespace, folder: Path, summary: Summary) -> None:
+    _checked("streams", exactly_once.streams, chosen, folder, summary)
+
+
+def run_connect(chosen: argparse.Namespace, folder: Path, summary: Summary) -> None:
+    _checked("connect", exactly_once.connect, chosen, folder, summary)
+
+
+def run_takeover(chosen: argparse.Namespace, folder: Path, summary: Summary) -> None:
+    check = partial(takeover.check, compile_against=compile_against)
+    _checked("takeover", check, chosen, folder, summary)
+
+
+def _checked(
+    name: str,
+    check: Callable[[System, Path], list[Line]],
+    chosen: argparse.Namespace,
+    folder: Path,
+    summary: Summary,
+) -> None:
+    lines = check(ApacheKafka() if chosen.null else Ottla(), folder)
+    if not chosen.null:
+        record(name, checks_markdown(f"Apache Kafka {KAFKA_VERSION}", lines, date.today()))
+    summary.said.append(f"{name}: {len(lines)} checks, {failures(lines)} failed")
+    summary.failed += failures(lines)
+
+
+def change_level(node: Node, level: str) -> None:
+    """Another transaction version, by Apache's own kafka-features."""
+    command = ("--bootstrap-server", node.bootstrap, "downgrade")
+    feature = f"transaction.version={level}"
+    tool = ApacheKafka().classic_command("kafka-features", *command, "--feature", feature)
+    print(run("kafka-features", tool, timeout=_START_TIMEOUT).stdout.strip(), flush=True)
 
 
 def run_tools(chosen: argparse.Namespace, folder: Path, summary: Summary) -> None:
@@ -235,6 +314,10 @@ def run_upstream(chosen: argparse.Namespace, folder: Path, summary: Summary) -> 
 
 PARTS: dict[str, Callable[[argparse.Namespace, Path, Summary], None]] = {
     "clients": run_clients,
+    "transactions": run_transactions,
+    "streams": run_streams,
+    "connect": run_connect,
+    "takeover": run_takeover,
     "tools": run_tools,
     "kcat": run_kcat,
     "upstream": run_upstream,

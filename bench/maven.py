@@ -19,6 +19,7 @@ OLD_CLIENTS_VERSION = "3.9.1"
 # Kafka is built against the 1.7 line of slf4j; a 2.x binding would be ignored with a warning on
 # the standard error of every tool.
 _SLF4J_NOP = "org.slf4j:slf4j-nop:1.7.36"
+_SLF4J_SIMPLE = "org.slf4j:slf4j-simple:1.7.36"
 _FETCH_TIMEOUT = 900.0
 
 
@@ -54,6 +55,19 @@ CLIENTS = Libraries(
 OLD_CLIENTS = Libraries(
     f"kafka-clients-{OLD_CLIENTS_VERSION}",
     (f"org.apache.kafka:kafka-clients:{OLD_CLIENTS_VERSION}", _SLF4J_NOP),
+)
+# Their log lines go to a file beside the broker's: they say why something came to nothing.
+STREAMS = Libraries(
+    f"kafka-streams-{KAFKA_VERSION}",
+    (f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}", _SLF4J_SIMPLE),
+)
+CONNECT = Libraries(
+    f"kafka-connect-{KAFKA_VERSION}",
+    (
+        f"org.apache.kafka:connect-runtime:{KAFKA_VERSION}",
+        f"org.apache.kafka:connect-file:{KAFKA_VERSION}",
+        _SLF4J_SIMPLE,
+    ),
 )
 # The newest connector that Maven has runs on the newer Spark, too. What it names as its needs would
 # bring a second Spark along, and a token provider of a version that is not there.

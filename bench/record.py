@@ -81,6 +81,8 @@ class Report:
             Part.OFFSETS: f"{self.sizes.restarted_groups:,} groups; "
             f"{_sentence(RestartedSession.SETTINGS)} on both brokers.",
             Part.GROUPS: f"{_sentence(GroupSession.SETTINGS)} on both brokers.",
+            Part.TRANSACTIONS: "One librdkafka producer, one transaction after the other.",
+            Part.CLUSTER_TRANSACTIONS: "The same with three replicas and `min.insync.replicas=2`.",
             Part.COMMANDS: "From the start of the process to its end, Apache's tool at Apache "
             f"Kafka, ours at Ottla; {_sentence(CommandSession.SETTINGS)} on both brokers.",
             Part.CLUSTER: "Three brokers on one machine, three replicas, `acks=all`, "

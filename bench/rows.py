@@ -75,6 +75,20 @@ _CLUSTER_ROWS = (
 )
 
 
+def _transaction_rows(key: str, part: Part) -> Rows:
+    whose = "the broker's CPU" if part is Part.TRANSACTIONS else "CPU of the whole cluster"
+    rows = (
+        Row("1", "transactions of one record", "transactions/s", _UP, 1.0),
+        Row("cpu", f"… {whose} for one", "µs", _DOWN, None),
+        Row("100", "transactions of 100 records", "transactions/s", _UP, 1.0),
+        Row("produce", "produce 100 B in transactions of 10,000", _RECORDS, _UP, 1.0),
+        Row("latency-p50", "end to end, `read_committed`, p50", "ms", _DOWN, 1.0),
+        Row("latency-p99", "end to end, `read_committed`, p99", "ms", _DOWN, 1.0),
+        Row("transform", "consume, transform, produce, 500 at a time", "k records/s", _UP, 1.0),
+    )
+    return tuple(replace(row, key=f"{key}-{row.key}", part=part) for row in rows)
+
+
 def _split_rows() -> Rows:
     """What some processes serve, and what that costs compared with one."""
     requests = ("one-record requests on 64 bare sockets", _REQUESTS, "100,000 requests")
@@ -143,8 +157,10 @@ ROWS: tuple[Row, ...] = (
     Row("group-commits-16", "… on 16 connections", "commits/s", _UP, 1.0, Part.GROUPS),
     Row("cpu-commits-16", "… broker CPU a commit", "µs", _DOWN, None, Part.GROUPS),
     *(replace(row, part=Part.OFFSETS) for row in _OFFSETS_ROWS),
+    *_transaction_rows("txn", Part.TRANSACTIONS),
     *(Row(each.key, each.title, "s", _DOWN, 0.5, Part.COMMANDS) for each in COMMANDS),
     *(replace(row, part=Part.CLUSTER) for row in _CLUSTER_ROWS),
+    *_transaction_rows("cluster-txn", Part.CLUSTER_TRANSACTIONS),
     *_split_rows(),
 )
 
@@ -189,6 +205,7 @@ class Sizes:
     restarted_commits: int
     catch_up_bytes: int
     pause_seconds: float
+    transaction_records: int
 
 
 FULL = Sizes(
@@ -222,6 +239,7 @@ FULL = Sizes(
     restarted_commits=40,
     catch_up_bytes=2_000_000_000,
     pause_seconds=15.0,
+    transaction_records=1_000_000,
 )
 QUICK = Sizes(
     small_records=500_000,
@@ -254,4 +272,5 @@ QUICK = Sizes(
     restarted_commits=150,
     catch_up_bytes=100_000_000,
     pause_seconds=12.0,
+    transaction_records=200_000,
 )

@@ -17,7 +17,8 @@ public final class Interop {
         Map.entry("producer", ProducerChecks::run),
         Map.entry("consumer", ConsumerChecks::run),
         Map.entry("admin", AdminChecks::run),
-        Map.entry("groups", GroupChecks::run));
+        Map.entry("groups", GroupChecks::run),
+        Map.entry("transactions", TransactionChecks::run));
 
     private Interop() {
     }

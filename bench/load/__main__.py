@@ -6,7 +6,17 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from bench.load import consumers, groups, latency, offsets, pauses, requests, start, throughput
+from bench.load import (
+    consumers,
+    groups,
+    latency,
+    offsets,
+    pauses,
+    requests,
+    start,
+    throughput,
+    transactions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +49,10 @@ MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
     "commits": groups.commits,
     "commit-all": offsets.commit_all,
     "offsets-served": offsets.served,
+    "transactions": transactions.rate,
+    "transactional-produce": transactions.produce,
+    "committed-latency": transactions.latency,
+    "transform": transactions.transform,
 }
 
 

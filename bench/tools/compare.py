@@ -42,6 +42,7 @@ ALWAYS = (
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d:\d{3}")
 _FIGURE = re.compile(r"(?<![\w.])\d+(\.\d+)?(?!\w|\.\d|th)")
+_PADDING = re.compile(r" +(?=\t)")
 _WORD = re.compile(r"[^\s,\[\]\"]+")
 _EXCEPTION = re.compile(r'^(Exception in thread "main" )?([a-z]+\.[\w.$]+: )*')
 _TRACE = re.compile(r"[a-z]+\.[\w.$]+(Exception|Error)\b")
@@ -131,7 +132,7 @@ def _stable(step: Step, text: str, names: Mapping[str, str]) -> str:
         for pattern, word in VOLATILE:
             text = pattern.sub(word, text)
     if "figures" in step.modes:
-        text = _FIGURE.sub("N", _TIME.sub("TIME", text))
+        text = _PADDING.sub("", _FIGURE.sub("N", _TIME.sub("TIME", text)))
     if "unordered partitions" in step.modes:
         text = "".join(_partitions_sorted(line) for line in text.splitlines(keepends=True))
     if "unordered words" in step.modes:

@@ -7,13 +7,15 @@
     : records orders-SIDE 10 20 30            something the stage does for both sides
 
 BROKER is the broker, DATA its data folder, TMP a folder for files, OFFSETS the segments of
-`__consumer_offsets` that hold something. SIDE is a word for each side, both of one length, so that
-both change things of their own and columns stay where they are. A command without SIDE looks at
-what both sides share, and has to say the same to the last digit.
+`__consumer_offsets` that hold something, TRANSACTIONS those of `__transaction_state`. SIDE is a
+word for each side, both of one length, so that both change things of their own and columns stay
+where they are. A command without SIDE looks at what both sides share, and has to say the same to
+the last digit.
 
 `> unordered` sorts the lines, where Java's order is that of a hash table; `> unordered partitions`
 sorts the partitions inside a line of JSON; `> unordered words` sorts the words of each line, for
-sets that Java prints in another order in every run; `> figures` compares numbers and times as N.
+sets that Java prints in another order in every run; `> figures` compares numbers and times as N,
+and not how they are padded.
 
 `~ exit`, `~ stdout`, `~ stderr` name one part that differs, `~ all` everything. A difference that
 is named here and is not found is a failure, too: the list stays true.

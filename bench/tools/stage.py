@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,16 @@ from bench.tools.compare import Answer, Verdict, compare
 from bench.tools.script import SIDES, fill, read_file
 from ottla.cli.kafka_compat.run_class import CLASSES
 from ottla.client.groups import Groups
+from ottla.client.settings import parse_address
+from ottla.client.wire import Wire
 from ottla.errors import KafkaError
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from ottla.records.builder import build_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +42,10 @@ if TYPE_CHECKING:
 
 COMMANDS = Path(__file__).parent / "commands"
 FIRST_TIMESTAMP = 1_700_000_000_000  # 2023-11-14T22:13:20Z, a second apart
+LOGS = {"OFFSETS": "__consumer_offsets", "TRANSACTIONS": "__transaction_state"}
+"""What commands call the segments of coordinators."""
+LAST_UNVERIFIED = 11
+"""The last version of Produce with which a leader includes no partition in a transaction."""
 _START_TIMEOUT = 60.0
 _TOOL_TIMEOUT = 120.0
 _WAIT = 60.0
@@ -78,6 +91,7 @@ class Stage:
         self.node = node
         self.names = {"BROKER": node.bootstrap, "DATA": str(node.data), "TMP": str(folder)}
         self.members: list[Member] = []
+        self.producers: dict[str, rd.Producer] = {}
         self.programs = Path(sys.executable).parent
         self.classes = {tool: java for java, tool in reversed(CLASSES.items())}
         self.java = [maven.java(), *_JVM, "-cp", maven.fetch(maven.BROKER).classpath]
@@ -94,7 +108,10 @@ class Stage:
                 if step.shared:
                     break
             return None
-        names = {"OFFSETS": self.offsets(), **self.names} if "OFFSETS" in step.words else self.names
+        names = dict(self.names)
+        for name, topic in LOGS.items():
+            if name in step.words:
+                names = {name: self.segments(topic), **names}
         answers = {}
         for side, word in SIDES.items():
             line = [*self.command(side, step.tool), *step.arguments({**names, "SIDE": word})]
@@ -120,6 +137,12 @@ class Stage:
                 self.join(*words)
             case "leave":
                 self.leave()
+            case "begin":
+                self.begin(words[0], words[1:])
+            case "end":
+                self.end(*words)
+            case "hang":
+                self.hang(words[0], int(words[1]))
             case _:
                 raise BenchError(f"the stage cannot {verb}")
 
@@ -165,9 +188,63 @@ class Stage:
             member.join(_WAIT)
         self.members.clear()
 
-    def offsets(self) -> str:
-        """The segments of the offsets topic that hold something."""
-        found = sorted(self.node.data.glob("__consumer_offsets-*/*.log"))
+    def begin(self, name: str, topics: list[str]) -> None:
+        """A transaction with a record in each topic, left open."""
+        config = {
+            "bootstrap.servers": self.node.bootstrap,
+            "transactional.id": name,
+            "transaction.timeout.ms": 900_000,
+            "log_level": 0,
+        }
+        producer = self.producers[name] = rd.Producer(config)
+        producer.init_transactions(_WAIT)
+        producer.begin_transaction()
+        for topic in topics:
+            producer.produce(topic, b"value", partition=0)
+        if producer.flush(_WAIT):
+            raise BenchError(f"the records of {name} were not taken")
+
+    def end(self, name: str, how: str) -> None:
+        """Commit or abort it."""
+        producer = self.producers.pop(name)
+        if how == "commit":
+            producer.commit_transaction(_WAIT)
+        else:
+            producer.abort_transaction(_WAIT)
+
+    def hang(self, topic: str, producer_id: int) -> None:
+        """A transaction in partition 0 of which no coordinator knows; the broker has to let it in
+        without asking one (transaction.partition.verification.enable=false)."""
+        record = (FIRST_TIMESTAMP, None, b"value", ())
+        batch = build_batch(
+            [record],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+        data = PartitionProduceData(index=0, records=memoryview(batch))
+        request = ProduceRequest(
+            transactional_id=f"lost-{producer_id}",
+            acks=-1,
+            timeout_ms=round(_WAIT * 1000),
+            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+        )
+        wire = Wire(
+            *parse_address(self.node.bootstrap),
+            timeout=_WAIT,
+            client_id="stage",
+            newest={ApiKey.PRODUCE: LAST_UNVERIFIED},
+        )
+        with closing(wire):
+            [answered] = wire.ask(request).responses
+        code = answered.partition_responses[0].error_code
+        if code:
+            raise BenchError(f"the hanging transaction was not taken: error {code}")
+
+    def segments(self, topic: str) -> str:
+        """The segments of a coordinator's topic that hold something."""
+        found = sorted(self.node.data.glob(f"{topic}-*/*.log"))
         return ",".join(str(path) for path in found if path.stat().st_size)
 
 

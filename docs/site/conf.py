@@ -26,6 +26,7 @@ SECTIONS = {
     "Using it": [
         "docs/quickstart",
         "docs/concepts",
+        "docs/delivery",
         "docs/coming-from",
         "docs/testing",
         "docs/spark",

@@ -55,6 +55,7 @@ VOLATILE = (
     (re.compile(r'Exception in thread "main" [\w.]+: '), ""),
     (re.compile(r"producerId: \d+"), "producerId: PID"),
     (re.compile(r"\A[\w-]{22}\n\Z"), "UUID\n"),
+    (re.compile(r"\t\d{13}\t"), "\tTIMESTAMP\t"),
 )
 
 

@@ -125,3 +125,21 @@ def test_offsets_of_many_partitions_are_committed_and_fetched(wire, wide, group)
     (found,) = connection.ask("offset_fetch", 8, groups=groups).groups
     (topic,) = found.topics
     assert [each.committed_offset for each in topic.partitions] == list(range(MANY))
+
+
+def test_a_transaction_may_include_very_many_partitions(wire, unique):
+    """More than are handled as one piece elsewhere; here they do not exist, and each is told so."""
+    (topic,) = (
+        wire()
+        .ask(
+            "add_partitions_to_txn",
+            3,
+            v3_and_below_transactional_id=unique("txn"),
+            v3_and_below_producer_id=1,
+            v3_and_below_producer_epoch=0,
+            v3_and_below_topics=[{"name": unique(), "partitions": list(range(20_000))}],
+        )
+        .results_by_topic_v3_and_below
+    )
+    assert {each.partition_error_code for each in topic.results_by_partition} == {3}
+    assert len(topic.results_by_partition) == 20_000

@@ -186,13 +186,15 @@ class Load:
 
     MOST_UNDERWAY = 10_000
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, config: Mapping[str, object]
+    ) -> None:
         from confluent_kafka import Producer
 
         self.acknowledged: list[int] = []
         self.failures: list[str] = []
         self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
-        self._producer = Producer({"bootstrap.servers": bootstrap, **PATIENT})
+        self._producer = Producer({"bootstrap.servers": bootstrap, **PATIENT, **config})
         self._sent = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -282,8 +284,13 @@ def start_load() -> Iterator[Callable[..., Load]]:
     """`start_load(bootstrap)`: records with acks=all until the test ends, and their fate."""
     started: list[Load] = []
 
-    def start(bootstrap: str, topic: str = "t", partitions: int = 3) -> Load:
-        one = Load(bootstrap, topic, partitions)
+    def start(
+        bootstrap: str,
+        topic: str = "t",
+        partitions: int = 3,
+        config: Mapping[str, object] | None = None,
+    ) -> Load:
+        one = Load(bootstrap, topic, partitions, config or {})
         started.append(one)
         return one
 

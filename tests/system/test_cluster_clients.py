@@ -702,6 +702,7 @@ def test_all_brokers_have_the_features_of_the_cluster(
                 ("eligible.leader.replicas.version", "0", "1"),
                 ("group.version", "0", "1"),
                 ("metadata.version", "3.3-IV3", "4.2-IV1"),
+                ("ottla.metadata.version", "0", "1"),
                 ("transaction.version", "0", "2"),
             )
         ]

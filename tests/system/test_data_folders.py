@@ -6,6 +6,7 @@ import os
 import shlex
 import struct
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -268,3 +269,15 @@ def test_without_any_usable_folder_it_says_so_and_ends(folders, start_broker):
     assert broker.wait(timeout=20) != 0
     assert str(bad) in broker.log()
     assert "Traceback" not in broker.log()
+
+
+def test_a_taken_port_leaves_no_folder_behind(start_broker):
+    first = start_broker()
+    data = first.folder / "other"
+    line = [sys.executable, "-m", "ottla", "server", "start", "--data-dir", str(data)]
+    done = subprocess.run(
+        [*line, "--listen", first.bootstrap], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"cannot listen on {first.bootstrap}" in done.stderr
+    assert not data.exists()

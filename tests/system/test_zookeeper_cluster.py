@@ -257,6 +257,25 @@ def test_a_broker_is_killed_under_load(
     load.check()
 
 
+def test_the_controller_is_killed_together_with_another_broker(
+    start_cluster: Start, start_load: StartLoad, eventually: Eventually
+) -> None:
+    brokers = start_cluster()
+    eventually(brokers.in_sync)
+    load = start_load(brokers.bootstrap)
+    load.wait_for_more()
+    left = next(each for each in brokers.brokers if each != brokers.controller)
+    killed = [broker for number, broker in brokers.brokers.items() if number != left]
+    for broker in killed:
+        broker.kill()
+    eventually(lambda: {leader for leader, _ in brokers.state().values()} == {left}, timeout=30)
+    for broker in killed:
+        broker.start()
+    eventually(brokers.in_sync, timeout=30)
+    load.wait_for_more()
+    load.check()
+
+
 def test_the_leader_stands_still_until_its_session_ends(
     start_cluster: Start, start_load: StartLoad, eventually: Eventually
 ) -> None:
@@ -286,7 +305,7 @@ def test_an_address_refuses_while_its_broker_lives(
     controller = brokers.controller
     victim = controller if role == "controller" else (controller + 1) % 3
     fenced = f"the registration of broker {victim} was lost; it is registered anew"
-    eventually(lambda: brokers.doors[victim].watchers, timeout=30)
+    eventually(lambda: brokers.doors[victim].watchers == 2, timeout=30)
     brokers.doors[victim].shut()
     eventually(lambda: brokers.logged(fenced), timeout=30)
     eventually(lambda: brokers.logged(f"broker {victim} lives"), timeout=30)
@@ -297,7 +316,7 @@ def test_an_address_refuses_while_its_broker_lives(
     assert victim not in {leader for leader, _ in before.values()}
 
     # From now on only its session decides, and that goes on: nothing changes hands again.
-    eventually(lambda: brokers.doors[victim].watchers, timeout=30)
+    eventually(lambda: brokers.doors[victim].watchers == 2, timeout=30)
     brokers.doors[victim].shut()
     spared = f"broker {victim} refuses connections: only its session decides"
     eventually(lambda: brokers.logged(spared), timeout=30)

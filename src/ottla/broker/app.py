@@ -49,6 +49,7 @@ from ottla.broker.running_config import (
 from ottla.broker.start_failed import StartFailed
 from ottla.cluster.contact import StoreContact
 from ottla.cluster.departed import DepartedBrokers
+from ottla.cluster.layout import UnreadableValue
 from ottla.cluster.membership import Host, Membership
 from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
@@ -69,6 +70,7 @@ from ottla.dispatch.table import Table
 from ottla.errors import KafkaError
 from ottla.handlers import HANDLERS
 from ottla.model.broker import Endpoint
+from ottla.model.features import unreadable
 from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.net.connection import Connection, Reply
@@ -172,7 +174,7 @@ class Broker:
         async with AsyncExitStack() as stack:
             try:
                 await self._start(stack)
-            except (StorageUnavailable, StoreError, ConfigError) as error:
+            except (StorageUnavailable, StoreError, ConfigError, UnreadableValue) as error:
                 raise StartFailed(str(error)) from None
             except KafkaError as error:
                 raise StartFailed(error.message or str(error)) from None
@@ -234,9 +236,10 @@ class Broker:
         await self._open_page(stack)
         workers = Workers(children=self._static.num_recovery_threads_per_data_dir)
         stack.callback(workers.close)
-        # The folders and the ports are ours, or nothing happens. Nothing is accepted yet.
-        logs = self._take_folders(stack, workers)
+        # The ports and the folders are ours, or nothing happens: a port that is taken leaves no
+        # folder behind. Nothing is accepted yet.
         listeners, bound = self._take_ports(stack)
+        logs = self._take_folders(stack, workers)
         # What the cluster is, and who we are in it.
         registry = await self._open_registry(stack, logs)
         config = self._config = RunningConfig(self._static, self.node_id, registry)
@@ -347,6 +350,9 @@ class Broker:
         self._store = store
         registry = Registry(store, tasks=self._tasks)
         await registry.load()
+        why = unreadable(registry.features)
+        if why is not None:
+            raise StartFailed(f"{why}: start a newer version of Ottla here")
         self._identify(logs)
         await self._refuse_duplicate(registry, logs)
         self.cluster_id = await registry.ensure_cluster_id(_cluster_id_of(logs))

@@ -3,9 +3,13 @@
 A session with the metadata store ends seconds after its broker does. A process that has died is
 known at once to whoever has a connection to it: the kernel closes it, and refuses new ones. So the
 controller keeps a connection to every other broker, and every broker keeps one to the controller.
-When one of them ends, its address is tried; when that refuses a connection three times in a row,
+When one of these ends, its address is tried; when that refuses a connection three times in a row,
 nobody is there any more, and the registration is removed in the metadata: exactly that one, so that
 a broker which has come back meanwhile is left alone.
+
+In a small cluster every broker keeps a connection to every other one, but leaves it to the
+controller to act. Where that dies together with others, whoever takes over has seen these die, too,
+and need not wait for their sessions to end.
 
 Nothing else is evidence. A connection that ends while the address still accepts, one that times
 out, a host that cannot be reached: the broker may live, and its session decides. Where it lives all
@@ -39,6 +43,10 @@ CONNECT_SECONDS = 5.0
 FIRST_PAUSE = 0.02  # a broker registers just before it listens
 LONGEST_PAUSE = 5.0
 TRUST_SECONDS = 600.0
+SMALL = 8
+"""So many brokers all watch each other: the number of connections grows with the square."""
+WITNESS_PAUSE = 0.2
+"""Between two looks at one that is dead, and that it is for the controller to fence."""
 
 
 class FailureDetector:
@@ -91,7 +99,8 @@ class FailureDetector:
         image = self._registry.image
         # By the image: it may tell of our election before the controller here has heard of it.
         is_controller = image.controller_id == self._node_id
-        chosen = set(image.brokers) if is_controller else {image.controller_id}
+        all_watch = is_controller or len(image.brokers) <= SMALL
+        chosen = {image.controller_id, *(image.brokers if all_watch else ())}
         chosen.discard(self._node_id)
         for broker_id, (epoch, task) in list(self._watched.items()):
             broker = image.registrations.get(broker_id)
@@ -146,12 +155,15 @@ class FailureDetector:
                 finally:
                     self.reached.discard(broker.id)
                     channel.abort()
-            if suspicious:
+            is_ours = self._is_ours(broker)
+            if suspicious and is_ours:
                 await self._examine(broker, endpoint)
             if loop.time() - begun > LONGEST_PAUSE:
                 pause = FIRST_PAUSE
             if not reached:  # it may die any moment, and would not be missed
                 pause = max(FIRST_PAUSE, (loop.time() - started) / 4)
+            elif suspicious and not is_ours:
+                pause = WITNESS_PAUSE
             await asyncio.sleep(min(pause, LONGEST_PAUSE))
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -164,6 +176,11 @@ class FailureDetector:
         finally:
             self._suspects.discard(broker.id)
         self.look()  # perhaps it is not ours to watch any more
+
+    def _is_ours(self, broker: Broker) -> bool:
+        """Whether nobody else would do something about the death of a broker."""
+        controller = self._registry.image.controller_id
+        return controller < 0 or controller in (self._node_id, broker.id)
 
     def _is_current(self, broker: Broker) -> bool:
         registered = self._registry.image.registrations.get(broker.id)

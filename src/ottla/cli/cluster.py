@@ -13,6 +13,7 @@ from ottla.cli.cluster_add import add
 from ottla.cli.cluster_moves import drain, rebalance
 from ottla.cli.cluster_restart import restart
 from ottla.cli.cluster_status import status
+from ottla.cli.cluster_upgrade import upgrade
 from ottla.cli.command import Noun
 
 _HOST = "127.0.0.1"
@@ -130,5 +131,6 @@ def _replicated(brokers: int) -> dict[str, str]:
 cluster.add_command(status)
 cluster.add_command(add)
 cluster.add_command(restart)
+cluster.add_command(upgrade)
 cluster.add_command(rebalance)
 cluster.add_command(drain)

@@ -75,9 +75,13 @@ def restart(
             health = looker.look()
             looker.bootstrap = ",".join(each.address for each in health.brokers if each.address)
             chosen = order(health, brokers)
-            how = _by_command(command) if command else _by_supervisor(data_dir, health, chosen)
-            _refuse_pauses(exposures(looker.admin, chosen), accept_pause)
-            report = _say_nothing if as_json else _say
+            how = (
+                restart_by_command(command)
+                if command
+                else restart_by_supervisor(data_dir, health, chosen)
+            )
+            refuse_pauses(exposures(looker.admin, chosen), accept_pause)
+            report = say_nothing if as_json else say
             rolling_restart = Rolling(looker.look, how, report, patience=timeout)
             rolling_restart.run(chosen)
             looker.admin.elect_leaders(None)
@@ -95,15 +99,15 @@ def restart(
         raise click.ClickException(stopped)
 
 
-def _say(broker: int, what: str) -> None:
+def say(broker: int, what: str) -> None:
     click.echo(f"broker {broker}: {what}")
 
 
-def _say_nothing(broker: int, what: str) -> None:
+def say_nothing(broker: int, what: str) -> None:
     """Programs read the document at the end."""
 
 
-def _refuse_pauses(found: Sequence[Exposure], accepted: bool) -> None:
+def refuse_pauses(found: Sequence[Exposure], accepted: bool) -> None:
     """Nothing is stopped that clients would miss."""
     from ottla.client.rolling import Doubt
 
@@ -115,7 +119,7 @@ def _refuse_pauses(found: Sequence[Exposure], accepted: bool) -> None:
         )
 
 
-def _by_supervisor(
+def restart_by_supervisor(
     data_dir: str, health: ClusterHealth, chosen: Sequence[int]
 ) -> Callable[[BrokerHealth], None]:
     """The brokers of a cluster on this machine: whoever runs them starts them again."""
@@ -147,7 +151,7 @@ def _by_supervisor(
     return stop
 
 
-def _by_command(command: str) -> Callable[[BrokerHealth], None]:
+def restart_by_command(command: str) -> Callable[[BrokerHealth], None]:
     """What the operator says, for each broker."""
     from ottla.client.rolling import Doubt
 

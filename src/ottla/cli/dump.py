@@ -7,6 +7,7 @@ broker appends to may be read: a batch that is only half there ends it.
 
 from __future__ import annotations
 
+import json
 import os
 from base64 import b64encode
 from bisect import bisect_right
@@ -32,6 +33,9 @@ from ottla.storage.checkpoints import (
 from ottla.storage.epochs import LeaderEpochs
 
 Row = dict[str, object]
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
 
 _CHECKPOINTS = (
     paths.RECOVERY_POINT_CHECKPOINT,
@@ -98,8 +102,8 @@ def verify(
     return f"{number(len(found))} {'entry' if len(found) == 1 else 'entries'}", problems
 
 
-def record_row(record: Record) -> Row:
-    """A record; text that is not UTF-8 goes into `…_base64`."""
+def record_row(record: Record, decode: Decoder | None = None) -> Row:
+    """A record; text that is not UTF-8 goes into `…_base64`, what `decode` makes of it besides."""
     row: Row = {"offset": record.offset, "timestamp": record.timestamp}
     for name, data in (("key", record.key), ("value", record.value)):
         try:
@@ -111,7 +115,35 @@ def record_row(record: Record) -> Row:
         [name, None if data is None else data.decode("utf-8", "backslashreplace")]
         for name, data in record.headers
     ]
+    if decode is not None:
+        key, value = decode(record)
+        row["decoded"] = {"key": _decoded(key), "value": _decoded(value)}
     return row
+
+
+Decoder = Callable[[Record], tuple[str | None, str | None]]
+
+
+def _decoder(path: str) -> Decoder | None:
+    """How the records of a coordinator's log are read; None for everybody's topics."""
+    place = paths.parse_partition_dir(os.path.basename(os.path.dirname(os.path.abspath(path))))
+    topic = None if place is None else place.topic
+    if topic == TRANSACTIONS_TOPIC:
+        from ottla.cli.kafka_compat.transaction_records import decode as transaction
+
+        return lambda record: transaction(record.key, record.value, record.offset)
+    if topic == OFFSETS_TOPIC:
+        from ottla.cli.kafka_compat.offset_records import decode as offset
+
+        return lambda record: offset(record.key, record.value)
+    return None
+
+
+def _decoded(text: str | None) -> object:
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return text  # what is wrong with it
 
 
 def moment(timestamp: object) -> str | None:
@@ -129,11 +161,12 @@ def moment(timestamp: object) -> str | None:
 
 
 def _segment(path: str, records: bool) -> Iterator[Row]:
+    decode = _decoder(path) if records else None
     with mapped(path) as view:
         end = 0
         try:
             for position, header in batches(view):
-                yield _batch(view, position, header, records)
+                yield _batch(view, position, header, records, decode)
                 end = position + header.size
         except InvalidBatch as error:
             yield {"kind": "damage", "position": end, "problem": str(error)}
@@ -146,7 +179,13 @@ def _segment(path: str, records: bool) -> Iterator[Row]:
             }
 
 
-def _batch(view: memoryview, position: int, header: BatchHeader, records: bool) -> Row:
+def _batch(
+    view: memoryview,
+    position: int,
+    header: BatchHeader,
+    records: bool,
+    decode: Decoder | None = None,
+) -> Row:
     whole = view[position : position + header.size]
     row: Row = {
         "kind": "batch",
@@ -174,7 +213,8 @@ def _batch(view: memoryview, position: int, header: BatchHeader, records: bool) 
             marker = read_end_marker(whole, header)
             row["control"] = "other" if marker is None else marker.type.name.lower()
         if records:
-            row["records"] = [record_row(record) for record in iter_records(whole, header)]
+            reader = None if header.is_control else decode
+            row["records"] = [record_row(record, reader) for record in iter_records(whole, header)]
     except InvalidBatch as error:
         row["problem"] = str(error)
     return row

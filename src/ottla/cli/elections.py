@@ -60,6 +60,8 @@ def elect_leaders(
             _give_up(admin, names, accept, as_json)
         else:
             outcomes = admin.elect_leaders(_partitions(admin, names))
+            if not as_json:
+                _hint(admin, names, [tp for tp, error in outcomes.items() if error is not None])
             _show(outcomes, {}, as_json)
 
 
@@ -73,6 +75,22 @@ def _partitions(admin: DirectAdmin, names: tuple[str, ...]) -> list[TopicPartiti
         for topic in admin.describe_topics(names)
         for part in topic.partitions
     ]
+
+
+def _hint(admin: DirectAdmin, names: Sequence[str], failed: Sequence[TopicPartition]) -> None:
+    """What else there is for partitions that nobody leads, while their replicas do not return."""
+    topics = admin.describe_topics(sorted({tp.topic for tp in failed})) if failed else ()
+    found = {
+        (each.name, part.partition): part.leader for each in topics for part in each.partitions
+    }
+    leaderless = sum(found.get(tp, 0) is None for tp in failed)
+    if leaderless:
+        line = " ".join(("ottla topic elect", *names, "--accept-loss"))
+        click.echo(
+            f"{count(leaderless, 'partition')} without a leader: a broker that has all records has "
+            f"to return. If none ever does, `{line}` shows who could lead, and what is lost then",
+            err=True,
+        )
 
 
 # --- a loss ---------------------------------------------------------------------------------------

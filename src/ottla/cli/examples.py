@@ -41,6 +41,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla cluster restart --rolling --broker 2 -d five",
         "ottla cluster restart --rolling --with 'ssh {host} systemctl restart ottla'",
     ),
+    "cluster upgrade": (
+        "ottla cluster upgrade",
+        "ottla cluster upgrade --with 'ssh {host} systemctl restart ottla' --yes",
+        "ottla cluster upgrade --finalize --yes",
+    ),
     "cluster add": (
         "ottla cluster add",
         "ottla cluster add --rebalance --throttle 50000000 -d five",
@@ -152,6 +157,28 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla group watch",
         "ottla group watch billing -i 5",
         "ottla group watch --once -J",
+    ),
+    "txn": (
+        "ottla txn list",
+        "ottla txn desc payments",
+        "ottla txn find-hanging",
+    ),
+    "txn list": (
+        "ottla txn list",
+        "ottla txn ls --state ongoing --longer-than 60",
+        "ottla txn ls -J",
+    ),
+    "txn describe": (
+        "ottla txn describe payments",
+        "ottla txn desc payments -J",
+    ),
+    "txn abort": (
+        "ottla txn abort payments",
+        "ottla txn abort -t orders -p 0 -o 42",
+    ),
+    "txn find-hanging": (
+        "ottla txn find-hanging",
+        "ottla txn find-hanging orders --longer-than 900",
     ),
     "offsets": (
         "ottla offsets orders",

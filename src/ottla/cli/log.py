@@ -44,12 +44,13 @@ def dump(paths: tuple[str, ...], records: bool, verify: bool, as_json: bool) -> 
       batch       position size base_offset last_offset record_count leader_epoch compression
                   timestamp_type base_timestamp max_timestamp producer_id producer_epoch
                   base_sequence last_sequence transactional control crc crc_ok
-                  records: [{offset timestamp key value headers}] with --records
+                  records: [{offset timestamp key value headers}] with --records, and
+                  decoded: {key value} in logs of coordinators
       index       offset position
       timeindex   timestamp offset
       txnindex    producer_id first_offset last_offset last_stable_offset
-      producer    producer_id producer_epoch last_sequence last_timestamp coordinator_epoch
-                  txn_start_offset
+      producer    producer_id producer_epoch last_sequence last_offset offset_delta
+                  last_timestamp coordinator_epoch txn_start_offset
       epoch       epoch start_offset
       checkpoint  topic partition offset
       partition   topic_id
@@ -260,6 +261,7 @@ _FIELDS = {
         "producer_id",
         "producer_epoch",
         "last_sequence",
+        "last_offset",
         "last_timestamp",
         "coordinator_epoch",
         "txn_start_offset",
@@ -326,6 +328,9 @@ def _record_cells(record: dict[str, object]) -> Sequence[object]:
 
 
 def _text(record: dict[str, object], name: str) -> str | None:
+    decoded = record.get("decoded")
+    if isinstance(decoded, dict):
+        return _spoken(decoded[name])
     text = record[name]
     if text is None and f"{name}_base64" in record:
         text = f"base64:{record[f'{name}_base64']}"
@@ -338,6 +343,14 @@ def _text(record: dict[str, object], name: str) -> str | None:
         else str(text)
     )
     return shown if len(shown) <= _SHORT else shown[: _SHORT - 1] + "…"
+
+
+def _spoken(found: object) -> str | None:
+    """A coordinator's key or value in one line: what there is to know is not cut short."""
+    data = found.get("data") if isinstance(found, dict) else found
+    if not isinstance(data, dict):
+        return None if data is None else str(data)
+    return " ".join(f"{name}={json_text(value)}" for name, value in data.items())
 
 
 def _cell(name: str, value: object) -> object:

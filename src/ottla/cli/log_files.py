@@ -13,13 +13,12 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ottla.model.ids import TopicPartition
 from ottla.records.batch import BatchHeader, InvalidBatch, batches
 from ottla.runtime.files import OsFileSystem
 from ottla.storage import paths
 from ottla.storage.checkpoints import CheckpointError
 from ottla.storage.index import OFFSET_ENTRY, TIME_ENTRY
-from ottla.storage.producers import ProducerState, ProducerStates, SnapshotError
+from ottla.storage.producers import SnapshotEntry, SnapshotError, snapshot_entries
 from ottla.storage.txn_index import AbortedTxn, TransactionIndex, TxnIndexError
 
 FS = OsFileSystem()
@@ -107,10 +106,6 @@ def aborted_transactions(path: str) -> Iterator[AbortedTxn]:
     return iter(TransactionIndex(FS, path))
 
 
-def producers(path: str) -> list[ProducerState]:
+def producers(path: str) -> list[SnapshotEntry]:
     """Of a `.snapshot`."""
-    end = base_offset(path)
-    states = ProducerStates(TopicPartition("", 0), end)
-    # As of the beginning of time nobody has expired.
-    states.load(FS.read_bytes(path), end, now_ms=0, expiration_ms=1)
-    return states.statistics()
+    return snapshot_entries(FS.read_bytes(path))

@@ -40,6 +40,9 @@ COMMANDS: Mapping[str, Entry] = {
     "produce": Entry("ottla.cli.produce:produce", "Send lines of standard input to a topic."),
     "consume": Entry("ottla.cli.consume:consume", "Print the records of topics."),
     "group": Entry("ottla.cli.group:group", "List, describe, reset, delete and watch groups."),
+    "txn": Entry(
+        "ottla.cli.txn:txn", "List, describe and abort transactions; find those that hang."
+    ),
     "offsets": Entry(
         "ottla.cli.offsets:offsets", "Show where the partitions of topics begin and end."
     ),

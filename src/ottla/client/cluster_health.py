@@ -54,6 +54,7 @@ class Known:
     overruled: Mapping[int, int] = field(default_factory=dict)  # what files of brokers say instead
     store_away: Mapping[int, int] = field(default_factory=dict)  # since when, for those brokers
     silent: frozenset[int] = frozenset()  # called up, and did not answer
+    versions: Mapping[int, str] = field(default_factory=dict)  # empty where a broker tells none
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +266,7 @@ def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool) -> Known:
     overruled: dict[int, int] = {}
     away: dict[int, int] = {}
     silent: set[int] = set()
+    versions: dict[int, str] = {}
     answered = False
     for broker in live:
         try:
@@ -280,6 +282,7 @@ def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool) -> Known:
             ours = False  # whoever does not know the request hangs up
             continue
         answered = True
+        versions[broker] = answer.version
         if answer.store_away_since_ms >= 0:
             away[broker] = answer.store_away_since_ms
         remembered |= {
@@ -291,7 +294,9 @@ def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool) -> Known:
         for log in answer.offline_logs:
             tp = TopicPartition(log.topic, log.partition_index)
             offline[tp] = offline.get(tp, frozenset()) | {broker}
-    return Known(answered, remembered, offline, cluster, overruled, away, frozenset(silent))
+    return Known(
+        answered, remembered, offline, cluster, overruled, away, frozenset(silent), versions
+    )
 
 
 def _ask_broker(admin: DirectAdmin, broker: int) -> DescribeBrokersResponse | None:

@@ -253,7 +253,6 @@ class Outbox:
     # -- reports
 
     def _report(self, sink: Sink, error: rd.KafkaError | None, message: rd.Message) -> None:
-        self._clear_fatal()
         thread = threading.get_ident()
         self._reporting.add(thread)
         try:
@@ -278,7 +277,6 @@ class Outbox:
                 self._settled += 1
 
     def _report_unobserved(self, error: rd.KafkaError | None, message: rd.Message) -> None:
-        self._clear_fatal()
         if error is not None:
             failure = self._failed(error)
             failure.record_size = record_size(message.key(), message.value(), message.headers())
@@ -291,14 +289,6 @@ class Outbox:
         if self.failure is None:
             self.failure = failure
         return failure
-
-    def _clear_fatal(self) -> None:
-        """After a fatal error confluent_kafka calls back with its exception already set, where one
-        call serves several events, such as flush(). Then whatever is called next fails by that."""
-        try:
-            threading.get_ident()
-        except SystemError as error:
-            LOGGER.debug("%s", error.__cause__)
 
     def _note(self, error: rd.KafkaError) -> None:
         """librdkafka's events that belong to no record; it goes on trying by itself."""

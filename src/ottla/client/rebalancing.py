@@ -9,6 +9,7 @@ where they were in two.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -85,10 +86,8 @@ def plan_drain(cluster: Cluster, broker: int) -> list[Move]:
 def plan_rebalance(cluster: Cluster) -> list[Move]:
     """The same number of replicas, and of preferred leaders, on every broker, give or take one."""
     placed = {tp: list(replicas) for tp, replicas in cluster.placement.items()}
-    while _move_one(placed, cluster):
-        pass
-    while _lead_one(placed, cluster.racks):
-        pass
+    _Spreading(placed, cluster).run()
+    _share_leaders(placed, cluster.racks)
     return [
         Move(tp, tuple(cluster.placement[tp]), tuple(replicas), cluster.sizes.get(tp, 0))
         for tp, replicas in sorted(placed.items())
@@ -96,27 +95,63 @@ def plan_rebalance(cluster: Cluster) -> list[Move]:
     ]
 
 
-def _move_one(placed: dict[TopicPartition, list[int]], cluster: Cluster) -> bool:
-    """Move one replica from a broker that has more than another; False if none has."""
-    held = Counter(dict.fromkeys(cluster.racks, 0))
-    held.update(each for replicas in placed.values() for each in replicas if each in held)
-    fewest_first = sorted(held, key=lambda each: (held[each], each))
-    for source in reversed(fewest_first):
-        for target in fewest_first:
-            if held[source] - held[target] < 2:
-                break
-            movable = [
-                tp
-                for tp, replicas in placed.items()
-                if source in replicas
-                and target not in replicas
-                and not _shares_rack(replicas, source, target, cluster.racks)
-            ]
-            if movable:
-                tp = min(movable, key=lambda each: (cluster.sizes.get(each, 0), each))
-                placed[tp][placed[tp].index(source)] = target
-                return True
-    return False
+class _Spreading:
+    """Moves replicas until every broker has as many as the others, give or take one.
+
+    Each broker's partitions are kept with the smallest first, so that a move looks at few of them,
+    and a pair of brokers between which nothing can be moved is not looked at again until something
+    of the first one's has changed.
+    """
+
+    def __init__(self, placed: dict[TopicPartition, list[int]], cluster: Cluster) -> None:
+        self._placed = placed
+        self._racks, self._sizes = cluster.racks, cluster.sizes
+        self._held: dict[int, list[tuple[int, TopicPartition]]] = {each: [] for each in self._racks}
+        for tp in sorted(placed, key=self._rank):
+            for broker in placed[tp]:
+                if broker in self._held:
+                    self._held[broker].append(self._rank(tp))
+        self._changes = Counter(dict.fromkeys(self._racks, 0))
+        self._vain: dict[tuple[int, int], int] = {}
+
+    def _rank(self, tp: TopicPartition) -> tuple[int, TopicPartition]:
+        return self._sizes.get(tp, 0), tp
+
+    def run(self) -> None:
+        while self._move_one():
+            pass
+
+    def _move_one(self) -> bool:
+        """Move one replica from a broker that has more than another; False if none has."""
+        held = self._held
+        fewest_first = sorted(held, key=lambda each: (len(held[each]), each))
+        for source in reversed(fewest_first):
+            for target in fewest_first:
+                if len(held[source]) - len(held[target]) < 2:
+                    break
+                pair = source, target
+                if self._vain.get(pair) == self._changes[source]:
+                    continue
+                tp = self._smallest_movable(source, target)
+                if tp is not None:
+                    self._move(tp, source, target)
+                    return True
+                self._vain[pair] = self._changes[source]
+        return False
+
+    def _smallest_movable(self, source: int, target: int) -> TopicPartition | None:
+        for _, tp in self._held[source]:
+            replicas = self._placed[tp]
+            if target not in replicas and not _shares_rack(replicas, source, target, self._racks):
+                return tp
+        return None
+
+    def _move(self, tp: TopicPartition, source: int, target: int) -> None:
+        rank, replicas = self._rank(tp), self._placed[tp]
+        del self._held[source][bisect_left(self._held[source], rank)]
+        insort(self._held[target], rank)
+        replicas[replicas.index(source)] = target
+        self._changes.update((source, *replicas))
 
 
 def _shares_rack(
@@ -128,19 +163,23 @@ def _shares_rack(
     return len(after) < len(before)
 
 
-def _lead_one(placed: dict[TopicPartition, list[int]], brokers: Collection[int]) -> bool:
-    """Let another replica of one partition be the preferred leader; False if all are even."""
+def _share_leaders(placed: dict[TopicPartition, list[int]], brokers: Collection[int]) -> None:
+    """Let other replicas be the preferred leaders, until all brokers lead as many as the others,
+    as far as their replicas allow it."""
     leads = Counter(dict.fromkeys(brokers, 0))
     leads.update(replicas[0] for replicas in placed.values() if replicas[0] in leads)
-    for tp in sorted(placed):
-        replicas = placed[tp]
-        first = replicas[0]
-        others = [each for each in replicas[1:] if each in leads]
-        if first not in leads or not others:
-            continue
-        best = min(others, key=lambda each: (leads[each], each))
-        if leads[first] - leads[best] >= 2:
-            index = replicas.index(best)
-            replicas[0], replicas[index] = best, first
-            return True
-    return False
+    changed = True
+    while changed:  # each change makes them more even, so there is an end
+        changed = False
+        for _, replicas in sorted(placed.items()):
+            first = replicas[0]
+            others = [each for each in replicas[1:] if each in leads]
+            if first not in leads or not others:
+                continue
+            best = min(others, key=lambda each: (leads[each], each))
+            if leads[first] - leads[best] >= 2:
+                index = replicas.index(best)
+                replicas[0], replicas[index] = best, first
+                leads[first] -= 1
+                leads[best] += 1
+                changed = True

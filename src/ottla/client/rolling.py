@@ -114,7 +114,8 @@ def wrong(health: ClusterHealth) -> str | None:
 
 
 class Rolling:
-    """`look` tells how the cluster is, `restart` stops a broker that somebody starts again."""
+    """`look` tells how the cluster is, `restart` stops a broker that somebody starts again, and
+    `check` tells what is wrong with one that is in sync again, if anything is."""
 
     def __init__(
         self,
@@ -122,6 +123,7 @@ class Rolling:
         restart: Callable[[BrokerHealth], None],
         report: Callable[[int, str], None],
         *,
+        check: Callable[[int, ClusterHealth], str | None] = lambda broker, health: None,
         patience: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -129,6 +131,7 @@ class Rolling:
         self._look = look
         self._restart = restart
         self._report = report
+        self._check = check
         self._patience = patience
         self._clock = clock
         self._sleep = sleep
@@ -145,6 +148,9 @@ class Rolling:
             self._wait(broker, "restarts", partial(_is_new, before))
             self._report(broker, "back, catching up")
             self._wait(broker, "catches up", lambda found: wrong(found) is None)
+            problem = self._check(broker, self._look())
+            if problem is not None:
+                raise Doubt(f"{problem}. The others were left as they are")
             self.taken[broker] = self._clock() - begun
             self._report(broker, f"in sync, after {self.taken[broker]:.1f} s")
 

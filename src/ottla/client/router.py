@@ -48,6 +48,10 @@ from ottla.protocol.messages.metadata import (
 T = TypeVar("T")
 Failures = dict[TopicPartition, KafkaError]
 
+GROUP: Final = 0
+TRANSACTION: Final = 1
+"""What coordinators take care of."""
+
 _BY_NUMBER: Final = {int(code): code for code in ErrorCode}
 _BACKOFF: Final = Backoff()
 
@@ -221,19 +225,19 @@ class Router:
             return self.any()
         return self.node(number)
 
-    def coordinator(self, group: str) -> Wire:
-        """Who takes care of a group."""
-        return self.node(self.coordinator_node(group).id)
+    def coordinator(self, name: str, kind: int = GROUP) -> Wire:
+        """Who takes care of a group, or of a transactional id."""
+        return self.node(self.coordinator_node(name, kind).id)
 
-    def coordinator_node(self, group: str) -> Node:
+    def coordinator_node(self, name: str, kind: int = GROUP) -> Node:
         """The same as a number and an address."""
 
         def find() -> Node:
             if self.any().version_of(ApiKey.FIND_COORDINATOR) >= 4:
-                request = FindCoordinatorRequest(coordinator_keys=[group])
+                request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[name])
                 [found] = self.ask_any(request).coordinators
             else:
-                found = self.ask_any(FindCoordinatorRequest(key=group))
+                found = self.ask_any(FindCoordinatorRequest(key=name, key_type=kind))
             check(found.error_code, found.error_message)
             return Node(found.node_id, found.host, found.port)
 

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from ottla.model.broker import Broker, BrokerState, Endpoint, LostPartition
+from ottla.model.features import FORMATS
 from ottla.model.ids import TopicId, parse_topic_id, topic_id_text
 from ottla.model.topic import PartitionState
 
@@ -44,6 +45,9 @@ VERSION = 1
 REASSIGNING = 2
 """The version of partitions of which some are reassigned: who did not know that and changed another
 of them would forget it."""
+FINALIZED = 2
+"""The version of feature levels of a cluster that may write what the first version cannot read: who
+knows only that does not start there."""
 CHUNK = 64
 """Partitions per key."""
 
@@ -95,11 +99,13 @@ def decode_cluster(value: bytes) -> str:
 
 
 def encode_features(levels: Mapping[str, int]) -> bytes:
-    return _encode({"levels": dict(levels)})
+    formats = FINALIZED if levels.get(FORMATS, 0) else VERSION
+    return _encode({"levels": dict(levels)}, formats)
 
 
 def decode_features(value: bytes) -> dict[str, int]:
-    return {str(name): int(level) for name, level in _decode(FEATURES, value)["levels"].items()}
+    levels = _decode(FEATURES, value, FINALIZED)["levels"]
+    return {str(name): int(level) for name, level in levels.items()}
 
 
 def encode_counter(following: int) -> bytes:
@@ -150,6 +156,7 @@ def encode_broker(broker: Broker) -> bytes:
                 [endpoint.listener, endpoint.host, endpoint.port, endpoint.security_protocol]
                 for endpoint in broker.endpoints.values()
             ],
+            "features": {name: list(levels) for name, levels in broker.features.items()},
         }
     )
 
@@ -165,6 +172,10 @@ def decode_broker(key: str, value: bytes) -> Broker:
         rack=fields["rack"],
         host=fields.get("host", ""),
         endpoints={endpoint[0]: Endpoint(*endpoint[:4]) for endpoint in fields["endpoints"]},
+        features={
+            name: (int(levels[0]), int(levels[1]))
+            for name, levels in fields.get("features", {}).items()
+        },
     )
 
 

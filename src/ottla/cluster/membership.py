@@ -24,6 +24,7 @@ from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, Conflict, Delete, Op, Session, holder_key
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker, BrokerState, Endpoint, LostPartition
+from ottla.model.features import supported
 from ottla.runtime.clock import Clock, SystemClock
 
 CONTROLLER_HOLDER = holder_key(layout.CONTROLLER)
@@ -92,6 +93,7 @@ class Membership:
                 {each.listener: each for each in about.endpoints},
                 about.rack,
                 about.host,
+                supported(),
             )
             state = BrokerState(
                 epoch,

@@ -34,7 +34,7 @@ from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery, 
 from ottla.controller.unclean import UncleanElections
 from ottla.errors import KafkaError
 from ottla.model.broker import BrokerState
-from ottla.model.features import missing
+from ottla.model.features import initial
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
 from ottla.replication.isr import Rules
@@ -212,11 +212,10 @@ class ClusterKeeper:
         logger.info("%d partitions are led by their preferred replicas again", balanced)
 
     async def _finalize_features(self, fence: Check) -> None:
-        """Agree on the levels of features that the cluster has none of."""
-        levels = self._registry.features
-        new = missing(levels)
+        """Agree on the levels of features in a new cluster."""
+        new = initial(self._registry.features)
         if new:
-            await self._registry.set_features({**levels, **new}, fence=fence)
+            await self._registry.set_features(new, fence=fence)
 
     async def _reconcile(self, fence: Check) -> Mapping[TopicPartition, tuple[int, ...]]:
         """Plan and carry out until nothing is left; returns what replicas have to be asked for."""

@@ -55,6 +55,7 @@ from ottla.controller.topics import (
     plan_growth,
 )
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.features import FORMATS, REASSIGNMENT, allows
 from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionChange, Topic
@@ -403,6 +404,12 @@ class Controller:
 
         What has begun is in the image when this returns.
         """
+        if not allows(self._registry.features, FORMATS, REASSIGNMENT):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "partitions can be reassigned when the upgrade of this cluster is finalized: "
+                "`ottla cluster upgrade --finalize`",
+            )
         outcomes: dict[TopicPartition, KafkaError | None] = {}
         done: dict[TopicPartition, PartitionChange] = {}
         async with self._as_controller() as fence:

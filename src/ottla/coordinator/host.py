@@ -274,6 +274,7 @@ class Slot:
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
+        self._effects: list[Any] = []  # of the command that runs now
         self._working: dict[Any, asyncio.Task[None]] = {}
         self._doubted: list[
             tuple[float, Any, Deferred[Any]]
@@ -389,7 +390,12 @@ class Slot:
             self._arm(now)
         if type(reply) is Parked:
             return self._park(reply)
-        return self.writer.reply(reply, command)
+        if not self._effects:
+            return self.writer.reply(reply, command)
+        try:
+            return self.writer.reply(reply, command)
+        finally:
+            self._pass_effects_on()
 
     def run_certainly(self, command: Any) -> Any:
         """As `run`, once no other coordinator can have told anything newer; NOT_COORDINATOR when
@@ -448,7 +454,10 @@ class Slot:
                 if step.work:
                     self._begin(step.work)
                 for effect in step.effects:
-                    self._await_effect(effect, command)
+                    if self.writer.has_committed(command):
+                        self._effects.append(effect)
+                    else:
+                        self._await_effect(effect, command)
             step = None if step.after is None else step.after(error, now)
         own = reply
         for parked, value in answers:
@@ -457,6 +466,17 @@ class Slot:
             elif parked.waiting is not None:
                 self.writer.answer(parked.waiting, value, command)
         return reply
+
+    def _pass_effects_on(self) -> None:
+        """Those of a command whose records are committed already, before anybody is answered.
+
+        Else the client could be there with its next request while they wait for the turn's end:
+        it would be told to wait for them, and wait far longer than they take.
+        """
+        effects, self._effects = self._effects, []
+        for effect in effects:
+            if self.active:
+                self._host.on_effect(self, effect)
 
     def _await_effect(self, effect: Any, command: Any) -> None:
         """Pass an effect on as soon as what the command has written is committed.

@@ -204,13 +204,9 @@ class Writer:
         if len(records) == 1 and self._settings.compression is Compression.NONE:
             [(key, value)] = records
             if value is not None:
-                self._gathers = False
-                self._check_epoch()
-                batch, header = build_single(now.wall_ms, key, value)
-                info = self._partition.append(memoryview(batch), now.wall_ms, header=header)
-                self._gathers = True
-                self._written(command, info.base_offset + 1)
-                self._replay(records, info.base_offset)
+                offset = self._append_single(now.wall_ms, key, value)
+                self._written(command, offset + 1)
+                self._replay(records, offset)
                 return
         offset = self._append_batch(_stamped(records, now))
         self._written(command, offset + len(records))
@@ -343,8 +339,21 @@ class Writer:
         committed = self._mark() >= offset + len(gathered)
         return None if committed else error
 
+    def _append_single(self, wall_ms: int, key: bytes, value: bytes) -> int:
+        """Its offset."""
+        self._gathers = False
+        self._check_epoch()
+        batch, header = build_single(wall_ms, key, value)
+        info = self._partition.append(memoryview(batch), wall_ms, header=header)
+        self._gathers = True
+        return info.base_offset
+
     def _append_batch(self, records: Sequence[RecordItem]) -> int:
         """The offset of the first."""
+        if len(records) == 1 and self._settings.compression is Compression.NONE:
+            [(wall_ms, key, value, _)] = records
+            if key is not None and value is not None:
+                return self._append_single(wall_ms, key, value)
         self._gathers = False
         self._check_epoch()
         batch = bytearray(build_batch(records, compression=self._settings.compression))
@@ -412,6 +421,10 @@ class Writer:
         if not self._entered:
             self._enter()
         self._keep(self._end_of(command) if self._ends else 0, deferred, value)
+
+    def has_committed(self, command: Any) -> bool:
+        """Whether all is committed that was written about the command's subject."""
+        return not self._ends or self._end_of(command) <= self._mark()
 
     def _keep(self, end: int, deferred: Deferred[Any], value: Any) -> None:
         self._answers.append((end, deferred, value))

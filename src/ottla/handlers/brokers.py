@@ -5,7 +5,7 @@ Behaviour  Every broker that ever registered, with its machine and since when it
            `up`, `fenced` (there, but not admitted), `stopping` (handing over its leaderships) or
            `missing`. Any broker answers that from its copy of the metadata. The logs that cannot be
            served are those of the broker that answers: who wants all of them asks every broker.
-           The same is true of how long it has been without the metadata store.
+           The same is true of how long it has been without the metadata store, and of its version.
 Odd        Not advertised by ApiVersions, so that no client of Kafka's is surprised. Another broker
            than Ottla closes the connection.
 See        `model/broker.py`
@@ -13,6 +13,7 @@ See        `model/broker.py`
 
 from __future__ import annotations
 
+from ottla import __version__
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
 from ottla.errors import KafkaError
@@ -55,6 +56,7 @@ def describe_brokers(
             for tp, reason in services.logs.offline_partitions.items()
         ],
         store_away_since_ms=-1 if away is None else away,
+        version=__version__,
     )
 
 

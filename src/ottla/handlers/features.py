@@ -1,8 +1,12 @@
 """UpdateFeatures (57): the levels of features that a cluster has agreed on.
 
 Versions   0-2. From 2 on there is one outcome for all.
-Behaviour  All updates are carried out, or none. Only `transaction.version` can change; asking for
-           the present level of another one is no error. A lower level needs AllowDowngrade, or from
+Behaviour  All updates are carried out, or none. Only `transaction.version` and our own
+           `ottla.metadata.version` can change; asking for the present level of another one is no
+           error. Every broker that is there has to support the level: old ones leave first. A
+           feature that an older version of Ottla did not know is off until it is finalized so.
+           While partitions are reassigned `ottla.metadata.version` cannot go back to 0. A lower
+           level needs AllowDowngrade, or from
            version 1 on a kind of change that says so. With validate_only nothing is changed.
            Whoever is asked hands it on to the controller.
            Transactions that are open go on under the version that their producers speak.
@@ -12,6 +16,7 @@ See        KIP-584, KIP-778, KIP-890
 
 from __future__ import annotations
 
+from ottla.controller.reassignment import ongoing
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
@@ -52,7 +57,12 @@ async def update_features(
     for each in body.feature_updates:
         downgrade = _is_downgrade(each, request.api_version)
         reason = objection(
-            services.registry.features, each.feature, each.max_version_level, downgrade=downgrade
+            services.registry.features,
+            each.feature,
+            each.max_version_level,
+            downgrade=downgrade,
+            brokers={each.id: each.features for each in services.image.registrations.values()},
+            reassigning=bool(ongoing(services.image, None)),
         )
         if reason is not None:
             raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, reason)

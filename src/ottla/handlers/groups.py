@@ -41,6 +41,7 @@ from ottla.dispatch.context import Request, Services
 from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.features import TRANSACTIONS, allows
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.decoder import FEW_ELEMENTS
 from ottla.protocol.messages import groups as wire
@@ -59,6 +60,10 @@ MANY_LEAVERS_SINCE = 3
 NOT_FOUND_SINCE = 6
 
 DEAD = "Dead"
+NOT_FINALIZED = (
+    "There are transactions when the upgrade of this cluster is finalized: "
+    "`ottla cluster upgrade --finalize`"
+)
 # What an anonymous client may do while there is no authorizer: bit n stands for ACL operation n.
 NOT_ASKED = -(2**31)
 GROUP_OPERATIONS = sum(1 << op for op in (3, 6, 8, 10, 11))
@@ -79,9 +84,16 @@ def find_coordinator(
     request: Request[wire.FindCoordinatorRequest], services: Services
 ) -> wire.FindCoordinatorResponse | Coroutine[Any, Any, wire.FindCoordinatorResponse]:
     topic = TOPICS.get(request.body.key_type)
-    if topic is not None and topic not in services.image.topics:
+    if topic is not None and topic not in services.image.topics and not _is_off(request, services):
         return _create_and_find(request, services, topic)
     return _found(request, services)
+
+
+def _is_off(request: Request[wire.FindCoordinatorRequest], services: Services) -> bool:
+    """Whether transactions are asked for that some brokers may not know."""
+    if request.body.key_type == GROUP_KEY:
+        return False
+    return not allows(services.registry.features, TRANSACTIONS, 0)
 
 
 async def _create_and_find(
@@ -125,6 +137,8 @@ def _place(request: Request[wire.FindCoordinatorRequest], services: Services, ke
     kind = request.body.key_type
     if kind not in TOPICS:
         return ErrorCode.INVALID_REQUEST, f"unknown coordinator type {kind}", -1, "", -1
+    if _is_off(request, services):
+        return ErrorCode.UNSUPPORTED_VERSION, NOT_FINALIZED, -1, "", -1
     image = services.image
     topic = image.topics.get(TOPICS[kind])
     if topic is not None:

@@ -172,7 +172,7 @@ def _by_topic(outcome: Outcome) -> list[AddPartitionsToTxnTopicResult]:
     return list(results.values())
 
 
-@handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions=range(6))
+@handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions=range(6), most=1 << 17)
 def add_partitions_to_txn(
     request: Request[AddPartitionsToTxnRequest], services: Services
 ) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:

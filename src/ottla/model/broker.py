@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ottla.model.features import Ranges
 from ottla.model.ids import TopicId
 
 
@@ -36,6 +37,7 @@ class Broker:
     endpoints: Mapping[str, Endpoint]  # by listener name
     rack: str | None = None
     host: str = ""  # the machine it runs on, where several brokers may share one
+    features: Ranges = field(default_factory=dict)  # that it supports; none of an older version
 
 
 class LostPartition(NamedTuple):

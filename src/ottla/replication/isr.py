@@ -212,8 +212,8 @@ class InSyncReplicas:
 
     def confirmed(self, state: PartitionState, now_ms: float) -> bool:
         """The store has this state, of the same leader epoch: nothing is in flight any more.
-        Says whether it has taken the set that it was asked for."""
-        taken = self._proposed == state.isr
+        Says whether something was, be it this or something else, which is in vain then."""
+        asked = self.in_flight
         self.state = state
         self._proposed = None
         for each in state.replicas:
@@ -222,7 +222,7 @@ class InSyncReplicas:
         for each in tuple(self.followers):
             if each not in state.replicas:
                 del self.followers[each]
-        return taken
+        return asked
 
     def proposed(self, isr: tuple[int, ...]) -> None:
         """The store was asked for this set: until it has answered both count."""

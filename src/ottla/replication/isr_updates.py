@@ -113,6 +113,7 @@ class IsrUpdates:
         if not proposals:
             return
         changes = [made.change for made in proposals]
+        again = False
         try:
             refused = await self._registry.change_partitions(
                 changes, demands=lambda: self._demands(proposals)
@@ -123,6 +124,7 @@ class IsrUpdates:
             logger.warning("in-sync replicas cannot be changed now: %s", error)
             await self._learn()
             refused = changes
+            again = True
         except KafkaError as error:
             if len(proposals) > 1:
                 # One of them spoils the others: each for itself.
@@ -139,6 +141,8 @@ class IsrUpdates:
         for made in proposals:
             if made.change in not_taken:
                 forget(made)
+                if again:
+                    made.partition.expand_isr()
             else:
                 taken.append(made)
         self._count(taken, len(proposals))

@@ -188,14 +188,14 @@ class Partition:
         if stays and followers is not None:
             if rules is not None:
                 followers.rules = rules
-            taken = False
+            asked = False
             if state.partition_epoch > followers.state.partition_epoch:
-                taken = followers.confirmed(state, cluster.now_ms())
+                asked = followers.confirmed(state, cluster.now_ms())
                 self._tell_of_change()
             self._advance()
             self._review_eligible()
-            if taken:
-                self._expand_isr()
+            if asked:
+                self.expand_isr()
             return
         self.in_sync = InSyncReplicas(
             cluster.node_id,
@@ -325,7 +325,14 @@ class Partition:
             )
         )
         header = self.log.check_marker(batch, raised=marker.raises_epoch)
-        return self.append(batch, now_ms, header=header, origin=Origin.COORDINATOR)
+        info = self.append(batch, now_ms, header=header, origin=Origin.COORDINATOR)
+        self._forget_ended()
+        return info
+
+    def _forget_ended(self) -> None:
+        """Have the ends forgotten that are replicated by now: asking for the last stable offset
+        does that, and where nobody reads nobody else asks."""
+        self.last_stable_offset()
 
     def check_enough_in_sync(self) -> None:
         """NOT_ENOUGH_REPLICAS where `acks=all` could not be kept."""
@@ -446,9 +453,10 @@ class Partition:
             lost = in_sync.lacking(self.high_watermark)
             cluster.propose_isr(self, in_sync.without(removed), lost)
 
-    def _expand_isr(self) -> None:
+    def expand_isr(self) -> None:
         """Ask for an in-sync set with those who have caught up while another change was in flight,
-        if there are any."""
+        or for whom it was asked in vain, if there are any. They may not fetch for a while (a
+        throttle), and the high watermark waits for them."""
         in_sync, cluster = self.in_sync, self._cluster
         if in_sync is None or cluster is None:
             return
@@ -557,6 +565,8 @@ class Partition:
             self.readable.notify(gained)
             if self.stable.waiters:
                 self._tell_of_stable()
+            else:
+                self._forget_ended()
         if leader_start > log.log_start_offset:
             log.advance_start(min(leader_start, self.high_watermark))
 

@@ -190,4 +190,5 @@ class Replication:
             for partition in list(self._replicas.led()):
                 partition.shrink_isr()
                 partition.recount()
+                partition.expand_isr()
                 partition.tell_of_start()

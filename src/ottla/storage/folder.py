@@ -7,6 +7,8 @@ path in a configuration does not mix two brokers' logs. The lock keeps a second 
 from __future__ import annotations
 
 import base64
+import contextlib
+import posixpath
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -49,7 +51,7 @@ class DataFolder:
     def open(self, fs: FileSystem) -> None:
         """Make the folder if need be, lock it, and read whose it is. Raises StorageUnavailable
         when somebody else has it, and OSError."""
-        fs.makedirs(self.path)
+        _make_to_stay(fs, self.path)
         try:
             self.lock = fs.lock(f"{self.path}/{paths.LOCK}")
             self.meta = read_meta_properties(fs, self.path)
@@ -107,3 +109,17 @@ def _new_id(rng: random.Random) -> str:
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _make_to_stay(fs: FileSystem, path: str) -> None:
+    """Make a folder, with those above it, so that a power cut leaves it and what will be in it."""
+    made = []
+    above = path
+    while above and not fs.exists(above):
+        made.append(above)
+        above = posixpath.dirname(above)
+    fs.makedirs(path)
+    for each in made:
+        # Who may write to a folder may still not be allowed to open it.
+        with contextlib.suppress(PermissionError):
+            fs.sync_dir(posixpath.dirname(each) or ".")

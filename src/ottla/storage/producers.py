@@ -119,6 +119,19 @@ class ProducerState(NamedTuple):
     txn_start_offset: int
 
 
+class SnapshotEntry(NamedTuple):
+    """One producer in a snapshot, with its last batch; -1 stands for none."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    last_timestamp: int
+    coordinator_epoch: int
+    txn_start_offset: int
+
+
 class _Batch(NamedTuple):
     last_sequence: int
     last_offset: int
@@ -531,6 +544,11 @@ def _find_duplicate(header: BatchHeader, producer: _Producer) -> Duplicate | Non
         if batch.last_sequence == last_sequence and batch.first_sequence == header.base_sequence:
             return Duplicate(batch.first_offset, batch.last_offset, batch.timestamp)
     return None
+
+
+def snapshot_entries(data: bytes) -> list[SnapshotEntry]:
+    """What a `.snapshot` file says, in its order. Raises SnapshotError."""
+    return [SnapshotEntry(*entry) for entry in _parse_snapshot(data)]
 
 
 def _parse_snapshot(data: bytes) -> Iterable[tuple[int, ...]]:

@@ -17,12 +17,13 @@ from ottla.dispatch.context import Services
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER
-from ottla.records.batch import APPEND_TIME_FLAG, batches
+from ottla.records.batch import APPEND_TIME_FLAG, BatchHeader, batches
 from ottla.records.builder import build_batch
 from ottla.records.reader import iter_records
 from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred, Waiter
 from ottla.storage.log import AppendInfo
+from ottla.storage.txn_index import AbortedTxn
 from ottla.storage.validate import TakesLong, prepare
 
 CHUNK = 1 << 20
@@ -145,12 +146,13 @@ def _read(partition: Partition, offset: int) -> tuple[list[Record[bytes, bytes]]
     records: list[Record[bytes, bytes]] = []
     upper = partition.last_stable_offset()
     while offset < upper:
-        region = partition.read(offset, CHUNK, upper, True).region
-        if region is None:
+        result = partition.read(offset, CHUNK, upper, True)
+        if result.region is None:
             break
-        data = region.read()
+        data = result.region.read()
+        aborted = partition.log.aborted_transactions(offset, partition.log.end_of(result))
         for position, header in batches(data):
-            if not header.is_control:
+            if not header.is_control and not _is_aborted(header, aborted):
                 appended = bool(header.attributes & APPEND_TIME_FLAG)
                 records += [
                     Record(
@@ -169,6 +171,14 @@ def _read(partition: Partition, offset: int) -> tuple[list[Record[bytes, bytes]]
                 ]
             offset = header.next_offset
     return records, offset
+
+
+def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTxn]) -> bool:
+    return header.is_transactional and any(
+        each.producer_id == header.producer_id
+        and each.first_offset <= header.base_offset <= each.last_offset
+        for each in aborted
+    )
 
 
 async def _append(services: Services, target: Partition, batch: bytes, now_ms: int) -> AppendInfo:

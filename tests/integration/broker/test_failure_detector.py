@@ -112,10 +112,10 @@ class Bench:
         async with asyncio.timeout(10):
             await refused.wait()
 
-    async def register(self, incarnation: str = "a") -> Registration:
+    async def register(self, incarnation: str = "a", *, campaigning: bool = True) -> Registration:
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", self.address.port)
         about = Host((endpoint,), incarnation=incarnation)
-        if self.registry.image.controller_id != 1:
+        if campaigning and self.registry.image.controller_id != 1:
             await self.registry.campaign(1)
         registration = await self.members.register(2, about)
         await self.members.admit(2, registration.broker.epoch)
@@ -261,6 +261,41 @@ async def test_a_dying_controller_is_fenced_by_who_watched_it_though_another_has
     await bench.registry.load()
     assert bench.registry.image.controller_id == 3
     await bench.until(bench.fenced)
+
+
+async def test_who_dies_with_the_controller_is_fenced_by_who_takes_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_detector, "WITNESS_PAUSE", 0.005)
+    tried = 0
+    opened = failure_detector.Channel.open
+
+    async def count(*args: object, **options: object) -> object:
+        nonlocal tried
+        tried += 1
+        return await opened(*args, **options)
+
+    term = await bench.registry.store.campaign(layout.CONTROLLER, layout.encode_holder(3))
+    await bench.registry.load()
+    await bench.register(campaigning=False)
+    await bench.until(lambda: bench.address.accepted == 1)
+    monkeypatch.setattr(failure_detector.Channel, "open", count)
+    bench.address.close()
+    await bench.until(lambda: tried > 10)
+    assert not bench.fenced(), "that is for the controller to do"
+    await term.release()
+    await bench.registry.campaign(1)
+    await bench.until(bench.fenced)
+
+
+async def test_in_a_large_cluster_only_the_controller_is_watched_by_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_detector, "SMALL", 0)
+    await bench.registry.store.campaign(layout.CONTROLLER, layout.encode_holder(3))
+    await bench.registry.load()
+    await bench.register(campaigning=False)
+    assert not bench.detector._watched
 
 
 async def test_who_accepts_only_to_hang_up_is_not_tried_without_a_pause(

@@ -85,6 +85,8 @@ def test_a_block_commits_and_an_exception_aborts(
         except ZeroDivisionError:
             continue
     assert committed(broker) == ["0a", "0b", "2a", "2b"]
+    seen = [record.value for record in broker.consume("out")]
+    assert seen == [b"0a", b"0b", b"2a", b"2b"], "the test kit reads what a consumer does"
 
 
 def test_what_was_posted_and_aborted_is_no_failure(
@@ -446,8 +448,6 @@ def test_a_successor_fences(
 
 
 def test_every_record_of_a_fenced_producer_has_an_end(broker: Broker) -> None:
-    """confluent_kafka calls back with its own exception already raised, if one call meets a fatal
-    error and reports."""
     producer = ottla.Producer(broker.bootstrap, transactional_id="mover", linger=5)
     with ottla.Producer(broker.bootstrap, transactional_id="mover") as successor:
         with pytest.raises(ottla.ProducerFencedError):

@@ -39,6 +39,8 @@ def test_only_rows_added_for_information_have_nothing_to_reach() -> None:
         "cluster-cpu-produce",
         "cluster-cpu-requests-64",
         "cluster-start-lent",
+        "txn-cpu",
+        "cluster-txn-cpu",
     }
 
 

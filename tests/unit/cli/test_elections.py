@@ -127,3 +127,15 @@ def test_yes_belongs_to_a_loss(ottla: Run, admin: FakeAdmin) -> None:
     assert refused.exit_code == 2
     assert "--accept-loss" in refused.stderr
     assert admin.elections == []
+
+
+def test_where_nobody_leads_it_is_told_what_else_there_is(ottla: Run, admin: FakeAdmin) -> None:
+    admin.outcomes = {TP: KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "not there")}
+    for names in ((), ("orders",)):
+        done = ottla("topic", "elect", *names)
+        assert done.exit_code == 1
+        line = " ".join(("ottla topic elect", *names, "--accept-loss"))
+        assert "1 partition without a leader: " in done.stderr
+        assert f"`{line}` shows who could lead" in done.stderr
+    admin.outcomes = {TP: None}
+    assert "--accept-loss" not in ottla("topic", "elect").stderr

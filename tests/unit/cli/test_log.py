@@ -4,6 +4,7 @@ import json
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from click.testing import Result
@@ -152,6 +153,31 @@ def test_text_files_are_decoded(folder: Path) -> None:
             "directory_id": "d",
         }
     ]
+
+
+def test_the_logs_of_coordinators_are_read(tmp_path: Path, ottla: Run) -> None:
+    from ottla.coordinator.group import journal as groups
+    from ottla.coordinator.group.group import CommittedOffset
+    from ottla.coordinator.transaction import journal as transactions
+    from ottla.coordinator.transaction.state import Transaction
+
+    offset = CommittedOffset(7, 3, "note", 1_700_000_000_000, -1, bytes(16))
+    written = {
+        "__transaction_state-15": transactions.transaction(Transaction("payments", 7, 3), 2),
+        "__consumer_offsets-1": groups.offset("billing", "orders", 2, offset),
+    }
+    for name, (key, value) in written.items():
+        (tmp_path / name).mkdir()
+        content = build_batch([(1, key, value, ()), (1, b"\x7f\x7f", b"", ())], base_offset=100)
+        (tmp_path / name / f"{NAME}.log").write_bytes(content)
+    [batch] = of_kind(tmp_path / "__transaction_state-15" / f"{NAME}.log", "batch", records=True)
+    found, strange = cast(list[dict[str, Any]], batch["records"])
+    assert found["decoded"]["key"] == {"type": "0", "data": {"transactionalId": "payments"}}
+    assert found["decoded"]["value"]["data"]["producerEpoch"] == 3
+    assert strange["decoded"]["key"] == "Unknown record type 32639 at offset 101, skipping."
+    shown = " ".join(ottla("log", "dump", "--records", str(tmp_path)).output.split())
+    assert 'transactionalId="payments" producerId=7 producerEpoch=3 ' in shown
+    assert 'group="billing" topic="orders" partition=2 offset=7 leaderEpoch=3 ' in shown
 
 
 def test_a_producer_snapshot_is_decoded_and_a_corrupt_one_is_damage(folder: Path) -> None:

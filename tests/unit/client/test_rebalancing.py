@@ -60,6 +60,15 @@ def test_a_new_broker_gets_its_share_small_ones_first() -> None:
     assert sum(move.copied for move in moves) == 2
 
 
+def test_one_more_broker_of_a_hundred_gets_its_share_and_nothing_else_moves() -> None:
+    before = {each: (each % 99 + 1, (each + 1) % 99 + 1, (each + 2) % 99 + 1)
+              for each in range(9_900)}  # fmt: skip
+    moves = plan_rebalance(cluster(before, 100))
+    copied = [move for move in moves if {*move.after} != {*move.before}]
+    assert len(copied) == 3 * 9_900 // 100
+    assert all({*move.after} - {*move.before} == {100} for move in copied)
+
+
 def test_leaders_are_shared_out_without_copies() -> None:
     moves = plan_rebalance(cluster({0: (1, 2), 1: (1, 2), 2: (1, 2), 3: (1, 2)}, 2))
     assert [move.copied for move in moves] == [0, 0]

@@ -162,3 +162,18 @@ def test_partitions_that_need_a_broker_are_named() -> None:
     )
     many = exposed([topic("m", *[(1,)] * 5)], {}, [1])
     assert str(many[0]).startswith("without broker 1: m-0, m-1, m-2 and 2 more are offline")
+
+
+def test_a_broker_that_came_back_wrong_ends_it() -> None:
+    simulated = Simulated()
+    rolling = Rolling(
+        simulated.look,
+        simulated.restart,
+        lambda number, what: None,
+        check=lambda number, health: f"broker {number} came back with 0.0.9",
+        clock=lambda: simulated.now,
+        sleep=simulated.sleep,
+    )
+    with pytest.raises(Doubt, match=r"broker 1 came back with 0\.0\.9\. The others were left"):
+        rolling.run([1, 3, 2])
+    assert simulated.restarted == [1]

@@ -12,6 +12,7 @@ from ottla.broker.loaded_logs import MOST_LOST
 from ottla.cluster import layout
 from ottla.cluster.store import MAX_COMMIT_BYTES, check_key
 from ottla.model.broker import Broker, BrokerState, Endpoint, LostPartition
+from ottla.model.features import FORMATS
 from ottla.model.ids import TopicId
 from ottla.model.topic import PartitionState
 
@@ -105,13 +106,14 @@ def test_single_values_read_back_as_written() -> None:
     assert layout.decode_cluster(layout.encode_cluster("abc")) == "abc"
     assert layout.decode_counter("k", layout.encode_counter(2**62)) == 2**62
     assert layout.decode_holder("k", layout.encode_holder(3)) == 3
-    assert layout.decode_features(layout.encode_features({"f": 2})) == {"f": 2}
+    for levels in ({"f": 2}, {FORMATS: 1}):
+        assert layout.decode_features(layout.encode_features(levels)) == levels
     endpoints = {
         "INSIDE": Endpoint("INSIDE", "h", 9092, "SSL"),
         "OUT": Endpoint("OUT", "::1", 9093),
     }
     for rack in (None, "r1"):
-        broker = Broker(4, 17, endpoints, rack)
+        broker = Broker(4, 17, endpoints, rack, features={"f": (0, 2)})
         assert layout.decode_broker(layout.broker_key(4), layout.encode_broker(broker)) == broker
 
 
@@ -167,3 +169,8 @@ def test_every_change_of_a_partition_is_noticed(name: str) -> None:
     first, second = layout.decode_partitions("k", encoded, (before, before))
     assert first is before
     assert second == after
+
+
+def test_levels_that_allow_new_formats_are_refused_by_who_knows_only_the_first() -> None:
+    assert layout.encode_features({FORMATS: 0}).startswith(b'{"v":1,')
+    assert layout.encode_features({FORMATS: 1}).startswith(b'{"v":2,')

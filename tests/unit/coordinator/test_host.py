@@ -914,6 +914,24 @@ class TestEffects:
         await turns()
         assert effects == ["markers"]
 
+    async def test_of_a_record_that_is_committed_they_come_before_the_answer(
+        self, bench: Bench
+    ) -> None:
+        effects = self.passed_on(bench)
+        await bench.ready()
+        assert bench.run(write(b"a", effects=["markers"])) == "done"
+        assert effects == ["markers"], "or the next request could be there first"
+        await turns()
+        assert effects == ["markers"]
+
+    async def test_what_they_lead_to_is_known_to_the_next_command(self, bench: Bench) -> None:
+        await bench.ready()
+        replies: list[Any] = []
+        bench.host.on_effect = lambda slot, effect: replies.append(slot.run(write(effect)))
+        assert bench.run(write(b"a", effects=[b"b"])) == "done"
+        assert await settled(bench.run(look(b"b"))) == b"v"
+        assert await settled(replies[0]) == "done"
+
     async def test_they_wait_longer_than_any_client(self, slow: Bench) -> None:
         slow.settings.commit_timeout_ms = 1
         effects = self.passed_on(slow)

@@ -204,8 +204,11 @@ async def test_the_controller_may_be_faster(bench: Bench) -> None:
     bench.store.before_commit = shrink
     bench.catch_up(3)
     await bench.settled()
-    assert await bench.stored() == moved
-    assert bench.in_sync().state == moved
+    # What it has made of it counts, and 3, which may be held back by a throttle and not fetch for a
+    # while, is asked for once more: the high watermark waits for it.
+    after = await bench.stored()
+    assert after == bench.in_sync().state
+    assert (after.isr, after.partition_epoch) == ((1, 3), 11)
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
@@ -224,7 +227,7 @@ async def test_while_the_outcome_is_unknown_both_sets_count(bench: Bench, lost: 
     bench.store.lost = ""
     bench.store.readable = True
     await bench.settled()
-    assert in_sync.state.isr == ((1, 2, 3) if lost == "answer" else (1, 2))
+    assert in_sync.state.isr == (1, 2, 3), "3 need not fetch again for it"
     assert (await bench.stored()).isr == in_sync.state.isr
 
 

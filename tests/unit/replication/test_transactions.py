@@ -223,3 +223,25 @@ class TestReadersOfCommittedRecords:
         led.follow(PartitionState(2, 1, 0, (1, 2), (1, 2)))
         await asyncio.wait_for(woken.wait(), 5)
         waiter.cancel()
+
+
+def test_ended_transactions_are_forgotten_though_nobody_reads(led: Partition) -> None:
+    """By the leader, and by a follower, that no consumer asks for the last stable offset."""
+    state = PartitionState(2, 0, 0, (2, 1), (2, 1))
+    follower = Partition(
+        TopicPartition("t", 0),
+        TopicId(bytes(16)),
+        LogBench(TopicConfig()).open(),
+        state,
+        NoDisk(),
+    )
+    follower.follow(state)
+    for epoch in range(100):
+        offset = begin(led, epoch=epoch).base_offset
+        end(led, epoch=epoch + 1, committed=epoch % 2 == 0, raises=True)
+        region = led.log.read(offset, 1 << 20, upper=led.log.log_end_offset).region
+        assert region is not None
+        follower.append_replicated(memoryview(region.read()), led.high_watermark, 0)
+    for partition in (led, follower):
+        assert len(partition.log._producers._unreplicated) <= 1
+        assert partition.last_stable_offset() == 200

@@ -18,6 +18,7 @@ from ottla.records.builder import build_batch
 from ottla.runtime.workers import Workers
 from ottla.storage import paths
 from ottla.storage.directory import LogDirectories, StorageSettings, StorageUnavailable
+from ottla.storage.folder import DataFolder
 from ottla.storage.loader import Progress
 from ottla.storage.log import Log
 from ottla.testing.clock import ManualClock
@@ -840,3 +841,25 @@ class TestLosses:
         assert not directories.lost_partitions
         kept = [each for each in two.fs.listdir("/d1") if each.endswith("-stray")]
         assert len(kept) == 1
+
+
+def test_a_data_folder_that_was_just_made_outlives_a_power_cut() -> None:
+    fs = MemoryFileSystem()
+    folder = DataFolder("/srv/ottla/data")
+    folder.open(fs)
+    folder.release()
+    assert fs.power_lost().is_dir("/srv/ottla/data")
+
+
+def test_a_data_folder_is_made_below_one_that_may_not_be_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    fs = MemoryFileSystem()
+    monkeypatch.setattr(fs, "sync_dir", refuse)
+    folder = DataFolder("/srv/data")
+    folder.open(fs)
+    folder.release()
+    assert fs.is_dir("/srv/data")

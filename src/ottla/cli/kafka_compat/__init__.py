@@ -44,6 +44,7 @@ TOOLS: Mapping[str, str] = {
     "kafka-server-stop": f"{_HERE}.server:stop",
     "kafka-storage": f"{_HERE}.storage:main",
     "kafka-topics": f"{_HERE}.topics:main",
+    "kafka-transactions": f"{_HERE}.transactions:main",
     "kafka-verifiable-consumer": f"{_HERE}.verifiable_consumer:main",
     "kafka-verifiable-producer": f"{_HERE}.verifiable_producer:main",
     "zookeeper-server-start": f"{_HERE}.zookeeper:start",

@@ -1,10 +1,11 @@
-"""kafka-dump-log: what is in segments, indexes, producer snapshots and `__consumer_offsets`.
+"""kafka-dump-log: what is in segments, indexes, producer snapshots, and in the logs of
+coordinators (`__consumer_offsets`, `__transaction_state`).
 
 The files are read as for `ottla log dump`, by `log_files`; here they are printed in Kafka's lines.
 Nothing is written (Kafka's tool creates an index that is not there).
 
-Not done   The decoders of transactions, share groups, remote log and cluster metadata, and
-           decoder classes other than the String, Integer and Long ones.
+Not done   The decoders of share groups, remote log and cluster metadata, and decoder classes
+           other than the String, Integer and Long ones.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from ottla.storage.producers import SnapshotError
 MAX_BYTES = 2147483647
 _DELETE_HORIZON = 0x40
 _UNSERVED = (
-    "transaction-log-decoder",
     "cluster-metadata-decoder",
     "remote-log-metadata-decoder",
     "share-group-state-decoder",
@@ -48,6 +48,7 @@ PARSER = Parser(
         Option("key-decoder-class", "What keys are.", "class", optional=True),
         Option("value-decoder-class", "What values are.", "class", optional=True),
         Option("offsets-decoder", "Read records as those of __consumer_offsets."),
+        Option("transaction-log-decoder", "Read records as those of __transaction_state."),
         Option("skip-record-metadata", "Print keys and values only."),
         *(Option(name, "Not served here.") for name in _UNSERVED),
     ],
@@ -200,6 +201,10 @@ def _decoder(options: Options) -> Decoder | None:
         from ottla.cli.kafka_compat.offset_records import decode
 
         return lambda record: Decoded(*decode(record.key, record.value))
+    if options.has("transaction-log-decoder"):
+        from ottla.cli.kafka_compat.transaction_records import decode as decode_transaction
+
+        return lambda record: Decoded(*decode_transaction(record.key, record.value, record.offset))
     chosen = [options.has("key-decoder-class"), options.has("value-decoder-class")]
     if not options.has("print-data-log") and not any(chosen):
         return None
@@ -311,13 +316,20 @@ def _dump_producers(path: str) -> None:
         print(str(error), file=sys.stderr)
         return
     for state in states:
-        started = state.txn_start_offset
-        print(
+        line = (
             f"producerId: {state.producer_id} producerEpoch: {state.producer_epoch} "
             f"coordinatorEpoch: {state.coordinator_epoch} "
-            f"currentTxnFirstOffset: {_optional(started)} "
-            f"lastTimestamp: {state.last_timestamp} lastSequence: {state.last_sequence}"
+            f"currentTxnFirstOffset: {_optional(state.txn_start_offset)} "
+            f"lastTimestamp: {state.last_timestamp} "
         )
+        if state.last_offset >= 0:
+            first = (state.last_sequence - state.offset_delta) % 2**31
+            line += (
+                f"firstSequence: {first} lastSequence: {state.last_sequence} "
+                f"lastOffset: {state.last_offset} offsetDelta: {state.offset_delta} "
+                f"timestamp: {state.last_timestamp}"
+            )
+        print(line)
 
 
 def _optional(number: int | None) -> str:

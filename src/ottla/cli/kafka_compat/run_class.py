@@ -28,6 +28,7 @@ CLASSES: Mapping[str, str] = {
     "kafka.Kafka": "kafka-server-start",
     "kafka.tools.StorageTool": "kafka-storage",
     "org.apache.kafka.tools.TopicCommand": "kafka-topics",
+    "org.apache.kafka.tools.TransactionsCommand": "kafka-transactions",
     "org.apache.kafka.tools.VerifiableConsumer": "kafka-verifiable-consumer",
     "org.apache.kafka.tools.VerifiableProducer": "kafka-verifiable-producer",
     # as they were called before
@@ -41,6 +42,7 @@ CLASSES: Mapping[str, str] = {
     "kafka.tools.ReplicaVerificationTool": "kafka-replica-verification",
     "kafka.admin.ReassignPartitionsCommand": "kafka-reassign-partitions",
     "kafka.admin.TopicCommand": "kafka-topics",
+    "kafka.admin.TransactionsCommand": "kafka-transactions",
     "kafka.tools.ClusterTool": "kafka-cluster",
     "kafka.tools.ConsoleConsumer": "kafka-console-consumer",
     "kafka.tools.ConsoleProducer": "kafka-console-producer",

@@ -1,9 +1,10 @@
 """Other brokers, as transactions need them: those that lead partitions, and other coordinators.
 
 `MarkerSender` sees to it that every partition of a decided transaction gets its marker: directly
-where this broker leads it, else with WriteTxnMarkers, one request at a time to each broker with all
-that has gathered for it meanwhile. What fails is tried again, at whoever leads the partition then,
-as long as this broker coordinates the transaction. A partition that was deleted needs none.
+where this broker leads it, else with WriteTxnMarkers, one request at a time to each broker, with as
+much of what has gathered for it as is handled in one go. What fails is tried again, at whoever
+leads the partition then, as long as this broker coordinates the transaction. A partition that was
+deleted needs none.
 
 `Coordinators` asks the coordinator of a transaction whether it includes a partition, or to include
 it, for the leader of that partition.
@@ -52,6 +53,8 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.05
 LONG_RETRY_SECONDS = 1.0
 ASK_SECONDS = 30.0
+MOST_MARKERS = 300
+"""Of one request. Each is three elements at most, and a broker refuses requests of too many."""
 
 # The marker comes from a coordinator, or about a producer, that another one has replaced.
 _REPLACED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
@@ -197,7 +200,7 @@ class MarkerSender:
     async def _drain(self, broker: int) -> None:
         """Send what is there for a broker, until nothing is."""
         try:
-            while entries := self._queued.pop(broker, None):
+            while entries := self._take(broker):
                 entries = [each for each in entries if each[0].is_ours]
                 codes = await self._ask(broker, entries) if entries else {}
                 for decided, partition in entries:
@@ -206,6 +209,13 @@ class MarkerSender:
                     self._settle(decided, partition, code)
         finally:
             self._sending.pop(broker, None)
+
+    def _take(self, broker: int) -> list[tuple[_Decided, TopicPartition]]:
+        """The next of what is there for a broker."""
+        queued = self._queued.pop(broker, [])
+        if len(queued) > MOST_MARKERS:
+            self._queued[broker] = queued[MOST_MARKERS:]
+        return queued[:MOST_MARKERS]
 
     async def _ask(
         self, broker: int, entries: list[tuple[_Decided, TopicPartition]]

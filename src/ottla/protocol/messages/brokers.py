@@ -34,7 +34,7 @@ class DescribeBrokersResponse:
     """Every broker that ever registered, and the logs that cannot be served here.
 
     `store_away_since_ms` tells since when the broker has not reached the metadata store, so that
-    its answer is as old as that; -1 while it does.
+    its answer is as old as that; -1 while it does. `version` is that of the broker's program.
     """
 
     error_code: int = int16(default=0)
@@ -43,3 +43,4 @@ class DescribeBrokersResponse:
     brokers: list[RememberedBroker] = array(RememberedBroker)
     offline_logs: list[OfflineLog] = array(OfflineLog)
     store_away_since_ms: int = int64(default=-1, tag=0)
+    version: str = string(default="", tag=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,16 @@ from ottla.cli.kafka_compat.options import Failure, guarded
 from ottla.cli.kafka_compat.server import is_broker
 from ottla.cli.kafka_compat.storage import random_uuid
 from ottla.cli.kafka_compat.topics import topic_pattern
+from ottla.cli.kafka_compat.transaction_records import decode as decode_transaction
 from ottla.client.descriptions import ApiSupport
 from ottla.client.records import Record
 from ottla.coordinator.group import journal
 from ottla.coordinator.group.group import CommittedOffset
+from ottla.coordinator.transaction import journal as transaction_journal
+from ottla.coordinator.transaction.state import State, Transaction
+from ottla.model.ids import TopicPartition
 from ottla.records.builder import BatchBuilder
+from ottla.records.checksum import crc32c
 
 # -- lines in
 
@@ -221,6 +227,78 @@ def test_records_of_consumer_offsets_are_shown_as_kafka_shows_them() -> None:
     assert shown.startswith('{"version":"')
     assert '"data":{"offset":7,"leaderEpoch":3,"metadata":"note","commitTimestamp":17' in shown
     assert decode(b"\x7f\x7f", b"") == ("unknown::type 32639", None)
+
+
+def test_records_of_transaction_state_are_shown_as_kafka_shows_them() -> None:
+    open_one = Transaction(
+        "payments",
+        7,
+        3,
+        60_000,
+        State.ONGOING,
+        frozenset({TopicPartition("orders", 1), TopicPartition("orders", 0)}),
+        1700000000000,
+        1700000000001,
+    )
+    key, value = transaction_journal.transaction(open_one, 0)
+    name = '{"type":"0","data":{"transactionalId":"payments"}}'
+    shown = (
+        '"producerEpoch":3,"transactionTimeoutMs":60000,"transactionStatus":1,'
+        '"transactionPartitions":[{"topic":"orders","partitionIds":[0,1]}],'
+        '"transactionLastUpdateTimestampMs":1700000000001,'
+        '"transactionStartTimestampMs":1700000000000'
+    )
+    assert decode_transaction(key, value, 5) == (
+        name,
+        f'{{"version":"0","data":{{"producerId":7,{shown}}}}}',
+    )
+    newer = replace(open_one, previous_producer_id=5, next_producer_id=9, client_version=2)
+    key, value = transaction_journal.transaction(newer, 2)
+    assert decode_transaction(key, value, 5) == (
+        name,
+        '{"version":"1","data":{"producerId":7,"previousProducerId":5,"nextProducerId":9,'
+        f'{shown},"clientTransactionVersion":2}}}}',
+    )
+    assert decode_transaction(key, None, 5) == (name, "<DELETE>")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        (None, b"", "Failed to decode message at offset 5 using the specified decoder"),
+        (b"\0\7", b"", "Unknown record type 7 at offset 5, skipping."),
+        (b"\0", b"", "Error at offset 5, skipping. "),
+        (b"\0\0\0\1a", b"\0\1\0", "Error at offset 5, skipping. "),
+        (b"\0\0\0\1a", b"\0\7\0", "Error at offset 5, skipping. version 7 of the value"),
+    ],
+)
+def test_what_is_no_record_of_transaction_state_is_said(
+    key: bytes | None, value: bytes, shown: str
+) -> None:
+    found, payload = decode_transaction(key, value, 5)
+    assert (found or "").startswith(shown)
+    assert payload is None
+
+
+def test_a_producer_snapshot_is_shown_with_the_last_batch_of_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # sequence numbers begin anew after the greatest int: three records from 2147483646 on
+    entry = struct.Struct(">qhiqiqiq")
+    entries = entry.pack(4, 1, 0, 12, 2, 1700000000000, -1, 10)
+    entries += entry.pack(5, 3, -1, -1, 0, 1700000000001, 8, -1)
+    body = struct.pack(">i", 2) + entries
+    path = tmp_path / "00000000000000000013.snapshot"
+    path.write_bytes(struct.pack(">hI", 1, crc32c(body)) + body)
+    assert run("kafka-dump-log", ["--files", str(path)]) == 0
+    assert capsys.readouterr().out == (
+        f"Dumping {path}\n"
+        "producerId: 4 producerEpoch: 1 coordinatorEpoch: -1 currentTxnFirstOffset: "
+        "OptionalLong[10] lastTimestamp: 1700000000000 firstSequence: 2147483646 lastSequence: 0 "
+        "lastOffset: 12 offsetDelta: 2 timestamp: 1700000000000\n"
+        "producerId: 5 producerEpoch: 3 coordinatorEpoch: 8 currentTxnFirstOffset: "
+        "OptionalLong.empty lastTimestamp: 1700000000001 \n"
+    )
 
 
 # -- small things

@@ -13,6 +13,7 @@ from ottla.coordinator.transaction import remote
 from ottla.coordinator.transaction.marking import MarkerWriter
 from ottla.coordinator.transaction.remote import Connections, MarkerSender
 from ottla.coordinator.transaction.state import Complete, Identity, WriteMarkers
+from ottla.dispatch.table import MANY_WHOLE
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
@@ -61,6 +62,7 @@ class Cluster:
         self.errors: list[ErrorCode] = []  # of the next markers
         self.requests: list[WriteTxnMarkersRequest] = []
         self.broken = 0  # so many requests fail
+        self.refused = 0  # requests that had more elements than a broker takes
 
     def lead(self, *leaders: int) -> None:
         states = tuple(PartitionState(each, 0, 0, (each,), (each,)) for each in leaders)
@@ -91,6 +93,9 @@ class Cluster:
         if self.broken:
             self.broken -= 1
             raise ChannelClosed("gone")
+        if _elements(request) > MANY_WHOLE:
+            self.refused += 1
+            raise ChannelClosed("malformed: too many elements")
         self.requests.append(request)
         results = []
         for marker in request.markers:
@@ -109,6 +114,12 @@ class Cluster:
                 )
             )
         return WriteTxnMarkersResponse(markers=results)
+
+
+def _elements(request: WriteTxnMarkersRequest) -> int:
+    topics = [topic for marker in request.markers for topic in marker.topics]
+    partitions = sum(len(topic.partition_indexes) for topic in topics)
+    return len(request.markers) + len(topics) + partitions
 
 
 class World:
@@ -158,6 +169,24 @@ async def test_partitions_here_and_there_get_theirs_then_it_is_complete(world: W
     (request,) = world.cluster.requests
     (marker,) = request.markers
     assert (marker.coordinator_epoch, marker.transaction_version) == (5, 2)
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_very_many_fit_into_the_requests(world: World, together: bool) -> None:
+    """Of one transaction, or of as many that end together."""
+    count = MANY_WHOLE + 1
+    world.cluster.lead(*[THERE] * count)
+    if together:
+        world.send(*range(count))
+    else:
+        for index in range(count):
+            world.send(index)
+    async with asyncio.timeout(60):
+        while len(world.cluster.marked) < count:
+            await asyncio.sleep(0.001)
+    assert not world.cluster.refused
+    await turns()
+    assert len(world.slot.completed) == (1 if together else count)
 
 
 async def test_without_partitions_it_is_complete_at_once(world: World) -> None:

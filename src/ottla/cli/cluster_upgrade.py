@@ -1,0 +1,212 @@
+"""`ottla cluster upgrade`: every broker to the version on disk, one after the other, and then, on
+request, what the new version can do.
+
+The brokers of both versions work together meanwhile, in the formats that the old one knows
+(`model.features`), so there is a way back: the old version on disk, and a rolling restart. It ends
+with the finalization.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ottla import __version__
+from ottla.cli.cluster_restart import (
+    refuse_pauses,
+    restart_by_command,
+    restart_by_supervisor,
+    say,
+    say_nothing,
+)
+from ottla.cli.cluster_status import Looker
+from ottla.cli.command import Command
+from ottla.cli.options import bootstrap_option, json_option
+from ottla.cli.output import Column, broker_errors, count, show_json, show_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ottla.client.cluster_health import ClusterHealth
+    from ottla.client.direct import DirectAdmin
+
+_UPGRADE = 1
+_OLDER = "older"  # a broker that does not tell its version
+
+
+@click.command(cls=Command)
+@click.option("--yes", "accept", is_flag=True, help="Do it.")
+@click.option("--finalize", is_flag=True,
+              help="At the end let brokers use what is new: there is no way back.")  # fmt: skip
+@click.option("--data-dir", metavar="FOLDER", default="cluster-data", show_default=True,
+              help="Of a cluster on this machine: its folder.")  # fmt: skip
+@click.option("--with", "command", metavar="COMMAND",
+              help="What restarts a broker elsewhere, with {id} and {host} in it.")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True,
+              metavar="SECONDS", help="For a broker to return, and to catch up.")  # fmt: skip
+@click.option("--accept-pause", is_flag=True,
+              help="Go on though partitions will be offline or read-only meanwhile.")  # fmt: skip
+@bootstrap_option
+@json_option
+def upgrade(
+    accept: bool,
+    finalize: bool,
+    data_dir: str,
+    command: str | None,
+    timeout: float,
+    accept_pause: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Restart brokers with the version on disk, one after the other, while clients go on.
+
+    Install the new version where the brokers run, then type this with it. It shows which brokers
+    run something else; --yes restarts them as `ottla cluster restart --rolling` does, and looks
+    whether each came back with the new version. At the first doubt nothing more is touched; typed
+    again, it goes on with those that are left.
+
+    Until --finalize brokers write only what the old version can read: to go back, install that and
+    restart the brokers with it, one after the other. Finalized, the cluster may use everything that
+    is new, and an older broker does not start in it any more.
+
+    A version that cannot read what the cluster has finalized is refused before anything is changed.
+
+    \b
+    JSON: {"version", "brokers": [{"broker", "version" (null if it does not tell)}],
+     "finalize": {feature: level}, "executed", "upgraded": [{"broker", "seconds"}],
+     "finalized", "stopped": why it ended early, or null}
+    """
+    from ottla.client.rolling import Doubt, Rolling, exposures, order
+
+    looker = Looker(bootstrap)
+    taken: dict[int, float] = {}
+    stopped = None
+    finalized = False
+    document: dict[str, Any] = {}
+    with broker_errors(bootstrap):
+        try:
+            health = looker.look()
+            looker.bootstrap = ",".join(each.address for each in health.brokers if each.address)
+            levels = _levels(looker.admin)
+            _refuse_unreadable(levels)
+            left = [each for each in order(health) if not _is_new(each, health)]
+            new = _newest(levels)
+            document = _document(health, new)
+            if not as_json:
+                _show(health, left, new, accept=accept, finalize=finalize)
+            if left and accept:
+                restart = (
+                    restart_by_command(command)
+                    if command
+                    else restart_by_supervisor(data_dir, health, left)
+                )
+                refuse_pauses(exposures(looker.admin, left), accept_pause)
+                rolling = Rolling(
+                    looker.look,
+                    restart,
+                    say_nothing if as_json else say,
+                    check=_came_back_old,
+                    patience=timeout,
+                )
+                taken = rolling.taken
+                rolling.run(left)
+                looker.admin.elect_leaders(None)
+            if new and finalize and accept:
+                _finalize(looker, new)
+                finalized = True
+        except Doubt as doubt:
+            stopped = str(doubt)
+        finally:
+            looker.close()
+    if as_json:
+        upgraded = [{"broker": each, "seconds": round(took, 3)} for each, took in taken.items()]
+        document |= {"executed": accept, "upgraded": upgraded, "finalized": finalized}
+        show_json(document | {"stopped": stopped})
+    elif stopped is None and accept:
+        _tell_end(len(taken), new, finalized)
+    if stopped is not None:
+        raise click.ClickException(stopped)
+
+
+def _is_new(broker: int, health: ClusterHealth) -> bool:
+    return health.known.versions.get(broker) == __version__
+
+
+def _came_back_old(broker: int, health: ClusterHealth) -> str | None:
+    if _is_new(broker, health):
+        return None
+    found = health.known.versions.get(broker) or "an older version"
+    return f"broker {broker} came back with {found}, not {__version__}: is that installed there?"
+
+
+def _levels(admin: DirectAdmin) -> dict[str, int]:
+    """What the cluster has finalized; what it has not heard of is not among it."""
+    greeting = admin.router.any().greeting
+    return {each.name: each.max_version_level for each in greeting.finalized_features}
+
+
+def _refuse_unreadable(levels: Mapping[str, int]) -> None:
+    from ottla.client.rolling import Doubt
+    from ottla.model.features import unreadable
+
+    why = unreadable(levels)
+    if why is not None:
+        raise Doubt(f"{why}: nothing was changed. Install a newer version than {__version__}")
+
+
+def _newest(levels: Mapping[str, int]) -> dict[str, int]:
+    from ottla.model.features import newest
+
+    return newest(levels)
+
+
+def _finalize(looker: Looker, new: Mapping[str, int]) -> None:
+    """Let brokers use what is new, when all of them know it."""
+    from ottla.client.rolling import Doubt, wrong
+
+    health = looker.look()
+    problem = wrong(health)
+    old = [each.id for each in health.brokers if not _is_new(each.id, health)]
+    if problem is None and old:
+        problem = f"broker {old[0]} does not run {__version__}"
+    if problem is not None:
+        raise Doubt(f"{problem}; nothing was finalized")
+    looker.admin.update_features(new, kind=_UPGRADE)
+
+
+def _show(
+    health: ClusterHealth, left: list[int], new: Mapping[str, int], *, accept: bool, finalize: bool
+) -> None:
+    if left:
+        title = f"{count(len(left), 'broker')} to restart with {__version__}, one after the other"
+        rows = [(each, health.known.versions.get(each) or _OLDER, __version__) for each in left]
+        columns = (Column("BROKER", numeric=True), Column("RUNS"), Column("GETS"))
+        show_table(columns, rows, title=title)
+    else:
+        click.echo(f"every broker runs {__version__}")
+    if new:
+        features = ", ".join(f"{name}={level}" for name, level in new.items())
+        how = "at the end" if finalize else "later, with --finalize"
+        click.echo(f"to finalize {how}: {features}")
+    if (left or (new and finalize)) and not accept:
+        click.echo("nothing is changed without --yes")
+
+
+def _tell_end(restarted: int, new: Mapping[str, int], finalized: bool) -> None:
+    if restarted:
+        click.echo(f"{count(restarted, 'broker')} upgraded; all replicas are in sync")
+    if finalized:
+        click.echo("finalized: older brokers do not start in this cluster any more")
+    elif new:
+        click.echo(
+            "not finalized yet: brokers write what the old version can read, and a rolling restart "
+            "with that one leads back. `ottla cluster upgrade --finalize --yes` ends that"
+        )
+
+
+def _document(health: ClusterHealth, new: Mapping[str, int]) -> dict[str, Any]:
+    versions = health.known.versions
+    brokers = [{"broker": each.id, "version": versions.get(each.id) or None}
+               for each in health.brokers]  # fmt: skip
+    return {"version": __version__, "brokers": brokers, "finalize": dict(new)}
