@@ -25,7 +25,14 @@ from ottla.verify.clients.txn_clients import (
     TxnWriter,
     fetch_offsets,
 )
-from ottla.verify.clients.txn_producer import ONE, TIMEOUT_MS, TWO, knows_version_two
+from ottla.verify.clients.txn_producer import (
+    ONE,
+    TIMEOUT_MS,
+    TWO,
+    Ended,
+    TxnProducer,
+    knows_version_two,
+)
 from ottla.verify.clients.txn_reader import Level, TxnReader, ask_mark
 from ottla.verify.clients.writer import Progress
 from ottla.verify.history import Recorder
@@ -88,6 +95,20 @@ class TxnWorkload:
         return {self.source: {}, self.target: {}, self.table: TABLE_SETTINGS}
 
     # ------------------------------------------------------------------ during
+
+    async def is_possible(self) -> bool:
+        """Whether the cluster has a coordinator for transactions."""
+        connections = await self._ready(self.source, "verify-probe")
+        producer = TxnProducer(
+            "txn-probe", f"{self.source}-probe", ONE, connections, self._recorder, self._progress
+        )
+        try:
+            await producer.init()
+        except Ended:
+            return False
+        finally:
+            connections.close()
+        return True
 
     async def start(self) -> None:
         """All clients begin."""

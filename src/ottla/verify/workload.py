@@ -180,7 +180,11 @@ class Workload:
     # ------------------------------------------------------------------ during
 
     async def start(self) -> None:
-        """All clients begin."""
+        """All clients begin. Raises NotPossible."""
+        if self._transactions is not None and not await self._transactions.is_possible():
+            raise NotPossible(
+                "no broker coordinates transactions; without them: --workload records"
+            )
         plan, recorder = self._plan, self._recorder
         chance = random.Random(plan.seed)
         shared: list[Connections] = []
