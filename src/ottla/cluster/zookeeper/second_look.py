@@ -2,7 +2,8 @@
 
 A server that has seen fewer transactions than a client refuses this client, and only by closing the
 connection: to the client that is as if nobody was there. So an emptied ZooKeeper, or one that was
-taken back to an older state, is never seen as such by who knew it before. Who comes anew is let in.
+taken back to an older state, is never seen as such by who knew it before. Who comes anew is let in,
+also by a server that only lags behind: so that one catches up with its leader before it is read.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ async def look_anew(
     """What somebody new finds there; None when nobody answers within so many seconds."""
     try:
         async with connected(address, access, tls, seconds, seconds) as connection:
+            await connection.sync(CHANGES)
             return Seen(await connection.get(CHANGES))
     except NoNode:
         return Seen(None)
