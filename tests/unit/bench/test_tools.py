@@ -54,7 +54,6 @@ def test_every_command_file_names_tools_that_are_there() -> None:
     not_compared = {
         *("kafka-list-topic", "kafka-run-class", "kafka-server-start", "kafka-server-stop"),
         *("zookeeper-server-start", "zookeeper-server-stop", "zookeeper-shell"),
-        "kafka-leader-election",  # needs several brokers
     }
     assert set(TOOLS) - typed == not_compared
 
