@@ -10,7 +10,8 @@ Behaviour  An idempotent producer (no transactional id) gets a new id and epoch 
            With a transactional id the coordinator raises the epoch, so that the producer before is
            fenced, and aborts what that one had open: CONCURRENT_TRANSACTIONS until that is done.
            EndTxn is answered when the decision is committed; the markers follow. The next
-           transaction can begin when they are written, CONCURRENT_TRANSACTIONS until then.
+           transaction can begin when they are written. That is waited for, for a moment, before
+           AddPartitionsToTxn or AddOffsetsToTxn fails with CONCURRENT_TRANSACTIONS.
            EndTxn 5 (transaction version 2) raises the epoch and answers with it.
            AddPartitionsToTxn 4 and 5 are for brokers: for many transactions, and with verify_only
            the question whether a transaction includes partitions.
@@ -31,7 +32,7 @@ See        KIP-98, KIP-360, KIP-664, KIP-890, KIP-1228
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -239,7 +240,13 @@ def _ask(
             refused[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if refused:
         return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
-    reply = gather([attempt(partial(services.transactions.run_certainly, command))])
+    transactions = services.transactions
+    run: Callable[[], Any] = (
+        partial(transactions.add, command)
+        if isinstance(command, AddPartitions)
+        else partial(transactions.run_certainly, command)
+    )
+    reply = gather([attempt(run)])
 
     def done(replies: list[Any]) -> Outcome:
         (outcome,) = replies
@@ -267,7 +274,8 @@ def add_offsets_to_txn(
         Identity(body.producer_id, body.producer_epoch),
         frozenset({partition}),
     )
-    return then(services.transactions.run(command), lambda code: AddOffsetsToTxnResponse())
+    reply = services.transactions.add(command, certainly=False)
+    return then(reply, lambda code: AddOffsetsToTxnResponse())
 
 
 # --- EndTxn, WriteTxnMarkers ----------------------------------------------------------------------

@@ -124,7 +124,10 @@ class MarkerSender:
         connections: Connections,
         writer: MarkerWriter,
         tasks: Tasks,
+        on_over: Callable[[str], None] = lambda transactional_id: None,
     ) -> None:
+        """`on_over` is told of every transaction that is complete."""
+        self._on_over = on_over
         self._node_id = node_id
         self._image = image
         self._connections = connections
@@ -281,6 +284,7 @@ class MarkerSender:
             return
         if isinstance(reply, Deferred):
             reply.on_done(partial(self._completed, decided))
+        self._on_over(what.transactional_id)
 
     def _completed(self, decided: _Decided, done: Deferred[Any]) -> None:
         """It was written, or could not be. If it is not committed in time, there is nothing left to

@@ -20,6 +20,7 @@ from ottla.coordinator.replies import gather, then
 from ottla.coordinator.transaction.joining import join
 from ottla.coordinator.transaction.machine import TransactionShard
 from ottla.coordinator.transaction.marking import GroupLogs, MarkerWriter
+from ottla.coordinator.transaction.patience import Endings
 from ottla.coordinator.transaction.remote import Connections, Coordinators, MarkerSender
 from ottla.coordinator.transaction.state import (
     NEEDS_PRODUCER_ID,
@@ -106,8 +107,14 @@ class Transactions:
         # the questions of others.
         self._connections = for_markers, for_questions = Connections(peers), Connections(peers)
         self.writer = MarkerWriter(partitions, groups, clock)
+        self._endings = Endings()
         self._sender = MarkerSender(
-            node_id, lambda: self.host.image, for_markers, self.writer, tasks
+            node_id,
+            lambda: self.host.image,
+            for_markers,
+            self.writer,
+            tasks,
+            self._endings.over,
         )
         self._coordinators = Coordinators(node_id, self, for_questions)
         settings = _Settings(config, version)
@@ -181,6 +188,12 @@ class Transactions:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         return self.host.run_certainly(self.partition_for(command.transactional_id), command)
 
+    def add(self, command: AddPartitions, *, certainly: bool = True) -> Any:
+        """As `run_certainly` or `run`; the end of the transaction before is waited for."""
+        run = self.run_certainly if certainly else self.run
+        seconds = self._config().add_partitions_to_txn_retry_backoff_max_ms / 1000
+        return self._endings.patiently(command.transactional_id, partial(run, command), seconds)
+
     def list_all(self) -> list[Transaction] | Deferred[list[Transaction]]:
         """The transactions that this broker coordinates. Raises KafkaError while it loads some."""
         return then(gather(self.host.run_everywhere(ListTransactions)), _joined)
@@ -214,13 +227,13 @@ class Transactions:
         add: bool,
     ) -> dict[TopicPartition, ErrorCode]:
         """Whether this broker's transaction includes partitions; with `add`, include them."""
-        command = (
-            AddPartitions(transactional_id, producer, partitions, RAISES_EPOCH)
-            if add
-            else VerifyPartitions(transactional_id, producer, partitions)
-        )
         try:
-            reply = await _settled(self.run_certainly(command))
+            if add:
+                adding = AddPartitions(transactional_id, producer, partitions, RAISES_EPOCH)
+                reply = await _settled(self.add(adding))
+            else:
+                verifying = VerifyPartitions(transactional_id, producer, partitions)
+                reply = await _settled(self.run_certainly(verifying))
         except KafkaError as error:
             return dict.fromkeys(partitions, error.code)
         if isinstance(reply, dict):
