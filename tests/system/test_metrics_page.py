@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import confluent_kafka as rd
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -188,3 +189,38 @@ def test_strangers_on_the_port_hold_up_no_client(start_broker: Any, neighbour: A
     clients.served()
     broker.wait_log("the page for metrics refused")
     assert "Traceback" not in broker.log()
+
+
+def test_transactions_can_be_scraped(eventually: Callable[..., None]) -> None:
+    soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+    late = f"{REPLICAS}partitions_with_late_transactions_count"
+    with Broker({**SERVED, **soon}, topics={"t": 1}) as broker:
+
+        def begin(name: str, timeout_ms: int) -> rd.Producer:
+            settings = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+            producer = rd.Producer(
+                {**settings, "transactional.id": name, "transaction.timeout.ms": timeout_ms}
+            )
+            producer.init_transactions(60)
+            producer.begin_transaction()
+            producer.produce("t", b"a")
+            assert producer.flush(60) == 0
+            return producer
+
+        done = begin("done", 60_000)
+        found = scrape(broker)
+        assert found["ottla_transactions Ongoing"] == 1
+        assert found["ottla_transaction_log_partitions active"] == 1
+        load = "kafka_server_transaction_coordinator_metrics_partition_load_time_seconds_count"
+        assert found[load] == 1
+        assert found[late] == found["ottla_transactions_timed_out_total"] == 0
+        done.commit_transaction(60)
+        eventually(lambda: scrape(broker)["ottla_transactions CompleteCommit"] == 1)
+        slow = begin("slow", 1_000)
+        eventually(lambda: scrape(broker)["ottla_transactions_timed_out_total"] == 1)
+        eventually(lambda: scrape(broker)["ottla_transactions CompleteAbort"] == 1)
+        found = scrape(broker)
+        assert (
+            found["ottla_transactions Ongoing"] == found["ottla_transaction_markers_pending"] == 0
+        )
+        del slow

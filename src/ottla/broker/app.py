@@ -438,6 +438,10 @@ class Broker:
             version=lambda: registry.features.get(TRANSACTION_VERSION, 0),
             new_producer_id=producer_ids.next,
             peers=peers,
+            on_loaded=self.metrics.histogram(
+                "kafka_server_transaction_coordinator_metrics_partition_load_time_seconds",
+                "Loading one partition of the transactions' log.",
+            ).record,
         )
         return Services(
             node_id=self.node_id,

@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 from ottla import __version__
 from ottla.broker.series_metering import group_lag, logs_by_topic, replica_lag, traffic
+from ottla.broker.transaction_metering import TransactionNumbers
 from ottla.controller.election import prefer
 from ottla.coordinator.group.group import Counts, GroupType
+from ottla.coordinator.transaction.state import State
 from ottla.dispatch.context import Services
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER
@@ -52,6 +54,7 @@ class Sources:
         self.replicated = Replicated()
         self.offline_partitions = 0
         self.partitions_of_all = 0
+        self.transactions = TransactionNumbers()
         self.not_preferred = 0  # which could be led by their first replica, and are not
 
     @cached_property
@@ -123,6 +126,7 @@ def measure(metrics: Metrics, services: Services, listeners: Listeners) -> None:
 def _collect(services: Services, listeners: Listeners) -> Iterator[Reading | None]:
     sources = Sources(services, listeners)
     yield from sources.count_partitions()
+    yield from sources.transactions.count(services)
     for name, measures in groupby(MEASURES, lambda one: one.name):
         series = list(measures)
         yield Reading(
@@ -407,6 +411,29 @@ _SIMPLE = (
 )
 
 
+_TRANSACTIONS = (
+    Measure(
+        "kafka_server_replica_manager_partitions_with_late_transactions_count",
+        "Partitions led here with a transaction that should have ended: it probably hangs.",
+        lambda of: of.transactions.late_partitions,
+    ),
+    Measure(
+        "kafka_coordinator_transaction_transaction_marker_channel_manager_unknown_destination_queue_size",
+        "Markers that cannot be written because nobody leads their partition.",
+        lambda of: of.transactions.markers_without_leader,
+    ),
+    Measure(
+        "ottla_transaction_markers_pending",
+        "Partitions of decided transactions that are not over: their markers are being written.",
+        lambda of: of.transactions.markers_pending,
+    ),
+    Measure(
+        "ottla_transactions_timed_out_total",
+        "Transactions that were aborted here because they were open for too long.",
+        lambda of: of.services.transactions.counts.timed_out,
+    ),
+)
+
 _TELEMETRY = (
     Measure(
         "kafka_server_client_metrics_instance_count",
@@ -457,6 +484,14 @@ def _group_partitions(active: bool, of: Sources) -> float:
     return of.services.groups.count_partitions(active=active)
 
 
+def _transactions(state: State, of: Sources) -> float:
+    return of.transactions.by_state[state]
+
+
+def _transaction_partitions(active: bool, of: Sources) -> float:
+    return of.services.transactions.count_partitions(active=active)
+
+
 MEASURES: tuple[Measure, ...] = (
     *_SIMPLE,
     *_TELEMETRY,
@@ -475,6 +510,25 @@ MEASURES: tuple[Measure, ...] = (
             "kafka_server_group_coordinator_metrics_num_partitions",
             _PARTITIONS,
             partial(_group_partitions, active),
+            (("state", state),),
+        )
+        for active, state in ((False, "loading"), (True, "active"))
+    ),
+    *_TRANSACTIONS,
+    *(
+        Measure(
+            "ottla_transactions",
+            "Transactional ids coordinated here, by the state of their last transaction.",
+            partial(_transactions, state),
+            (("state", state.shown),),
+        )
+        for state in State
+    ),
+    *(
+        Measure(
+            "ottla_transaction_log_partitions",
+            "Partitions of the transactions' log that are coordinated here.",
+            partial(_transaction_partitions, active),
             (("state", state),),
         )
         for active, state in ((False, "loading"), (True, "active"))

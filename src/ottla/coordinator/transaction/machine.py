@@ -39,6 +39,7 @@ from ottla.coordinator.transaction.state import (
     TRANSACTIONS_TOPIC,
     AddPartitions,
     Complete,
+    Counts,
     DescribeTransaction,
     EndTransaction,
     Identity,
@@ -73,8 +74,9 @@ class Settings(Protocol):
 class TransactionShard:
     """One shard; implements `coordinator.shard.Shard`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, counts: Counts | None = None) -> None:
         self._settings = settings
+        self._counts = counts or Counts()
         self.transactions: dict[str, Transaction] = {}
         self._deadlines: Deadlines[Timer] = Deadlines()
         # The epochs before the present ones, for InitProducerId sent again. Not kept over a load.
@@ -438,6 +440,7 @@ class TransactionShard:
         def after(error: KafkaError | None, now: Now) -> Result:
             if note is not None:
                 note(error, now)
+            self._counts.timed_out += error is None
             return self._abort_next(late, now)
 
         fenced.after = after

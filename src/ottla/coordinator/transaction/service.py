@@ -27,6 +27,7 @@ from ottla.coordinator.transaction.state import (
     RAISES_EPOCH,
     TRANSACTIONS_TOPIC,
     AddPartitions,
+    Counts,
     EndTransaction,
     Identity,
     InitProducer,
@@ -100,7 +101,9 @@ class Transactions:
         version: Callable[[], int],
         new_producer_id: Callable[[], Awaitable[int]],
         peers: Peers,
+        on_loaded: Callable[[float], None] = lambda seconds: None,
     ) -> None:
+        self.counts = Counts()
         self._config = config
         self._new_producer_id = new_producer_id
         # Answers come in the order of requests, and a marker's may take long: it is not to hold up
@@ -126,7 +129,8 @@ class Transactions:
             workers=workers,
             tasks=tasks,
             settings=settings,
-            make_shard=lambda index, image: TransactionShard(settings),
+            make_shard=lambda index, image: TransactionShard(settings, self.counts),
+            on_loaded=on_loaded,
             on_effect=self._sender.send,
         )
 
@@ -197,6 +201,19 @@ class Transactions:
     def list_all(self) -> list[Transaction] | Deferred[list[Transaction]]:
         """The transactions that this broker coordinates. Raises KafkaError while it loads some."""
         return then(gather(self.host.run_everywhere(ListTransactions)), _joined)
+
+    def held(self) -> list[Transaction]:
+        """Those of the shards that are in service, as they are in memory: for metrics."""
+        return [
+            transaction
+            for slot in self.host
+            if slot.active and isinstance(slot.shard, TransactionShard)
+            for transaction in slot.shard.transactions.values()
+        ]
+
+    def count_partitions(self, *, active: bool) -> int:
+        """How many partitions of the transactions topic are in service here, or being loaded."""
+        return sum(slot.active is active for slot in self.host)
 
     async def init_producer(self, command: InitProducer) -> Identity:
         longest = self._config().transaction_max_timeout_ms

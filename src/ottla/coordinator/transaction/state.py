@@ -82,6 +82,13 @@ class Transaction:
         return self.state.is_prepared and next_id == producer.producer_id != NO_PRODUCER_ID
 
 
+@dataclass(slots=True)
+class Counts:
+    """What has happened to the transactions of this broker since it was started."""
+
+    timed_out: int = 0
+
+
 class Identity(NamedTuple):
     """Who a producer is."""
 
