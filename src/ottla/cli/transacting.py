@@ -27,13 +27,12 @@ class Transacting:
     transaction, None for all of them."""
 
     def __init__(self, producer: Producer[Text, Text], size: int | None) -> None:
-        self.committed = 0  # records, and their bytes
-        self.committed_bytes = 0
+        self.posted = self.posted_bytes = 0  # records, and their bytes
+        self.committed = self.committed_bytes = 0
         self._producer = producer
         self._size = size
         self._txn: Transaction[Text, Text] | None = None
-        self._open = 0  # records and bytes of the transaction
-        self._open_bytes = 0
+        self._open = 0  # records of the transaction
 
     def post(
         self,
@@ -60,7 +59,8 @@ class Transacting:
             on_delivery=on_delivery,
         )
         self._open += 1
-        self._open_bytes += record_size(_bytes(key), _bytes(value), headers)
+        self.posted += 1
+        self.posted_bytes += record_size(_bytes(key), _bytes(value), headers)
         if self._open == self._size:
             self.commit()
 
@@ -68,10 +68,9 @@ class Transacting:
         """End the open transaction, if there is one."""
         txn, self._txn = self._txn, None
         if txn is not None:
+            self._open = 0
             txn.__exit__(None, None, None)
-            self.committed += self._open
-            self.committed_bytes += self._open_bytes
-        self._open = self._open_bytes = 0
+            self.committed, self.committed_bytes = self.posted, self.posted_bytes
 
     def abort(self) -> None:
         txn, self._txn = self._txn, None
@@ -108,10 +107,12 @@ class TransactionalSender(Sender):
             transacting.close()
         except KafkaError as error:
             problems.append(explain(error, self._bootstrap))
+        # The record whose turn it was to end a transaction is in it, whatever became of that.
+        self._offered, self._size = transacting.posted, transacting.posted_bytes
         failed = self._offered - transacting.committed
-        if problems and failed > 0:
+        if failed:
             problems.append(f"{count(failed, 'record')} of the open transaction: not committed")
-        return max(0, failed), max(0, self._size - transacting.committed_bytes)
+        return failed, self._size - transacting.committed_bytes
 
 
 def _bytes(text: Text | None) -> bytes | None:

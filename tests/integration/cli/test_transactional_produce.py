@@ -81,9 +81,15 @@ def test_a_record_that_the_broker_refuses(broker: Broker) -> None:
     noise = random.Random(1).randbytes(4000).hex()
     code, report = produce(broker, f"one\n{noise}\n", "--compression", "zstd")
     assert code == 1
-    assert report["sent"] == 0
+    assert (report["sent"], report["failed"]) == (0, 2)
     assert "not committed" in report["error"]
     assert len(seen(broker)) == 2
+    code, report = produce(
+        broker, f"one\n{noise}\n", "--compression", "zstd", "--transaction-size", "1"
+    )
+    assert code == 1
+    assert (report["sent"], report["failed"], report["bytes"]) == (1, 1, 3)
+    assert len(seen(broker)) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
