@@ -71,7 +71,7 @@ coverage: setup ## what the unit tests reach of the modules without I/O, against
 explore: setup ## the property tests with other examples than `make test` has
 	$(BIN)/pytest -n $(WORKERS) --hypothesis-profile search tests/property
 
-simulate: setup ## 10,000 simulated clusters with three to five brokers, checked after every step: about 70 minutes of one core
+simulate: setup ## 10,000 simulated clusters with three to five brokers, checked after every step: about 100 minutes of one core
 	$(BIN)/python tests/simulation/run.py --seeds 0-9999 $(ARGS)
 
 fuzz: setup ## mutated frames against a broker until stopped

@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--plant", choices=sorted(planted.MISTAKES), help="a mistake to be found")
     parser.add_argument("--as-drawn", action="store_true", help="do not make a failure smaller")
     parser.add_argument("--minutes", type=float, help="begin no seed after so long")
+    parser.add_argument("--transactions", action="store_true", help="in every seed, not in half")
     parser.add_argument("--digests", action="store_true", help="a line for every seed")
     parser.add_argument("--memory", type=int, default=0, help="other addresses, drawn from this")
     parser.add_argument("--verbose", action="store_true", help="show what the brokers log")
@@ -64,7 +65,7 @@ def _run_all(seeds: range, options: argparse.Namespace) -> int:
     for seed in seeds:
         if options.minutes is not None and time.monotonic() - begun > options.minutes * 60:
             break
-        setup = draw(seed)
+        setup = _drawn(seed, options)
         if options.faults is not None:
             setup = setup.only({int(each) for each in options.faults.split(",") if each})
         outcome = run(setup)
@@ -89,6 +90,11 @@ def _run_all(seeds: range, options: argparse.Namespace) -> int:
     return 0
 
 
+def _drawn(seed: int, options: argparse.Namespace) -> Setup:
+    setup = draw(seed)
+    return setup._replace(transactional=setup.transactional or options.transactions)
+
+
 def _report(setup: Setup, found: Outcome, options: argparse.Namespace) -> None:
     print(f"seed {setup.seed}: {found.violation}", flush=True)
     if options.as_drawn:
@@ -98,12 +104,17 @@ def _report(setup: Setup, found: Outcome, options: argparse.Namespace) -> None:
         print(f"{len(setup.faults)} faults were drawn; these are enough for: {best.violation}")
     else:
         numbers = [int(each) for each in options.faults.split(",") if each]
-    whole = draw(setup.seed)
-    print(f"{setup.brokers} brokers, {setup.partitions} partitions, fsync {setup.synced}")
+    whole = _drawn(setup.seed, options)
+    print(
+        f"{setup.brokers} brokers, {setup.partitions} partitions, fsync {setup.synced}, "
+        f"transactions {setup.transactional}"
+    )
     for number in numbers:
         print(f"  {number:3d}  {whole.faults[number]}")
     kept = ",".join(map(str, numbers))
     plant = f" --plant {options.plant}" if options.plant else ""
+    if options.transactions:
+        plant += " --transactions"
     print(
         f"repeat: .venv/bin/python tests/simulation/run.py --seeds {setup.seed} "
         f"--faults {kept or ','}{plant}"

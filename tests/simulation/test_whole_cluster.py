@@ -59,6 +59,23 @@ def test_an_invariant_that_is_broken_on_purpose_is_missed(mistake: str, invarian
     assert f": {invariant}: " in done.stdout.splitlines()[-1], done.stdout
 
 
+# The first seed is near the one that shows it today; the second mistake shows in few.
+@pytest.mark.parametrize(
+    ("mistake", "invariant", "seeds"),
+    [
+        ("stable-past-open", "NoAbortedVisible", "0-99"),
+        ("stable-too-soon", "MonotonicLastStableOffset", "65-199"),
+        ("decision-forgotten", "NoTornTransaction", "10-99"),
+        ("markers-forgotten", "NoHangingTransaction", "5-99"),
+        ("any-epoch", "ZombieFenced", "5-99"),
+    ],
+)
+def test_a_mistake_in_transactions_is_found(mistake: str, invariant: str, seeds: str) -> None:
+    done = simulate("--seeds", seeds, "--transactions", "--as-drawn", "--plant", mistake)
+    assert done.returncode == 1, done.stdout
+    assert f": {invariant}: " in done.stdout.splitlines()[-1], done.stdout
+
+
 def test_a_failing_seed_is_shrunk_to_a_command_that_repeats_it() -> None:
     done = simulate("--seeds", "0-20", "--plant", "same-epoch")
     assert done.returncode == 1

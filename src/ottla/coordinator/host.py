@@ -102,7 +102,7 @@ class Host:
         self.turn = Turn()
         self._slots: dict[int, Slot] = {}
         self._looking_again: asyncio.TimerHandle | None = None
-        self._watched: set[Slot] = set()  # those that wait for what nobody tells them of
+        self._watched: dict[Slot, None] = {}  # those that wait for what nobody tells them of
         self._watcher: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -202,14 +202,14 @@ class Host:
 
     def watch(self, slot: Slot) -> None:
         """Have the slot look again and again, until there is nothing more that it waits for."""
-        self._watched.add(slot)
+        self._watched[slot] = None
         if self._watcher is None:
             loop = asyncio.get_running_loop()
             self._watcher = loop.call_later(WATCH_PAUSE, self._look_at_watched)
 
     def _look_at_watched(self) -> None:
         self._watcher = None
-        watched, self._watched = self._watched, set()
+        watched, self._watched = self._watched, {}
         for slot in watched:
             if slot.look():
                 self.watch(slot)

@@ -1,8 +1,8 @@
 """One broker, put together as `ottla.broker.app` does it, over a simulated disk and network.
 
 Registry, controller, lifecycle, failure detector, replication, partition table, fetch sessions and
-the handlers that brokers use among themselves are the product's own, and so is the store on
-ZooKeeper. Left out: listeners, codecs, real logs, groups.
+the handlers that brokers use among themselves are the product's own, and so are the store on
+ZooKeeper and the coordinator of transactions. Left out: listeners, codecs, real logs, groups.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import asyncio
 import logging
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 from ottla.broker.failure_detector import FailureDetector
@@ -20,6 +21,7 @@ from ottla.broker.loaded_logs import behind_their_leaders, lost_partitions, need
 from ottla.broker.running_config import RunningConfig
 from ottla.cluster.contact import StoreContact
 from ottla.cluster.membership import Host
+from ottla.cluster.producer_ids import ProducerIds
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import StoreError
 from ottla.cluster.zookeeper.address import parse_address
@@ -27,24 +29,34 @@ from ottla.cluster.zookeeper.store import ZooKeeperStore
 from ottla.config.broker import BrokerConfig
 from ottla.controller.remote import LogEnds
 from ottla.controller.service import Controller
+from ottla.coordinator.group.service import OFFSETS_TOPIC
+from ottla.coordinator.transaction.service import Transactions
+from ottla.coordinator.transaction.state import RAISES_EPOCH, TRANSACTIONS_TOPIC, Identity
 from ottla.dispatch.context import Request, Services
 from ottla.errors import ErrorCode, KafkaError
 from ottla.handlers.fetch import MANY, fetch
 from ottla.handlers.offsets import list_offsets
+from ottla.handlers.transactions import add_partitions_to_txn, write_txn_markers
 from ottla.model.broker import Endpoint
+from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.offsets import ListOffsetsRequest
+from ottla.protocol.messages.transactions import AddPartitionsToTxnRequest, WriteTxnMarkersRequest
+from ottla.records.batch import read_header
 from ottla.replication.fetch_sessions import FetchSessions
 from ottla.replication.partition import Durability
 from ottla.replication.remote import HighWatermarks
 from ottla.replication.replicas import Replicas
 from ottla.replication.service import Replication
 from ottla.runtime.tasks import Tasks
+from ottla.runtime.workers import Workers
 from ottla.storage.directory import LogDirectories
 
-from .disk import Disk
+from .batch_log import BatchLog
+from .disk import Disk, SimLog
 from .ensemble import WORLD, SimConnection
+from .invariants import Acked
 from .loop import Process, VirtualClock, VirtualLoop
 from .network import Network, ServerSide, SimPeers
 
@@ -53,7 +65,15 @@ logger = logging.getLogger(__name__)
 LISTENER = "PLAINTEXT"
 FETCH_VERSION = 18
 OFFSETS_VERSION = 10
+ADD_VERSION = 5
+MARKERS_VERSION = 2
 NUMBERS = struct.Struct(">q")
+TRANSACTIONAL_TOPIC = "x"
+"""What is in transactions is written to this one."""
+
+
+def _log_of(tp: TopicPartition) -> type[SimLog]:
+    return BatchLog if tp.topic in (TRANSACTIONAL_TOPIC, TRANSACTIONS_TOPIC) else SimLog
 
 
 class Served:
@@ -66,6 +86,17 @@ class Served:
     def image(self) -> ClusterImage:
         image: ClusterImage = self.__dict__["registry"].image
         return image
+
+
+class Threads:
+    """What `Workers` is to coordinators: a thread takes a moment."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    async def run_in_thread(self, function: Callable[[], Any]) -> Any:
+        await asyncio.sleep(self._rng.uniform(0.0, 0.005))
+        return function()
 
 
 class SimBroker:
@@ -85,7 +116,7 @@ class SimBroker:
         self._static = config
         self._rng = rng
         self._clock = VirtualClock(loop)
-        self.disk = Disk(loop.touch, rng)
+        self.disk = Disk(loop.touch, rng, _log_of)
         self.powered = True
         self.failures: list[str] = []  # why its processes ended by themselves
         # of its process
@@ -96,6 +127,7 @@ class SimBroker:
         self.replicas: Replicas | None = None
         self.registry: Registry | None = None
         self.controller: Controller | None = None
+        self.transactions: Transactions | None = None
         self.connection: SimConnection | None = None
         self.seconds_before = 0.0  # of processes before this one
         self._parts: tuple[Any, ...] = ()
@@ -182,6 +214,18 @@ class SimBroker:
             ask_log_ends=LogEnds(peers).ask,
             upkeep=config.upkeep,
         )
+        transactions = Transactions(
+            self.id,
+            partitions=replicas,
+            groups=NO_GROUPS,
+            clock=self._clock,
+            workers=cast(Workers, Threads(self._rng)),
+            tasks=tasks,
+            config=config.current,
+            version=lambda: RAISES_EPOCH,
+            new_producer_id=ProducerIds(registry).next,
+            peers=peers,
+        )
         self.services = Served(
             node_id=self.id,
             clock=self._clock,
@@ -190,10 +234,13 @@ class SimBroker:
             replicas=replicas,
             replication=replication,
             controller=controller,
+            transactions=transactions,
             fetch_sessions=FetchSessions(1000, lambda: self._rng.randrange(1, 2**31)),
         )
         image = registry.image
-        replicas.apply(ImageChange(ClusterImage(), image, frozenset(image.topics)))
+        everything = ImageChange(ClusterImage(), image, frozenset(image.topics))
+        replicas.apply(everything)
+        transactions.apply(everything)
         replication.start(replicas)
 
         def follow(change: ImageChange) -> None:
@@ -203,6 +250,11 @@ class SimBroker:
                 replicas.reconfigure()
             else:
                 replicas.apply(change)
+            transactions.apply(change)
+
+        def registered(epoch: int) -> None:
+            replication.registered(epoch)
+            transactions.host.look()
 
         registry.subscribe(follow)
         image = await registry.load()
@@ -230,17 +282,17 @@ class SimBroker:
             StoreContact(self._clock),
             node_id=self.id,
             about=about,
-            on_registered=replication.registered,
+            on_registered=registered,
             on_certain=certain,
         )
-        self.replicas, self.controller = replicas, controller
+        self.replicas, self.controller, self.transactions = replicas, controller, transactions
         # The port is bound from the start on; here whoever connects early is answered early, too.
         self.listening = True
         await lifecycle.start()
         await lifecycle.wait_ready()
         detector = FailureDetector(registry, self.id, LISTENER, tasks)
         detector.start()
-        self._parts = lifecycle, detector, replication, store
+        self._parts = lifecycle, detector, transactions, replication, store
 
     def _task_died(self, what: str, error: BaseException | None) -> None:
         if self.ending:
@@ -276,15 +328,16 @@ class SimBroker:
             self.connection.process_died()
             self.connection = None
         self._network.reset_all(self)
-        self.replicas = self.controller = None
+        self.replicas = self.controller = self.transactions = None
 
     async def stop(self) -> None:
         """A stop as it should be: leaderships are handed over first."""
         self.ending = True
-        lifecycle, detector, replication, store = self._parts
+        lifecycle, detector, transactions, replication, store = self._parts
         await lifecycle.hand_over()
         await detector.stop()
         await lifecycle.stop()
+        await transactions.close()
         await replication.stop()
         self.disk.stop_cleanly()
         await store.close()
@@ -307,10 +360,8 @@ class SimBroker:
             )
             reply = fetch(request, services)
         else:
-            assert isinstance(body, ListOffsetsRequest)
-            reply = list_offsets(
-                Request(OFFSETS_VERSION, "broker", cast(Any, connection), body), services
-            )
+            handler, version = HANDLERS[type(body)]
+            reply = handler(Request(version, "broker", cast(Any, connection), body), services)
         return _finished(reply)
 
     def append(self, topic: str, index: int, number: int) -> Any:
@@ -320,6 +371,41 @@ class SimBroker:
         partition = self.replicas.by_name(topic, index)
         partition.check_enough_in_sync()
         return partition, partition.append(memoryview(NUMBERS.pack(number)), 0)
+
+    async def append_in_transaction(
+        self, tp: TopicPartition, transactional_id: str, producer: Identity, batch: Any
+    ) -> Acked:
+        """A produce request of a transactional producer, as `handlers/produce.py` serves it.
+        Raises KafkaError."""
+        replicas, transactions = self.replicas, self.transactions
+        if replicas is None or transactions is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition = replicas.by_name(*tp)
+        partition.check_enough_in_sync()
+        sequence = read_header(batch).base_sequence
+        guard: Any = partition.log.begin_verification(*producer, sequence)
+        if guard is not None:
+            joined = await transactions.join(
+                transactional_id, producer, {partition: sequence}, add=True
+            )
+            guard = joined[partition]
+            if isinstance(guard, ErrorCode):
+                raise KafkaError(guard)
+            partition.check_enough_in_sync()
+        info = partition.append(memoryview(bytearray(batch)), self._clock.now_ms(), guard=guard)
+        record = self.disk.logs[tp].records[info.base_offset]
+        acked = Acked(partition.leader_epoch, info.base_offset, record)
+        if not partition.committed(info):
+            await partition.wait_committed(info)
+        return acked
+
+
+NO_GROUPS: Any = SimpleNamespace(host=SimpleNamespace(topic=OFFSETS_TOPIC, slot=lambda _: None))
+HANDLERS: dict[type, tuple[Callable[..., Any], int]] = {
+    ListOffsetsRequest: (list_offsets, OFFSETS_VERSION),
+    AddPartitionsToTxnRequest: (add_partitions_to_txn, ADD_VERSION),
+    WriteTxnMarkersRequest: (write_txn_markers, MARKERS_VERSION),
+}
 
 
 def _finished(reply: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
@@ -34,6 +34,8 @@ from .ensemble import Ensemble, SimConnection
 from .invariants import Acked, Violation, all_invariants, check_acked
 from .loop import PROCESS, Process, VirtualClock, VirtualLoop
 from .network import Network, SimChannel
+from .producers import TransactionalProducer
+from .transactions import History
 
 START_SECONDS = 60.0
 SETTLE_SECONDS = 120.0
@@ -72,6 +74,7 @@ class Cluster:
         self.attempts = 0
         self._numbers = 0
         self._clients: list[asyncio.Task[None]] = []
+        self._producers: list[TransactionalProducer] = []
         self.destroyed: set[int] = set()  # brokers that lost records, and are not back in sync
         # what is checked
         self._invariants = all_invariants()
@@ -185,6 +188,16 @@ class Cluster:
         """Check everything after every step from now on."""
         self.loop.after_step = self._check
 
+    def produce_in_transactions(self, names: Iterable[str]) -> History:
+        """A transactional producer for each name, until `stop_writing`."""
+        history = History()
+        self._invariants.append(history)
+        for name in names:
+            producer = TransactionalProducer(self, history, name)
+            self._producers.append(producer)
+            producer.start()
+        return history
+
     def _check(self) -> None:
         self.checks += 1
         try:
@@ -194,10 +207,16 @@ class Cluster:
                 if broker.failures:
                     raise Violation("NoUnexpectedError", broker.failures[0])
         except Violation as violation:
-            self.loop.after_step = None
+            self.violate(violation)
+
+    def violate(self, violation: Violation) -> Violation:
+        """End the run."""
+        self.loop.after_step = None
+        if self.violation is None:
             self.violation = violation
-            if not self._violated.done():
-                self._violated.set_result(None)
+        if not self._violated.done():
+            self._violated.set_result(None)
+        return violation
 
     # --- what is there ------------------------------------------------------------------------
 
@@ -270,12 +289,17 @@ class Cluster:
         return await self.loop.create_task(work(broker.controller), context=context)
 
     async def eventually(
-        self, condition: Callable[[], bool], seconds: float, what: str, every: float = 0.1
+        self,
+        condition: Callable[[], bool],
+        seconds: float,
+        what: str,
+        every: float = 0.1,
+        name: str = "Recovers",
     ) -> None:
         deadline = self.loop.time() + seconds
         while not condition():
             if self.loop.time() > deadline:
-                raise Violation("Recovers", f"after {seconds:g} s it is not so that {what}")
+                raise Violation(name, f"after {seconds:g} s it is not so that {what}")
             await asyncio.sleep(every)
 
     # --- clients ------------------------------------------------------------------------------
@@ -289,6 +313,8 @@ class Cluster:
         for client in self._clients:
             client.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
+        for producer in self._producers:
+            await producer.stop()
 
     async def _write_on(self, tp: TopicPartition, pause: float) -> None:
         rng = self.rng(f"client {tp}")
@@ -334,8 +360,11 @@ class Cluster:
 
     def _acknowledge(self, tp: TopicPartition, acked: Acked, process: Process) -> None:
         if process.alive:
-            self.acked.setdefault(tp, []).append(acked)
-            self.loop.touch()
+            self.note_acked(tp, acked)
+
+    def note_acked(self, tp: TopicPartition, acked: Acked) -> None:
+        self.acked.setdefault(tp, []).append(acked)
+        self.loop.touch()
 
     def check_end(self) -> None:
         """When everything is in sync again: all replicas have everything that was acknowledged."""

@@ -51,7 +51,7 @@ class SimLog:
     def __init__(self, tp: TopicPartition, topic_id: TopicId, touch: Callable[[], None]) -> None:
         self.id = tp
         self.topic_id = topic_id
-        self.records: list[tuple[int, int]] = []
+        self.records: list[tuple[int, Any]] = []
         self.epochs = Epochs()
         self.recovery_point = 0  # everything below is synced
         self.log_start_offset = 0
@@ -129,6 +129,10 @@ class SimLog:
     def advance_start(self, offset: int) -> None:
         pass
 
+    def process_ended(self) -> None:
+        """What was only in memory is gone."""
+        self.epochs.lose_unwritten()
+
     def cut(self, offset: int) -> None:
         """Drop what is at or behind the offset; a cut is synced before anything follows it."""
         if offset < len(self.records):
@@ -144,8 +148,14 @@ class SimLog:
 class Disk:
     """All logs of one broker, as `Replicas` uses `LogDirectories`; survives the broker."""
 
-    def __init__(self, touch: Callable[[], None], rng: random.Random) -> None:
+    def __init__(
+        self,
+        touch: Callable[[], None],
+        rng: random.Random,
+        make_log: Callable[[TopicPartition], type[SimLog]],
+    ) -> None:
         self._touch = touch
+        self._make_log = make_log
         self._rng = rng
         self.logs: dict[TopicPartition, SimLog] = {}
         self.offline_partitions: dict[TopicPartition, str] = {}
@@ -159,7 +169,7 @@ class Disk:
     def create(self, tp: TopicPartition, topic_id: TopicId, config: Any, *, is_new: bool) -> SimLog:
         log = self.logs.get(tp)
         if log is None:
-            log = self.logs[tp] = SimLog(tp, topic_id, self._touch)
+            log = self.logs[tp] = self._make_log(tp)(tp, topic_id, self._touch)
         log.config = config
         return log
 
@@ -172,14 +182,14 @@ class Disk:
     def stop_cleanly(self) -> None:
         for log in self.logs.values():
             log.recovery_point = len(log.records)
-            log.epochs.lose_unwritten()
+            log.process_ended()
         self.high_watermarks = {tp: log.mark for tp, log in self.logs.items()}
         self._dirty = False
 
     def process_died(self) -> None:
         """kill -9: what was written is there; marks are as of the last checkpoint."""
         for tp, log in self.logs.items():
-            log.epochs.lose_unwritten()
+            log.process_ended()
             known = min(self.high_watermarks.get(tp, 0), log.mark)
             self.high_watermarks[tp] = self._rng.randint(known, log.mark)
 
@@ -189,9 +199,10 @@ class Disk:
         lost = 0
         for tp, log in self.logs.items():
             end = self._rng.randint(min(log.recovery_point, len(log.records)), len(log.records))
-            lost += len(log.records) - end
+            before = len(log.records)
             log.cut(end)
-            self.high_watermarks[tp] = min(self.high_watermarks[tp], end)
+            lost += before - len(log.records)
+            self.high_watermarks[tp] = min(self.high_watermarks[tp], len(log.records))
         self.boot += 1
         return lost
 

@@ -9,7 +9,7 @@ PrefixLogs              what anybody knows as committed is one log: the same rec
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ottla.model.ids import TopicPartition
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
     from .disk import SimLog
 
-Record = tuple[int, int]
+Record = tuple[int, Any]
 
 
 class Violation(AssertionError):

@@ -8,8 +8,10 @@ from typing import Any
 from unittest.mock import patch
 
 from ottla.controller import election
+from ottla.coordinator.transaction.machine import TransactionShard
 from ottla.replication.isr import InSyncReplicas
 from ottla.replication.partition import Partition
+from ottla.storage.producers import ProducerStates
 
 _changed = election._changed
 
@@ -32,6 +34,39 @@ def _same_history(self: Partition, epoch: int) -> tuple[int, int]:
     return epoch, 2**62
 
 
+# --- transactions ---------------------------------------------------------------------------------
+
+
+def _stable_past_open(self: ProducerStates, high_watermark: int) -> int:
+    """Open transactions hold nobody back."""
+    return high_watermark
+
+
+def _stable_with_marker(self: ProducerStates, high_watermark: int) -> int:
+    """A marker counts before it is replicated."""
+    return min(next(iter(self._ongoing), high_watermark), high_watermark)
+
+
+def _any_epoch(self: TransactionShard, found: Any, producer: Any, *, raises: bool) -> None:
+    """Whoever has used the transactional id may end its transaction."""
+
+
+def _nothing_to_resume(self: TransactionShard, now: Any) -> list[Any]:
+    """The next coordinator does not go on with what was decided."""
+    _loaded(self, now)
+    return []
+
+
+def _abort_what_was_decided(self: TransactionShard, command: Any, now: Any) -> Any:
+    """The next coordinator aborts what was decided, whatever that was."""
+    result = _resume(self, command, now)
+    result.effects = tuple(each._replace(commit=False) for each in result.effects)
+    return result
+
+
+_loaded = TransactionShard.loaded
+_resume = TransactionShard._resume
+
 MISTAKES: dict[str, tuple[str, Callable[[], Any]]] = {
     "same-epoch": (
         "SingleLeader",
@@ -48,6 +83,26 @@ MISTAKES: dict[str, tuple[str, Callable[[], Any]]] = {
     "no-truncation": (
         "PrefixLogs",
         lambda: patch.object(Partition, "epoch_end_offset", _same_history),
+    ),
+    "stable-past-open": (
+        "NoAbortedVisible",
+        lambda: patch.object(ProducerStates, "last_stable_offset", _stable_past_open),
+    ),
+    "stable-too-soon": (
+        "MonotonicLastStableOffset",
+        lambda: patch.object(ProducerStates, "last_stable_offset", _stable_with_marker),
+    ),
+    "decision-forgotten": (
+        "NoTornTransaction",
+        lambda: patch.object(TransactionShard, "_resume", _abort_what_was_decided),
+    ),
+    "markers-forgotten": (
+        "NoHangingTransaction",
+        lambda: patch.object(TransactionShard, "loaded", _nothing_to_resume),
+    ),
+    "any-epoch": (
+        "ZombieFenced",
+        lambda: patch.object(TransactionShard, "_check_end", _any_epoch),
     ),
 }
 

@@ -14,11 +14,15 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from ottla.controller.topics import NewTopic
+from ottla.coordinator.transaction.state import TRANSACTIONS_TOPIC
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 
+from .broker import TRANSACTIONAL_TOPIC
 from .cluster import SETTLE_SECONDS, Cluster
 from .invariants import Violation
+from .producers import COORDINATORS, PARTITIONS
+from .transactions import History
 
 TOPIC = "t"
 MIN_INSYNC = 2
@@ -48,6 +52,7 @@ class Setup(NamedTuple):
     brokers: int
     partitions: int
     synced: bool  # flush.messages=1: nothing is acknowledged before it is on the disk
+    transactional: bool  # producers write in transactions as well
     until: float
     faults: tuple[Fault, ...]
 
@@ -91,7 +96,9 @@ def draw(seed: int, seconds: float = 25.0) -> Setup:
         broker, other = rng.sample(range(1, brokers + 1), 2)
         length = rng.choice((rng.uniform(0.05, 1.0), rng.uniform(1.0, 5.0), rng.uniform(5.0, 12.0)))
         faults.append(Fault(at, kind, broker, other, length))
-    return Setup(seed, brokers, rng.choice((1, 2, 3)), rng.random() < 0.3, seconds, tuple(faults))
+    partitions, synced = rng.choice((1, 2, 3)), rng.random() < 0.3
+    transactional = random.Random(f"{seed}/transactions").random() < 0.5
+    return Setup(seed, brokers, partitions, synced, transactional, seconds, tuple(faults))
 
 
 def run(setup: Setup) -> Outcome:
@@ -101,6 +108,7 @@ def run(setup: Setup) -> Outcome:
         "default.replication.factor": "3",
         "replica.lag.time.max.ms": str(MAX_LAG_MS),
         "offsets.topic.replication.factor": "1",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         "leader.imbalance.check.interval.seconds": "7",
     }
     cluster = Cluster(setup.seed, setup.brokers, settings)
@@ -128,6 +136,11 @@ async def _play(cluster: Cluster, setup: Setup) -> None:
     cluster.watch()
     config = {"flush.messages": "1"} if setup.synced else {}
     await cluster.create([NewTopic(TOPIC, setup.partitions, 3, config=config)])
+    history: History | None = None
+    if setup.transactional:
+        topics = ((TRANSACTIONAL_TOPIC, PARTITIONS), (TRANSACTIONS_TOPIC, COORDINATORS))
+        await cluster.create([NewTopic(*topic, 3, config=config) for topic in topics])
+        history = cluster.produce_in_transactions(("one", "two"))
     begun = cluster.loop.time()
     cluster.write_on([TopicPartition(TOPIC, each) for each in range(setup.partitions)], 0.05)
     repairs: list[asyncio.Task[None]] = []
@@ -141,6 +154,14 @@ async def _play(cluster: Cluster, setup: Setup) -> None:
     await asyncio.sleep(2.0)
     await cluster.eventually(lambda: cluster.in_full, SETTLE_SECONDS, "all replicas stay in sync")
     cluster.check_end()
+    if history is not None:
+        await cluster.eventually(
+            lambda: not history.open(cluster),
+            SETTLE_SECONDS,
+            "all transactions have ended",
+            name="NoHangingTransaction",
+        )
+        history.check_end()
 
 
 def _whole(cluster: Cluster) -> bool:
