@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+import ottla
 from ottla import Admin
 from ottla.broker.cluster_folder import ClusterFolder
+from ottla.broker.control import ask_to_renew
 from ottla.runtime.pid_file import holder
 from ottla.testing.process import BrokerProcess, free_port
 
@@ -133,6 +135,35 @@ def test_a_broker_joins_under_load_gets_its_share_and_is_there_the_next_time(
     up.start()
     assert up.brokers() == {1, 2, 3, 7}
     assert f"7: 127.0.0.1:{up.base + 4}" in up.log()
+
+
+def test_the_process_that_runs_the_brokers_begins_anew_and_they_run_on(
+    up: Up, start_load: Callable[..., Any], eventually: Callable[..., Any]
+) -> None:
+    """As at the end of an upgrade: it is one of the new version then."""
+    up.start("--brokers", "2")
+    with Admin(up.bootstrap) as admin:
+        admin.create_topic("t", partitions=3)
+    load = start_load(up.bootstrap)
+    load.wait_for_more()
+    assert up.process is not None
+    pids = {broker: holder(up.folder.process(broker)) for broker in (1, 2)}
+    assert not ask_to_renew(up.folder.control, ottla.__version__), "it has that version"
+    banners = up.log().count(UP)
+    assert ask_to_renew(up.folder.control, "0.0.0")
+    eventually(lambda: up.log().count(UP) > banners, timeout=END)
+    assert holder(up.folder.supervisor) == up.process.pid
+    assert {broker: holder(up.folder.process(broker)) for broker in (1, 2)} == pids
+    load.wait_for_more()
+    # It keeps them running as before, and what has ended leaves nothing behind.
+    assert pids[2] is not None
+    os.kill(pids[2], signal.SIGKILL)
+    eventually(lambda: holder(up.folder.process(2)) not in (None, pids[2]), timeout=END)
+    eventually(lambda: not Path(f"/proc/{pids[2]}").exists(), timeout=END)
+    assert "was added" in up.add()
+    load.wait_for_more()
+    load.check_kept()
+    up.stop()
 
 
 def test_what_cannot_be_is_refused_and_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:

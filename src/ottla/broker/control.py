@@ -1,4 +1,5 @@
-"""What a supervisor is asked while it runs: one more broker.
+"""What a supervisor is asked while it runs: one more broker, or to begin anew with the program
+that is on the disk by now.
 
 A line of JSON each way, over a socket in the cluster's folder that only its owner may use. Whoever
 connects asks once and waits: an answer comes when the broker serves clients, or names why it does
@@ -7,6 +8,9 @@ not. A request that cannot be granted changes nothing.
     {"add": {"id": 4, "port": null}}      null lets the supervisor choose the next one
     {"broker": 4, "address": "127.0.0.1:9095", "data": ["cluster-data/broker-4"]}
     {"error": "broker 4 is there already"}
+
+    {"renew": "0.2.0"}                    unless it is of this version
+    {"process": 4711, "renewed": true}    it stays the same process, and its brokers run on
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ import socket
 import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
+from ottla import __version__
 from ottla.broker.start_failed import StartFailed
 from ottla.cluster.unix_path import short_path
 
@@ -40,11 +46,14 @@ Add = Callable[[int | None, int | None], Awaitable[Added]]
 
 
 class Control:
-    """Serves one socket. `await start()`, `await stop()`."""
+    """Serves one socket. `await start()`, `await stop()`.
 
-    def __init__(self, path: str, add: Add) -> None:
+    `renew` is called when it was asked for, after that was answered."""
+
+    def __init__(self, path: str, add: Add, renew: Callable[[], None]) -> None:
         self._path = path
         self._add = add
+        self._renew = renew
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
@@ -70,6 +79,8 @@ class Control:
             answer = await self._answer(await reader.readline())
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
+            if answer.get("renewed"):
+                self._renew()
         except (OSError, ValueError):
             pass  # whoever asked is gone, or sends what nobody reads
         finally:
@@ -77,7 +88,10 @@ class Control:
 
     async def _answer(self, line: bytes) -> dict[str, object]:
         try:
-            wanted = json.loads(line)["add"]
+            request = json.loads(line)
+            if "renew" in request:
+                return {"process": os.getpid(), "renewed": request["renew"] != __version__}
+            wanted = request["add"]
             broker, port = wanted["id"], wanted["port"]
         except (ValueError, TypeError, LookupError):
             return {"error": "this supervisor does not understand the request"}
@@ -89,13 +103,24 @@ class Control:
 
 def ask_to_add(path: str, broker: int | None, port: int | None) -> Added:
     """Have the supervisor at this socket add a broker; blocks. Raises StartFailed."""
-    request = json.dumps({"add": {"id": broker, "port": port}}).encode() + b"\n"
+    answer = _ask(path, {"add": {"id": broker, "port": port}})
+    return Added(answer["broker"], answer["address"], tuple(answer["data"]))
+
+
+def ask_to_renew(path: str, version: str) -> bool:
+    """Have the supervisor begin anew with what is on the disk, unless it has this version; says
+    whether it does. Blocks. Raises StartFailed."""
+    return bool(_ask(path, {"renew": version})["renewed"])
+
+
+def _ask(path: str, wanted: dict[str, object]) -> dict[str, Any]:
+    request = json.dumps(wanted).encode() + b"\n"
     try:
         with short_path(path) as short, socket.socket(socket.AF_UNIX) as connection:
             connection.connect(short)
             connection.sendall(request)
             with connection.makefile("rb") as answers:
-                answer = json.loads(answers.readline(LONGEST))
+                answer: dict[str, Any] = json.loads(answers.readline(LONGEST))
     except (OSError, ValueError) as error:
         raise StartFailed(
             f"the process that runs the cluster does not answer at {path} ({error}); it may have "
@@ -103,4 +128,4 @@ def ask_to_add(path: str, broker: int | None, port: int | None) -> Added:
         ) from None
     if "error" in answer:
         raise StartFailed(answer["error"])
-    return Added(answer["broker"], answer["address"], tuple(answer["data"]))
+    return answer

@@ -155,6 +155,9 @@ class Member:
             return f"ended with exit code {code}"
         while holder(self._plan.pid_file) is not None:
             await asyncio.sleep(LOOK_SECONDS)
+        if self._adopted is not None:
+            with contextlib.suppress(ChildProcessError):  # whose child it may still be
+                os.waitpid(self._adopted, os.WNOHANG)
         return "has ended"
 
     def _send(self, number: signal.Signals) -> None:

@@ -72,6 +72,8 @@ class Supervisor:
         self._seats = list(seats)
         self._growth = growth
         self._adding = asyncio.Lock()
+        self.renewal = asyncio.Event()
+        """Somebody asks this process to begin anew, with the program that is on the disk by now."""
         self._fs = fs or OsFileSystem()
         self._members = [Member(plan) for plan in plans]
         self._zookeeper = None if zookeeper is None else Member(zookeeper)
@@ -99,7 +101,7 @@ class Supervisor:
                 kept.append(lent.keep)
             else:
                 self._check_folders()
-                stack.push_async_callback(self._zookeeper.stop)
+                stack.push_async_callback(self._stop_zookeeper)
                 await self._started([self._zookeeper])
                 kept.append(self._zookeeper.keep)
             await self._stop_others()
@@ -107,7 +109,7 @@ class Supervisor:
             await self._started(self._members)
             if self._zookeeper is None:
                 await lent.wait_joined({member.id for member in self._members})
-            control = Control(self._folder.control, self.add)
+            control = Control(self._folder.control, self.add, self.renewal.set)
             try:
                 self._folder.note_seats(self._fs, self._seats)
                 await control.start()
@@ -156,6 +158,15 @@ class Supervisor:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def leave(self) -> None:
+        """Let the brokers run on, and give everything else back, for the next supervisor."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._members.clear()
+        self._zookeeper = None
+        await self._running.aclose()
 
     def kill(self) -> None:
         """End all brokers at once, without waiting."""
@@ -283,6 +294,10 @@ class Supervisor:
             for task in starting:
                 task.cancel()
             await asyncio.gather(*starting, return_exceptions=True)
+
+    async def _stop_zookeeper(self) -> None:
+        if self._zookeeper is not None:
+            await self._zookeeper.stop()
 
     async def _stop_members(self) -> None:
         for member in self._members[::-1]:

@@ -112,6 +112,8 @@ def upgrade(
                 taken = rolling.taken
                 rolling.run(left)
                 looker.admin.elect_leaders(None)
+            if accept and not command:
+                _renew_supervisor(data_dir)
             if new and finalize and accept:
                 _finalize(looker, new)
                 finalized = True
@@ -159,6 +161,23 @@ def _newest(levels: Mapping[str, int]) -> dict[str, int]:
     from ottla.model.features import newest
 
     return newest(levels)
+
+
+def _renew_supervisor(data_dir: str) -> None:
+    """Have the process that runs the brokers of this machine go on as one of this version, too."""
+    from ottla.broker.cluster_folder import ClusterFolder
+    from ottla.broker.control import ask_to_renew
+    from ottla.broker.start_failed import StartFailed
+    from ottla.client.rolling import Doubt
+    from ottla.runtime.pid_file import holder
+
+    folder = ClusterFolder((data_dir,))
+    if holder(folder.supervisor) is None:
+        return  # these brokers are run by others
+    try:
+        ask_to_renew(folder.control, __version__)
+    except StartFailed as error:
+        raise Doubt(str(error)) from None
 
 
 def _finalize(looker: Looker, new: Mapping[str, int]) -> None:

@@ -24,6 +24,7 @@ import click
 if TYPE_CHECKING:
     from ottla.broker.cluster_folder import ClusterFolder, Seat
     from ottla.broker.members import MemberPlan
+    from ottla.broker.supervisor import Supervisor
     from ottla.config.broker import BrokerConfig
     from ottla.config.listeners import Listener
     from ottla.config.load import Given, Loaded
@@ -244,6 +245,14 @@ def run(plan: Plan, banner: Callable[[float], str], *, quiet: bool, started: flo
     return asyncio.run(_run(plan, banner, quiet, started))
 
 
+async def _renew_when_asked(supervisor: Supervisor) -> None:
+    """Be the program that is on the disk, once somebody asks for it."""
+    await supervisor.renewal.wait()
+    logger.info("beginning anew with the program on the disk; the brokers run on")
+    await supervisor.leave()
+    os.execv(sys.executable, [sys.executable, "-m", "ottla", *sys.argv[1:]])
+
+
 async def _run(plan: Plan, banner: Callable[[float], str], quiet: bool, started: float) -> int:
     from ottla.broker.start_failed import StartFailed
     from ottla.broker.supervisor import Supervisor
@@ -281,7 +290,9 @@ async def _run(plan: Plan, banner: Callable[[float], str], quiet: bool, started:
     else:
         click.echo(banner(seconds))
     failed = asyncio.ensure_future(supervisor.wait_failed())
-    await asyncio.wait((failed, stopping), return_when=asyncio.FIRST_COMPLETED)
+    renewing = asyncio.ensure_future(_renew_when_asked(supervisor))
+    await asyncio.wait((failed, stopping, renewing), return_when=asyncio.FIRST_COMPLETED)
+    renewing.cancel()
     await supervisor.stop()
     stopping.cancel()
     if failed.done() and not failed.cancelled() and failed.exception() is not None:
