@@ -281,7 +281,7 @@ async def serve_member(loaded: Loaded, started: float, folder: str, ready_fd: in
     """The same as `serve`, as a broker of a cluster whose supervisor lends the metadata."""
     # Loaded before the lender counts on hearing from this process: on a busy machine that may take
     # longer than a session lasts.
-    import ottla.broker.app  # noqa: F401
+    import ottla.broker.app  # noqa: F401 - only to have it loaded
     from ottla.broker.cluster_folder import ClusterFolder
     from ottla.cluster.lent import LentStore
     from ottla.cluster.store import StoreError
