@@ -4,7 +4,8 @@ Its parts: Apache's Java clients, the newest and an older one, with the program 
 their transactions, under both transaction versions; Kafka Streams and Kafka Connect, killed while
 they work exactly once (`exactly_once.py`); a folder of Apache Kafka with open transactions, taken
 over (`takeover.py`); Apache's command-line tools beside ours (`bench/tools`); kcat; the suites of
-kafka-python and aiokafka. What came out goes to the terminal and, between markers, into
+kafka-python and aiokafka; `ottla verify run` on a cluster of Apache Kafka and on one of Ottla
+(`verified.py`). What came out goes to the terminal and, between markers, into
 docs/compatibility.md. A part that this machine cannot run is said to be not run, at the very end
 and in capitals.
 """
@@ -12,6 +13,7 @@ and in capitals.
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
 import tempfile
@@ -24,7 +26,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import exactly_once, kcat, maven, table, takeover, upstream
+from bench import exactly_once, kcat, maven, table, takeover, upstream, verified
 from bench.checks import Line, cell, failures
 from bench.maven import KAFKA_VERSION, OLD_CLIENTS_VERSION, ROOT, Libraries
 from bench.processes import BenchError, run, wait_port
@@ -312,6 +314,27 @@ def run_upstream(chosen: argparse.Namespace, folder: Path, summary: Summary) -> 
         record("upstream", upstream.markdown(outcomes, date.today()))
 
 
+def run_verify(chosen: argparse.Namespace, folder: Path, summary: Summary) -> None:
+    """Apache Kafka first: what the harness finds there is a mistake of the harness."""
+    told = []
+    for name, system in (("apache", ApacheKafka()), ("ottla", Ottla())):
+        print(f"ottla verify run against three brokers of {system.name}", flush=True)
+        one = verified.verify(system, folder / f"verify-{name}")
+        for anomaly in one.report["anomalies"]:
+            print(f"{anomaly['check']}: {anomaly['text']}", flush=True)
+        if one.anomalies:
+            kept = Path(tempfile.mkdtemp(prefix="ottla-interop-kept-"))
+            shutil.copy(folder / f"verify-{name}" / verified.HISTORY, kept)
+            print(f"the history is kept in {kept}", flush=True)
+        told.append(one)
+        summary.said.append(
+            f"ottla verify run on {one.system}: {one.report['acknowledged']:,} records "
+            f"acknowledged, {one.anomalies} anomalies"
+        )
+        summary.failed += one.anomalies
+    record("verify", verified.markdown(told, date.today()))
+
+
 PARTS: dict[str, Callable[[argparse.Namespace, Path, Summary], None]] = {
     "clients": run_clients,
     "transactions": run_transactions,
@@ -321,6 +344,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Path, Summary], None]] = {
     "tools": run_tools,
     "kcat": run_kcat,
     "upstream": run_upstream,
+    "verify": run_verify,
 }
 
 

@@ -94,6 +94,9 @@ class ListLog:
     def last_epoch(self) -> int:
         return self.records[-1][0] if self.records else -1
 
+    def last_stable_offset(self, high_watermark: int) -> int:
+        return high_watermark
+
 
 @dataclass(frozen=True)
 class Stored:

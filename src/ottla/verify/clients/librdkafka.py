@@ -118,7 +118,7 @@ class Senders:
 
         def delivered(error: rd.KafkaError | None, message: rd.Message) -> None:
             if not done.done():
-                done.set_result((error, message.offset() or 0))
+                done.set_result((error, told_offset(message)))
 
         record(client, "send", "invoke", p=partition, writer=number, first=value, count=1)
         producer = self._producers[-1]
@@ -159,6 +159,13 @@ class Senders:
         """Begin anew after an error that a producer cannot go on after."""
         if producer is self._producers[-1]:
             self._begin()
+
+
+def told_offset(message: rd.Message) -> int:
+    """Where a message was stored; -1 if nobody knows: its answer was lost, and that a later one of
+    the same producer was accepted shows that it is there."""
+    offset = message.offset()
+    return -1 if offset is None else offset
 
 
 class GroupConsumer:
