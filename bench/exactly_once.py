@@ -91,10 +91,10 @@ def _count_words(node: Node, start: Callable[[], Child]) -> str:
                 break
             # Somewhere in the middle of it.
             there = reader.count + 1 + rng.randrange(_LINES_A_TURN)
-            reader.read_until(lambda there=there: reader.count >= there, child)
+            reader.read_until(reader.has(there), child)
             child.kill()
             child = start()
-        reader.read_until(lambda: reader.count >= expected.total(), child)
+        reader.read_until(reader.has(expected.total()), child)
     finally:
         child.stop()
         reader.close()
@@ -165,7 +165,7 @@ def _copy_lines(node: Node, port: int, file: Path, start: Callable[[], Child]) -
             if kill == KILLS:
                 break
             there = reader.count + 1 + rng.randrange(_LINES_A_TURN // 2)
-            reader.read_until(lambda there=there: reader.count >= there, child)
+            reader.read_until(reader.has(there), child)
             child.kill()
             child = start()
 
@@ -241,6 +241,10 @@ class _Reader:
             }
         )
         self._consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+
+    def has(self, count: int) -> Callable[[], bool]:
+        """Whether so many records were read."""
+        return lambda: self.count >= count
 
     def read_until(self, enough: Callable[[], bool], worker: Child) -> None:
         """Read on; a moment longer than needed, for what should not be there."""
