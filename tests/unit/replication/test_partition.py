@@ -101,7 +101,7 @@ async def test_readers_that_wait_are_told_how_many_bytes_came():
         def signalled(self, amount: int) -> None:
             told.append(amount)
 
-    led.readable.waiters.add(Reader())
+    led.readable.waiters[Reader()] = None
     info = append(led, b"a")
     assert told == [info.bytes]
 

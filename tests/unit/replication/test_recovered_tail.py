@@ -102,7 +102,7 @@ async def test_a_recovered_record_is_shown_after_its_fsync() -> None:
         def signalled(self, amount: int) -> None:
             told.append(amount)
 
-    partition.readable.waiters.add(Reader())
+    partition.readable.waiters[Reader()] = None
     await second.bench.idle()
     assert partition.high_watermark == 2
     assert told == [partition.log.size]

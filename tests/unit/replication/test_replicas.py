@@ -147,7 +147,7 @@ async def test_deletion_wakes_those_who_wait_for_records(table: Table):
         def hurry(self) -> None:
             woken.append(True)
 
-    table.replicas.by_name("t", 0).readable.waiters.add(Reader())
+    table.replicas.by_name("t", 0).readable.waiters[Reader()] = None
     table.show()
     assert woken == [True]
     assert table.code("t", 0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
