@@ -125,10 +125,11 @@ def run_moves(
     hint: str = "nothing is changed without --yes",
 ) -> dict[str, Any]:
     """Make a plan, show it, carry it out if that is wanted; returns it for programs."""
-    connect(bootstrap)
     from ottla.client.direct import DirectAdmin
     from ottla.client.reassignments import ongoing
 
+    with broker_errors(bootstrap):
+        connect(bootstrap)
     with broker_errors(bootstrap), DirectAdmin(bootstrap, client_id="ottla-cli") as admin:
         active = ongoing(admin.router)
         moves = plan(_look(admin, active))

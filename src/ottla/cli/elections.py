@@ -48,9 +48,10 @@ def elect_leaders(
     """
     if accept and not accept_loss:
         raise click.UsageError("--yes is for --accept-loss; other elections lose nothing")
-    connect(bootstrap)
     from ottla.client.direct import DirectAdmin
 
+    with broker_errors(bootstrap, topics=names):
+        connect(bootstrap)
     with (
         broker_errors(bootstrap, topics=names),
         DirectAdmin(bootstrap, client_id="ottla-cli") as admin,

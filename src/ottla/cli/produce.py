@@ -241,7 +241,10 @@ def _made(
     options["transactional_id"] = transactional_id
     options["transaction_timeout"] = max(_TRANSACTION_SECONDS, timeout)
     options["max_block"] = timeout
-    producer = Producer(bootstrap, **options)
+    try:
+        producer = Producer(bootstrap, **options)
+    except ValueError as error:
+        raise click.UsageError(f"--timeout with --transactional-id: {error}") from None
     producer.init_transactions()
     return producer
 

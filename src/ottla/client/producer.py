@@ -89,6 +89,8 @@ _RESERVED = {
     "transactional.id": "use transactional_id=",
 }
 _TRANSACTION_TIMEOUT = 60.0
+# librdkafka counts microseconds in 32 bits: its first request for a longer one is never sent.
+_LONGEST_TRANSACTION = 2147
 _DELIVERY_TIMEOUT = 120.0
 
 
@@ -525,16 +527,16 @@ def _check_options(options: ProducerOptions) -> None:
         raise ValueError(
             f"there is no compression {compression!r}; give one of {', '.join(COMPRESSIONS)}"
         )
+    if "transactional_id" in options:
+        _check_transactional(options)
+    elif "transaction_timeout" in options:
+        raise ValueError("transaction_timeout= is for producers with a transactional_id=")
     linger, timeout = options.get("linger", 0.005), _delivery_timeout(options)
     if not 0 <= linger < timeout:
         raise ValueError(
             f"linger ({linger} s) must not be negative and must be less than "
             f"delivery_timeout ({timeout} s)"
         )
-    if "transactional_id" in options:
-        _check_transactional(options)
-    elif "transaction_timeout" in options:
-        raise ValueError("transaction_timeout= is for producers with a transactional_id=")
 
 
 def _check_transactional(options: ProducerOptions) -> None:
@@ -544,8 +546,11 @@ def _check_transactional(options: ProducerOptions) -> None:
     if options.get("acks", "all") not in ("all", -1) or not options.get("idempotent", True):
         raise ValueError('a producer with a transactional_id is idempotent and has acks="all"')
     open_for = options.get("transaction_timeout", _TRANSACTION_TIMEOUT)
-    if open_for < 1:
-        raise ValueError(f"transaction_timeout is 1 s or more, not {open_for}")
+    if not 1 <= open_for <= _LONGEST_TRANSACTION:
+        raise ValueError(
+            f"transaction_timeout is 1 s or more and {_LONGEST_TRANSACTION} s at most, "
+            f"not {open_for}; brokers allow 900 s unless transaction.max.timeout.ms says otherwise"
+        )
     if options.get("delivery_timeout", 0) > open_for:
         raise ValueError(
             f"delivery_timeout ({options['delivery_timeout']} s) must not be longer than "

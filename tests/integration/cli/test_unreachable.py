@@ -10,9 +10,20 @@ from click.testing import Result
 Run = Callable[..., Result]
 
 
-@pytest.mark.parametrize("command", [("topic", "list"), ("topic", "describe"), ("group", "list")])
-def test_the_error_says_what_to_do(ottla: Run, command: tuple[str, str]) -> None:
-    result = ottla(*command, "--bootstrap", "127.0.0.1:1")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topic list",
+        "topic describe",
+        "topic elect",
+        "group list",
+        "txn list",
+        "cluster rebalance",
+        "cluster drain 1",
+    ],
+)
+def test_the_error_says_what_to_do(ottla: Run, command: str) -> None:
+    result = ottla(*command.split(), "--bootstrap", "127.0.0.1:1")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
         "Error: no broker answers: nothing listens at 127.0.0.1:1; start one with `ottla server "

@@ -174,6 +174,8 @@ def test_a_transaction_needs_an_id(made: list[Any]) -> None:
         ({"transactional_id": "a", "acks": 1}, 'acks="all"'),
         ({"transactional_id": "a", "idempotent": False}, "idempotent"),
         ({"transactional_id": "a", "transaction_timeout": 0.5}, "1 s or more"),
+        ({"transactional_id": "a", "transaction_timeout": -1.0}, "1 s or more"),
+        ({"transactional_id": "a", "transaction_timeout": 3600.0}, "2147 s at most"),
         ({"transactional_id": "a", "delivery_timeout": 61.0}, "must not be longer"),
         ({"transaction_timeout": 5.0}, "with a transactional_id"),
         ({"config": {"transactional.id": "a"}}, "transactional_id="),
