@@ -37,7 +37,6 @@ ROOT = HERE.parent.parent.parent
 CACHE = ROOT / ".cache"
 AIOKAFKA_SOURCE = "https://github.com/aio-libs/aiokafka"
 
-TRANSACTIONS = "needs transactions"
 ACLS = "needs an authorizer"
 SECURITY = "needs TLS or SASL"
 REPLICAS = "needs reassignment or moving between folders"
@@ -75,7 +74,6 @@ KAFKA_PYTHON = Suite(
         "test_alter_replica_log_dirs": REPLICAS,
         "test_alter_partition_reassignments": REPLICAS,
         "test_list_partition_reassignments": REPLICAS,
-        "test_transactional_producer": TRANSACTIONS,
     },
 )
 
@@ -99,9 +97,6 @@ AIOKAFKA = Suite(
         "test_sasl": SECURITY,
         "test_ssl_consume": SECURITY,
         "test_producer_ssl": SECURITY,
-        "test_transactional_consumer": TRANSACTIONS,
-        "test_transactional_producer": TRANSACTIONS,
-        "test_sender_maybe_wait_for_pid_on_failure": TRANSACTIONS,
     },
 )
 
