@@ -47,7 +47,7 @@ def _stable_with_marker(self: ProducerStates, high_watermark: int) -> int:
     return min(next(iter(self._ongoing), high_watermark), high_watermark)
 
 
-def _any_epoch(self: TransactionShard, found: Any, producer: Any, *, raises: bool) -> None:
+def _any_epoch(self: TransactionShard, found: Any, producer: Any) -> None:
     """Whoever has used the transactional id may end its transaction."""
 
 

@@ -9,6 +9,7 @@ topic asks for fsync before anything is acknowledged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -309,12 +310,14 @@ async def _slow_link(cluster: Cluster, setup: Setup, fault: Fault) -> None:
 async def _prefer(cluster: Cluster, setup: Setup, fault: Fault) -> None:
     broker = cluster.active_controller()
     if broker is not None and not broker.process.stopped:
-        asking = cluster.as_controller(lambda each: each.elect_leaders(None, unclean=False))
-        try:
-            async with asyncio.timeout(5.0):
-                await asking
-        except (KafkaError, TimeoutError):
-            pass
+        asking = asyncio.ensure_future(
+            cluster.as_controller(lambda each: each.elect_leaders(None, unclean=False))
+        )
+        # What is asked of a process that dies meanwhile never ends, also when it is cancelled.
+        done, _ = await asyncio.wait([asking], timeout=5.0)
+        for each in done:
+            with contextlib.suppress(KafkaError):
+                each.result()
 
 
 KINDS: dict[str, Callable[..., object]] = {
