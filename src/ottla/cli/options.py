@@ -58,7 +58,9 @@ def quiet_client_log() -> None:
     partition is offline is printed, since the others are read and written all the same."""
     import logging
 
-    logging.getLogger("ottla.client").setLevel(logging.CRITICAL)
+    logging.getLogger("ottla.client").setLevel(
+        logging.CRITICAL + 1
+    )  # librdkafka calls fatal what is told anyway
     logging.getLogger("ottla.client.offline").setLevel(logging.WARNING)
 
 

@@ -260,7 +260,7 @@ class Writer(Generic[K, V]):
     def _need_transactions(self) -> Transactions:
         if self._transactions is None:
             raise ValueError(
-                "transaction() needs a producer with transactional_id='name'; the name is the same "
+                "transactions need a producer with transactional_id='name'; the name is the same "
                 "after a restart, and no other producer's"
             )
         return self._transactions

@@ -294,9 +294,10 @@ class Transactions:
             else:
                 self._dead = ProducerFencedError(
                     error,
-                    f"another producer has taken over the transactional id {name}, and what this "
-                    f"one had open is aborted. Close this one and leave the work to the other; if "
-                    f"both are wanted, each needs an id of its own",
+                    f"another producer has taken over the transactional id {name}, or somebody has "
+                    f"aborted its transaction (`ottla txn abort`): what this one had open does not "
+                    f"count. Close this one and leave the work to the other; if both are wanted, "
+                    f"each needs an id of its own",
                 )
             return self._dead
         if fatal:
@@ -306,6 +307,8 @@ class Transactions:
                 f"Nothing of its open transaction counts; close it and make a new one",
             )
             return self._dead
+        if self._outbox.failure is None and error.code not in _NO_MEMBER:
+            self._outbox.serve(_SLICE)  # why a record was not stored is told a moment later
         failure = self._outbox.failure
         reason = error.message
         if failure is not None and (error.local == "_INCONSISTENT" or error.code is failure.code):
@@ -464,12 +467,13 @@ def check_open(state: str) -> None:
 
 
 def abort_for(transactions: Transactions, error: BaseException | None) -> None:
-    """Abort because of `error`, which is what the caller gets to see."""
+    """Abort because of `error`, which is what the caller gets to see; but if that is of a client,
+    as that of a record's future, and the producer is of no more use, then what says so."""
     try:
         transactions.abort()
     except TransactionError as failure:
-        if error is None:
-            raise
+        if error is None or (isinstance(error, ClientError) and failure is not error):
+            raise failure from error
         if failure is not error:
             error.add_note(f"{type(failure).__name__}: {failure.message}")
 

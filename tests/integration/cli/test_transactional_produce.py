@@ -143,3 +143,11 @@ def test_options_that_do_not_fit(arguments: tuple[str, ...], words: str) -> None
     )
     assert ended.returncode == 2
     assert words in ended.stderr
+
+
+def test_a_time_out_that_is_too_long_is_refused(broker: Broker) -> None:
+    with start(broker, "--timeout", "3000") as process:
+        _, words = process.communicate(timeout=SECONDS)
+    assert process.returncode == 2
+    assert "--timeout with --transactional-id: " in words
+    assert "2147 s at most, not 3000" in words

@@ -418,7 +418,7 @@ def test_a_transaction_that_has_failed_takes_no_more(
             txn.send("out", "more")
 
 
-@pytest.mark.parametrize("how", ["commit", "send", "offsets", "abort"])
+@pytest.mark.parametrize("how", ["commit", "send", "result", "offsets", "abort"])
 def test_a_successor_fences(
     broker: Broker, producer: ottla.Producer[bytes | str, bytes | str], how: str
 ) -> None:
@@ -430,6 +430,8 @@ def test_a_successor_fences(
                 if how == "send":
                     assert txn.send("out", "lost").exception(TIMEOUT) is not None
                     txn.send("out", "lost")
+                elif how == "result":
+                    txn.send("out", "lost").result(TIMEOUT)
                 elif how == "offsets":
                     txn.commit_offsets("g", {TopicPartition("in", 0): 1})
                 elif how == "abort":
@@ -492,7 +494,7 @@ def _is_stable(broker: Broker) -> bool:
 
 def test_what_the_coordinator_does_not_allow_is_fatal(broker: Broker) -> None:
     with ottla.Producer(
-        broker.bootstrap, transactional_id="long", transaction_timeout=10_000_000
+        broker.bootstrap, transactional_id="long", transaction_timeout=2_000
     ) as producer:
         for _ in range(2):
             with pytest.raises(ottla.FatalTransactionError, match=r"max.transaction.timeout.ms"):

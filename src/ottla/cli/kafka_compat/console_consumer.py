@@ -217,7 +217,9 @@ def _open(
     from ottla.client.consumer import Consumer
     from ottla.client.contact import check_reachable
 
-    logging.getLogger("ottla.client").setLevel(logging.CRITICAL)
+    logging.getLogger("ottla.client").setLevel(
+        logging.CRITICAL + 1
+    )  # librdkafka calls fatal what is told anyway
     check_reachable(servers, 5.0)
     config: dict[str, Any] = {"allow.auto.create.topics": "true"}
     config |= librdkafka_properties(properties)

@@ -257,7 +257,9 @@ def _connect(
     from ottla.client.contact import check_reachable
     from ottla.client.producer import Producer
 
-    logging.getLogger("ottla.client").setLevel(logging.CRITICAL)
+    logging.getLogger("ottla.client").setLevel(
+        logging.CRITICAL + 1
+    )  # librdkafka calls fatal what is told anyway
     config: dict[str, Any] = librdkafka_properties(properties)
     config.pop("bootstrap.servers", None)
     block = options.integer("max-block-ms")

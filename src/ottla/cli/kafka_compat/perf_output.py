@@ -27,7 +27,9 @@ def quiet_client_log() -> None:
     """Keep librdkafka's own lines off stderr; what matters of them is raised."""
     import logging
 
-    logging.getLogger("ottla.client").setLevel(logging.CRITICAL)
+    logging.getLogger("ottla.client").setLevel(
+        logging.CRITICAL + 1
+    )  # librdkafka calls fatal what is told anyway
 
 
 def number(options: Options, name: str) -> int:
