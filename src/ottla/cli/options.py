@@ -60,7 +60,7 @@ def quiet_client_log() -> None:
 
     logging.getLogger("ottla.client").setLevel(
         logging.CRITICAL + 1
-    )  # librdkafka calls fatal what is told anyway
+    )  # nor its FATAL lines
     logging.getLogger("ottla.client.offline").setLevel(logging.WARNING)
 
 

@@ -219,7 +219,7 @@ def _open(
 
     logging.getLogger("ottla.client").setLevel(
         logging.CRITICAL + 1
-    )  # librdkafka calls fatal what is told anyway
+    )  # nor its FATAL lines
     check_reachable(servers, 5.0)
     config: dict[str, Any] = {"allow.auto.create.topics": "true"}
     config |= librdkafka_properties(properties)

@@ -259,7 +259,7 @@ def _connect(
 
     logging.getLogger("ottla.client").setLevel(
         logging.CRITICAL + 1
-    )  # librdkafka calls fatal what is told anyway
+    )  # nor its FATAL lines
     config: dict[str, Any] = librdkafka_properties(properties)
     config.pop("bootstrap.servers", None)
     block = options.integer("max-block-ms")

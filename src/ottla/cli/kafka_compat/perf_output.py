@@ -29,7 +29,7 @@ def quiet_client_log() -> None:
 
     logging.getLogger("ottla.client").setLevel(
         logging.CRITICAL + 1
-    )  # librdkafka calls fatal what is told anyway
+    )  # nor its FATAL lines
 
 
 def number(options: Options, name: str) -> int:
