@@ -58,9 +58,7 @@ def quiet_client_log() -> None:
     partition is offline is printed, since the others are read and written all the same."""
     import logging
 
-    logging.getLogger("ottla.client").setLevel(
-        logging.CRITICAL + 1
-    )  # nor its FATAL lines
+    logging.getLogger("ottla.client").setLevel(logging.CRITICAL + 1)  # nor its FATAL lines
     logging.getLogger("ottla.client.offline").setLevel(logging.WARNING)
 
 

@@ -217,9 +217,7 @@ def _open(
     from ottla.client.consumer import Consumer
     from ottla.client.contact import check_reachable
 
-    logging.getLogger("ottla.client").setLevel(
-        logging.CRITICAL + 1
-    )  # nor its FATAL lines
+    logging.getLogger("ottla.client").setLevel(logging.CRITICAL + 1)  # nor its FATAL lines
     check_reachable(servers, 5.0)
     config: dict[str, Any] = {"allow.auto.create.topics": "true"}
     config |= librdkafka_properties(properties)

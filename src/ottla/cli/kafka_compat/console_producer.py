@@ -257,9 +257,7 @@ def _connect(
     from ottla.client.contact import check_reachable
     from ottla.client.producer import Producer
 
-    logging.getLogger("ottla.client").setLevel(
-        logging.CRITICAL + 1
-    )  # nor its FATAL lines
+    logging.getLogger("ottla.client").setLevel(logging.CRITICAL + 1)  # nor its FATAL lines
     config: dict[str, Any] = librdkafka_properties(properties)
     config.pop("bootstrap.servers", None)
     block = options.integer("max-block-ms")

@@ -27,9 +27,7 @@ def quiet_client_log() -> None:
     """Keep librdkafka's own lines off stderr; what matters of them is raised."""
     import logging
 
-    logging.getLogger("ottla.client").setLevel(
-        logging.CRITICAL + 1
-    )  # nor its FATAL lines
+    logging.getLogger("ottla.client").setLevel(logging.CRITICAL + 1)  # nor its FATAL lines
 
 
 def number(options: Options, name: str) -> int:
