@@ -34,7 +34,11 @@ ENDLESS = {
     *EXAMPLES["zookeeper start"],
 }
 HANGING = {"ottla txn abort -t orders -p 0 -o 42"}  # tests/conformance/test_transaction_tools.py
-SEVERAL_BROKERS = {*EXAMPLES["cluster restart"], *EXAMPLES["cluster drain"]}
+SEVERAL_BROKERS = {
+    *EXAMPLES["cluster add"],
+    *EXAMPLES["cluster restart"],
+    *EXAMPLES["cluster drain"],
+}
 OFFLINE = ("ottla log ", "ottla metadata ")
 TOPICS = ("orders", "returns", "profiles", "pings")
 RECORDS = 12_000  # no fewer than the examples of perf read

@@ -165,7 +165,7 @@ def test_a_loss_is_remembered_by_who_dies_before_it_is_registered(
     crash_all(cluster)
     spoil(segment(cluster, leader), 2)
 
-    async def fail(self: Lifecycle) -> None:
+    async def fail(self: Lifecycle, *, patience: float) -> None:
         raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "not now")
 
     with monkeypatch.context() as patch:

@@ -58,7 +58,7 @@ class OnTerminal:
     @property
     def shown(self) -> str:
         """Everything that went to the terminal."""
-        return self._shown.decode()
+        return self._shown.decode(errors="replace")
 
     def left(self) -> str:
         """What stays on the screen, line by line: without what was erased or overwritten."""

@@ -195,7 +195,7 @@ def store_twice(model: Model) -> set[str]:
 def skip(model: Model) -> set[str]:
     partition, offset = model.chance.choice(acknowledged(model))
     model.positions["final", partition] = offset + 1
-    return {"skipped-records"}
+    return {"poll-skip"}
 
 
 def forget_commit(model: Model) -> set[str]:

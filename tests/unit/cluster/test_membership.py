@@ -12,6 +12,7 @@ from ottla.cluster.membership import Host, Membership
 from ottla.cluster.registry import Registry
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker, Endpoint, LostPartition
+from ottla.model.features import supported
 from ottla.model.ids import TopicId
 from ottla.model.topic import PartitionState, Topic
 from ottla.testing.files import MemoryFileSystem
@@ -41,7 +42,9 @@ async def test_brokers_come_and_go_with_ever_higher_epochs(
     members: Membership, registry: Registry
 ) -> None:
     one = await members.register(1, ABOUT)
-    assert one.broker == Broker(1, one.broker.epoch, {"PLAINTEXT": ENDPOINT}, "r1", "machine")
+    assert one.broker == Broker(
+        1, one.broker.epoch, {"PLAINTEXT": ENDPOINT}, "r1", "machine", supported()
+    )
     two = await members.register(2, Host())
     assert two.broker.epoch > one.broker.epoch
     assert registry.image.registrations == {1: one.broker, 2: two.broker}
