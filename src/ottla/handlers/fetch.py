@@ -166,7 +166,12 @@ def fetch(
         plan.look_again()
     if len(plan.items) > MANY:
         return _answer_many(plan, services, request.connection, _deadline(body, plan))
+    appends = 0 if rounds is None else rounds.appends
     reading = _read(plan, services, cached_only=True, first=True)
+    if rounds is not None and rounds.appends != appends:
+        # What the follower told has committed something, and that has led to more records.
+        plan.look_again()
+        reading = _read(plan, services, cached_only=True)
     if not reading.cold and (
         body.max_wait_ms <= 0 or plan.at_once or _suffices(plan, reading, services)
     ):

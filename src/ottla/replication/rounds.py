@@ -45,7 +45,9 @@ W = TypeVar("W")
 class Rounds:
     """The partitions of one follower's session; `epoch` is that of its broker's registration."""
 
-    __slots__ = ("_active", "_watches", "asked_after_ms", "at_ms", "broker", "epoch", "news")
+    __slots__ = (
+        "_active", "_watches", "appends", "asked_after_ms", "at_ms", "broker", "epoch", "news",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Rounds:
         self.broker = broker
         self.news = Signal()  # signalled with the number of bytes that can be fetched
         self._watches: dict[Key, Watch] = {}
+        self.appends = 0  # so far, to all of them: one may come while a fetch is looked at
         # changes with every fetch
         self.epoch = epoch
         self.at_ms = now_ms
@@ -83,6 +86,7 @@ class Rounds:
     def attend(self, wanted: Mapping[Key, Wanted]) -> bool:
         """Take note of what a fetch says of the partitions to be looked at, if that is all there is
         to do: the follower has the same log, and all of it. False: they have to be looked at."""
+        appends = self.appends
         for key in tuple(self._active):
             watch, want = self._watches.get(key), wanted[key]
             if watch is None or watch.unsure:
@@ -108,7 +112,8 @@ class Rounds:
                 and partition.rests(self.broker, self.epoch, self)
             ):
                 self._active.pop(key, None)
-        return True
+        # What is committed by this may lead to appends, also where was looked already.
+        return self.appends == appends
 
     def due(self, wanted: Mapping[Key, W]) -> OrderedDict[Key, W]:
         """What is to be looked at, of all that the session has."""
@@ -174,6 +179,7 @@ class Watch:
 
     def appended(self, size: int) -> None:
         """There is more: a fetch that waits is answered."""
+        self._rounds.appends += 1
         self._rounds.stir(self)
         self._rounds.news.notify(size)
 

@@ -19,6 +19,7 @@ from ottla.replication.lease import LEASE_MS, LONG_AGO
 from ottla.replication.partition import Partition
 from ottla.replication.rounds import Key, Rounds
 from ottla.runtime.waiters import Waiter
+from ottla.storage.log import AppendInfo
 from ottla.testing.logs import LogBench
 
 NOW = 1_700_000_000_000
@@ -231,6 +232,16 @@ def test_who_has_everything_is_noted_without_a_look() -> None:
         assert partition.in_sync is not None
         assert partition.in_sync.followers[2].end == 1
     assert len(leader.rounds) == 0
+
+
+def test_a_record_that_follows_from_what_is_told_is_not_slept_on() -> None:
+    """A commit may lead to an append at once, as a marker's does in the coordinator's log."""
+    leader = attended()
+    leader.partitions["t", 2].fetched_by(3, 30, 1, 0)
+    committed = leader.partitions["t", 2].wait_committed(AppendInfo(0, 0, -1, 0, False, 0))
+    committed.on_done(lambda done: leader.append(0))
+    assert not leader.rounds.attend(told(leader)), "the first partition was looked at already"
+    assert ("t", 0) in leader.rounds.due(leader.partitions)
 
 
 def test_who_has_everything_and_was_not_told_how_much_is_safe_is_told_next_time() -> None:
