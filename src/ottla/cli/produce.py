@@ -245,7 +245,12 @@ def _made(
         producer = Producer(bootstrap, **options)
     except ValueError as error:
         raise click.UsageError(f"--timeout with --transactional-id: {error}") from None
-    producer.init_transactions()
+    try:
+        producer.init_transactions()
+    except KafkaError as error:
+        if error.code is not ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            raise
+        raise click.UsageError(f"--timeout with --transactional-id: {error.message}") from None
     return producer
 
 

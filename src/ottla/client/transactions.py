@@ -70,6 +70,9 @@ _NO_MEMBER = (
     ErrorCode.STALE_MEMBER_EPOCH,
     ErrorCode.REBALANCE_IN_PROGRESS,
 )
+# What librdkafka calls a transaction with a record that was not stored: the end of it, and any call
+# that comes when it knows of the record already.
+_OF_A_RECORD = ("_INCONSISTENT", "_STATE")
 _REWIND = "call rewind() of the consumer if its records are in it"
 
 
@@ -300,6 +303,14 @@ class Transactions:
                     f"each needs an id of its own",
                 )
             return self._dead
+        if fatal and error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            self._dead = FatalTransactionError(
+                error,
+                f"transaction_timeout={self._timeout:g} is longer than the brokers allow "
+                f"(transaction.max.timeout.ms): close the producer with the transactional id "
+                f"{name} and make a new one with a lower transaction_timeout",
+            )
+            return self._dead
         if fatal:
             self._dead = FatalTransactionError(
                 error,
@@ -307,11 +318,9 @@ class Transactions:
                 f"Nothing of its open transaction counts; close it and make a new one",
             )
             return self._dead
-        if self._outbox.failure is None and error.code not in _NO_MEMBER:
-            self._outbox.serve(_SLICE)  # why a record was not stored is told a moment later
-        failure = self._outbox.failure
+        failure = self._outbox.failure if error.code in _NO_MEMBER else self._wait_failure()
         reason = error.message
-        if failure is not None and (error.local == "_INCONSISTENT" or error.code is failure.code):
+        if failure is not None and (error.local in _OF_A_RECORD or error.code is failure.code):
             error, reason = failure, f"a record was not stored: {failure.message or failure}"
         elif error.code in _NO_MEMBER:
             reason = f"the consumer has lost its place in the group, which has rebalanced: {reason}"
@@ -321,6 +330,13 @@ class Transactions:
             f"To run it again with the same producer, {_REWIND}",
             () if failure is None else (failure,),
         )
+
+    def _wait_failure(self) -> ClientError | None:
+        """Which record was not stored and why, if that is it: it is told a moment later."""
+        deadline = self._clock() + _SLICE
+        while self._outbox.failure is None and (left := deadline - self._clock()) > 0:
+            self._outbox.serve(left)
+        return self._outbox.failure
 
     def objects(self, reason: str) -> AbortableTransactionError:
         """What is not librdkafka's to know makes a commit wrong."""

@@ -418,6 +418,17 @@ def test_a_transaction_that_has_failed_takes_no_more(
             txn.send("out", "more")
 
 
+def test_offsets_of_a_transaction_that_has_failed_say_which_record_it_was(
+    broker: Broker, producer: ottla.Producer[bytes | str, bytes | str]
+) -> None:
+    with pytest.raises(ottla.AbortableTransactionError, match="not stored.*too large"):
+        with producer.transaction() as txn:
+            assert txn.send("out", "x" * 200_000).exception(TIMEOUT) is not None
+            txn.commit_offsets("others", {TopicPartition("in", 1): 7})
+    with ottla.Admin(broker.bootstrap) as admin:
+        assert admin.group_offsets("others") == {}
+
+
 @pytest.mark.parametrize("how", ["commit", "send", "result", "offsets", "abort"])
 def test_a_successor_fences(
     broker: Broker, producer: ottla.Producer[bytes | str, bytes | str], how: str
@@ -492,13 +503,19 @@ def _is_stable(broker: Broker) -> bool:
     return partition.last_stable_offset() == partition.log.log_end_offset
 
 
-def test_what_the_coordinator_does_not_allow_is_fatal(broker: Broker) -> None:
+def test_what_the_coordinator_does_not_allow_is_fatal_and_says_what_to_lower(
+    broker: Broker,
+) -> None:
     with ottla.Producer(
         broker.bootstrap, transactional_id="long", transaction_timeout=2_000
     ) as producer:
         for _ in range(2):
-            with pytest.raises(ottla.FatalTransactionError, match=r"max.transaction.timeout.ms"):
+            with pytest.raises(ottla.FatalTransactionError) as refused:
                 producer.init_transactions()
+            assert refused.value.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+            assert "transaction_timeout=2000 is longer than" in str(refused.value)
+            assert "transaction.max.timeout.ms" in str(refused.value)
+            assert "make a new one with a lower transaction_timeout" in str(refused.value)
 
 
 def test_a_commit_that_nobody_answers_is_in_doubt(broker: Broker) -> None:

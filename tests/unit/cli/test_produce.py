@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -424,7 +423,7 @@ def test_a_full_buffer_is_waited_for_and_no_line_is_lost(producer: FakeProducer)
 
 
 def test_after_ctrl_c_a_long_wait_for_the_last_records_is_explained(
-    producer: FakeProducer, monkeypatch: pytest.MonkeyPatch
+    producer: FakeProducer, own_time: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr("ottla.cli.patience.AFTER", 0.0)
@@ -434,27 +433,25 @@ def test_after_ctrl_c_a_long_wait_for_the_last_records_is_explained(
     def typed() -> Iterator[bytes]:
         yield b"a\n"
         yield b"b\n"
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         yield b"c\n"
 
     def stored(_seconds: float) -> None:
         if told:
             producer.under_way = 0
 
-    monkeypatch.setattr("ottla.cli.sending.time.sleep", stored)
+    own_time("ottla.cli.sending", sleep=stored)
     report = sender(producer).send_lines(typed(), Shape())
     assert (report.sent, report.error) == (2, None)
     assert told == ["waiting until 2 records can be stored; Ctrl-C again gives up"]
 
 
 def test_a_second_ctrl_c_says_what_may_be_stored_or_not(
-    producer: FakeProducer, monkeypatch: pytest.MonkeyPatch
+    producer: FakeProducer, own_time: Callable[..., None]
 ) -> None:
     producer.under_way = 2
     producer.failures = [ClientError(ErrorCode.REQUEST_TIMED_OUT, "purged")] * 2
-    monkeypatch.setattr(
-        "ottla.cli.sending.time.sleep", lambda _seconds: os.kill(os.getpid(), signal.SIGINT)
-    )
+    own_time("ottla.cli.sending", sleep=lambda _seconds: signal.raise_signal(signal.SIGINT))
     report = sender(producer).send_lines([b"a\n", b"b\n", b"c\n"], Shape())
     assert (report.sent, report.failed) == (1, 2)
     assert report.error == "stopped while 2 records had no answer: they may be stored or not"
