@@ -6,11 +6,11 @@
     ~ exit a refusal is a failure             before a command: what is known to differ, and why
     : records orders-SIDE 10 20 30            something the stage does for both sides
 
-BROKER is the broker, DATA its data folder, TMP a folder for files, OFFSETS the segments of
-`__consumer_offsets` that hold something, TRANSACTIONS those of `__transaction_state`. SIDE is a
-word for each side, both of one length, so that both change things of their own and columns stay
-where they are. A command without SIDE looks at what both sides share, and has to say the same to
-the last digit.
+BROKER is the broker, DATA its data folder, SECOND another one, which the broker has if the file
+names it, TMP a folder for files, OFFSETS the segments of `__consumer_offsets` that hold something,
+TRANSACTIONS those of `__transaction_state`. SIDE is a word for each side, both of one length, so
+that both change things of their own and columns stay where they are. A command without SIDE looks
+at what both sides share, and has to say the same to the last digit.
 
 `> unordered` sorts the lines, where Java's order is that of a hash table; `> unordered partitions`
 sorts the partitions inside a line of JSON; `> unordered words` sorts the words of each line, for

@@ -265,10 +265,13 @@ def until(what: str, ready: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def staged(folder: Path) -> Iterator[Stage]:
-    """A fresh broker whose address and node id are what Apache's defaults would give."""
+def staged(folder: Path, *, second: bool = False) -> Iterator[Stage]:
+    """A fresh broker whose address and node id are what Apache's defaults would give, if need be
+    with a second data folder."""
     node = new_node(folder / "broker")
     system = Ottla()
+    if second:
+        system.more_data = (folder / "second",)
     settings = {
         "node.id": "1",
         "num.partitions": "1",
@@ -281,6 +284,8 @@ def staged(folder: Path) -> Iterator[Stage]:
     with system.start(node) as broker:
         wait_port(node.port, broker, _START_TIMEOUT)
         stage = Stage(node, files)
+        if second:
+            stage.names["SECOND"] = str(folder / "second")
         try:
             yield stage
         finally:
@@ -291,8 +296,10 @@ def compare_file(path: Path, folder: Path, tell: Callable[[Verdict], None]) -> l
     """Every command of a file; each verdict is told as soon as it is there."""
     verdicts = []
     folder.mkdir()
-    with staged(folder) as stage:
-        for step in read_file(path):
+    steps = read_file(path)
+    second = any("SECOND" in "".join((step.words, *step.stdin)) for step in steps)
+    with staged(folder, second=second) as stage:
+        for step in steps:
             verdict = stage.play(step)
             if verdict is not None:
                 verdicts.append(verdict)

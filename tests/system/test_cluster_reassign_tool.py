@@ -163,7 +163,10 @@ def test_a_folder_that_a_broker_does_not_have_is_refused(cluster: Cluster, tools
         '"log_dirs": ["any", "/nowhere"]}]}'
     )
     [line] = tools.reassign("--execute", code=1)
-    assert line.endswith("write any, for t-0-3")
+    refused = (
+        "Error: Failed to alter dir for t-0-3: broker 3 has no log directory /nowhere, it has "
+    )
+    assert line == refused + cluster[3].data_dirs[0]
     assert cluster.state("t", 0).replicas == (1, 2)
 
 

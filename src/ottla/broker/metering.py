@@ -30,6 +30,7 @@ from ottla.records import walker
 from ottla.runtime.metrics import Metrics, Reading
 from ottla.storage.cleaner import CleanerStatistics
 from ottla.storage.directory import StorageStatistics
+from ottla.storage.moving import MoveStatistics
 
 # So many partitions are counted before others have a turn on the loop.
 TURN = 256
@@ -60,6 +61,10 @@ class Sources:
     @cached_property
     def logs(self) -> StorageStatistics:
         return self.services.logs.statistics()
+
+    @cached_property
+    def moves(self) -> MoveStatistics:
+        return self.services.logs.moves.statistics()
 
     @cached_property
     def cleaner(self) -> CleanerStatistics:
@@ -309,6 +314,27 @@ _SIMPLE = (
         lambda of: of.logs.offline_folders,
     ),
     Measure("ottla_log_open_files", "Segment files held open.", lambda of: of.logs.open_files),
+    Measure(
+        "kafka_server_replica_alter_log_dirs_manager_max_lag",
+        "The most records that the copy of a log lacks which moves between data folders.",
+        lambda of: of.moves.lag,
+    ),
+    Measure("ottla_log_moves", "Logs that move between data folders.", lambda of: of.moves.running),
+    Measure(
+        "ottla_log_moves_finished_total",
+        "Logs that have arrived in another data folder.",
+        lambda of: of.moves.finished,
+    ),
+    Measure(
+        "ottla_log_moves_given_up_total",
+        "Moves between data folders that were given up because one of them failed or was full.",
+        lambda of: of.moves.given_up,
+    ),
+    Measure(
+        "ottla_log_moves_bytes_total",
+        "Bytes copied between data folders.",
+        lambda of: of.moves.bytes_copied,
+    ),
     Measure("ottla_log_flushes_total", "fsync rounds of logs.", lambda of: of.logs.flushes),
     Measure(
         "ottla_native_records",
@@ -421,6 +447,11 @@ _TRANSACTIONS = (
         "kafka_coordinator_transaction_transaction_marker_channel_manager_unknown_destination_queue_size",
         "Markers that cannot be written because nobody leads their partition.",
         lambda of: of.transactions.markers_without_leader,
+    ),
+    Measure(
+        "kafka_coordinator_transaction_transaction_marker_channel_manager_log_append_retry_queue_size",
+        "Transactions with all of their markers, of which that cannot be written to the log yet.",
+        lambda of: of.services.transactions.sender.unwritten,
     ),
     Measure(
         "ottla_transaction_markers_pending",

@@ -61,6 +61,7 @@ HANDLERS: tuple[Callable[..., Any], ...] = (
     transactional_offsets.txn_offset_commit,
     configs.describe_configs,
     configs.alter_configs,
+    log_dirs.alter_replica_log_dirs,
     log_dirs.describe_log_dirs,
     topics.create_partitions,
     groups.delete_groups,

@@ -1,10 +1,20 @@
-"""DescribeLogDirs (35): the data folders, and what lies in them.
+"""AlterReplicaLogDirs (34) and DescribeLogDirs (35): the data folders, and what lies in them.
 
-Versions   1-4; from 4 on with the size and the free space of the volume.
-Behaviour  Topics null asks for everything. A failed folder is listed with KAFKA_STORAGE_ERROR, as
-           is one whose volume cannot be asked for its size.
-Odd        The lag is how far the high watermark is ahead of the log: 0 on a leader.
-Not done   Future replicas (moving a log between folders).
+Versions   AlterReplicaLogDirs 1-2; DescribeLogDirs 1-4, from 4 on with the size and the free space
+           of the volume.
+Behaviour  AlterReplicaLogDirs has the broker that is asked move its replicas to other folders of
+           its own, and is answered when that has begun. It goes on by itself, also after a restart;
+           naming the folder that a replica is in cancels it, and naming a third one begins anew.
+           A replica that is not here yet is made in the folder when it comes, and answered with
+           REPLICA_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION if there is no such partition.
+           LOG_DIR_NOT_FOUND is for a path that is none of the folders' absolute ones,
+           KAFKA_STORAGE_ERROR for a folder or a replica that is offline.
+           DescribeLogDirs: topics null asks for everything. A failed folder is listed with
+           KAFKA_STORAGE_ERROR, as is one whose volume cannot be asked for its size. A replica that
+           is being moved is listed in both folders, as a future one where it goes to.
+Odd        The lag is how far the high watermark is ahead of the log: 0 on a leader; that of a
+           future replica is what it still lacks. Of a partition that is named twice, the last
+           folder counts. What was said about replicas to come is forgotten by a restart.
 See        KIP-113, KIP-827
 """
 
@@ -15,9 +25,14 @@ import os
 
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
-from ottla.errors import ErrorCode
+from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.replicas import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -26,6 +41,58 @@ from ottla.protocol.messages.replicas import (
 )
 
 logger = logging.getLogger(__name__)
+
+
+@handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=range(1, 3), most=1 << 17)
+async def alter_replica_log_dirs(
+    request: Request[AlterReplicaLogDirsRequest], services: Services
+) -> AlterReplicaLogDirsResponse:
+    wanted = {
+        TopicPartition(topic.name, index): folder.path
+        for folder in request.body.dirs
+        for topic in folder.topics
+        for index in topic.partitions
+    }
+    results: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for tp, path in wanted.items():
+        code = ErrorCode.NONE
+        try:
+            await _move(tp, path, services)
+        except KafkaError as error:
+            code = error.code
+            logger.warning("%s is not moved to %s: %s", tp, path, error.message or code.name)
+        result = results.setdefault(
+            tp.topic, AlterReplicaLogDirTopicResult(topic_name=tp.topic, partitions=[])
+        )
+        result.partitions.append(
+            AlterReplicaLogDirPartitionResult(partition_index=tp.partition, error_code=code)
+        )
+    return AlterReplicaLogDirsResponse(results=list(results.values()))
+
+
+async def _move(tp: TopicPartition, path: str, services: Services) -> None:
+    """Have one replica moved, or made, in the folder of this path. Raises KafkaError."""
+    logs = services.logs
+    named = path.rstrip("/") or path
+    if any(os.path.abspath(folder) == named for folder in logs.offline_folders):
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Log directory {path} is offline")
+    folder = next((each for each in logs.folders if os.path.abspath(each) == named), None)
+    if folder is None:
+        raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"Log dir {path} is not found in the config.")
+    reason = services.replicas.offline(*tp)
+    if reason is not None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+    logs.prefer(tp, folder)
+    try:
+        services.replicas.replica_by_name(*tp)
+    except KafkaError as error:
+        if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            # As Kafka has it: clients know this answer to mean "not yet".
+            raise KafkaError(
+                ErrorCode.REPLICA_NOT_AVAILABLE, f"{tp} will be made in {folder}"
+            ) from None
+        raise
+    await logs.moves.request(tp, folder)
 
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS, versions=range(1, 5), most=1 << 17)
@@ -48,7 +115,9 @@ async def describe_log_dirs(
             results.append(_failed(folder))
             continue
         topics: dict[str, DescribeLogDirsTopic] = {}
-        for log in logs.logs_in(folder):
+        lying = [(log, 0, False) for log in logs.logs_in(folder)]
+        coming = [(move.log, move.lag, True) for move in logs.moves.into(folder)]
+        for log, lag, is_future in (*lying, *coming):
             name, index = log.partition
             if wanted is not None and (name, index) not in wanted:
                 continue
@@ -57,8 +126,8 @@ async def describe_log_dirs(
                 DescribeLogDirsPartition(
                     partition_index=index,
                     partition_size=log.size,
-                    offset_lag=0,
-                    is_future_key=False,
+                    offset_lag=lag,
+                    is_future_key=is_future,
                 )
             )
         results.append(

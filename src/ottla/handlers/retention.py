@@ -72,6 +72,7 @@ async def _explained(services: Services, topic: Topic, index: int) -> ExplainedP
     try:
         log = services.replicas.by_name(topic.name, index).log
         await services.workers.run_in_thread(_remember_ages, log.rolled_segments())
+        log = services.replicas.by_name(topic.name, index).log  # it may have moved meanwhile
         explanation = log.explain_retention(services.logs.positions)
     except KafkaError as error:
         return ExplainedPartition(

@@ -193,7 +193,7 @@ _ROWS: Final = (
     _Row(ApiKey.DELETE_ACLS, 1, 3, 2),
     _Row(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4, "configs"),
     _Row(ApiKey.ALTER_CONFIGS, 0, 2, 2, "configs"),
-    _Row(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, 2),
+    _Row(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, 2, "replicas"),
     _Row(ApiKey.DESCRIBE_LOG_DIRS, 1, 4, 2, "replicas"),
     _Row(ApiKey.SASL_AUTHENTICATE, 0, 2, 2),
     _Row(ApiKey.CREATE_PARTITIONS, 0, 3, 2, "topics"),

@@ -206,6 +206,9 @@ class Cleaner:
         self._forget_replaced()
         return {partition: reason for partition, (_, reason) in self._uncleanable.items()}
 
+    def is_cleaning(self, partition: TopicPartition) -> bool:
+        return partition in self._cleaning
+
     async def _work(self) -> None:
         workers = self._make_workers()
         try:

@@ -61,6 +61,7 @@ class Compaction:
 
     __slots__ = (
         "_generation", "_log", "_pending", "_producers", "_segments", "_snapshots", "cleaned_to",
+        "paused",
     )  # fmt: skip
 
     def __init__(
@@ -78,12 +79,15 @@ class Compaction:
         self._generation = 0
         self.cleaned_to: int | None = None
         """Where the last cleaning ended, as in `cleaner-offset-checkpoint`; None: nowhere yet."""
+        self.paused = False
+        """Nothing is cleaned while the log is copied: the copy could get a record from before and
+        miss the tombstone that was still there then."""
 
     # --- choosing -----------------------------------------------------------------------------
 
     @property
     def wanted(self) -> bool:
-        return "compact" in self._segments.config.cleanup_policy
+        return not self.paused and "compact" in self._segments.config.cleanup_policy
 
     def assess(self, now_ms: int) -> Cleanable:
         log = self._log

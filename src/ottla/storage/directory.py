@@ -8,6 +8,9 @@ and, last of all, the mark.
 A folder fails as a whole, as in Kafka: the first OSError in any of its files takes it offline with
 one line in the log, its partitions answer KAFKA_STORAGE_ERROR, the other folders go on. A partition
 whose log is damaged (`recovery.LogCorrupted`) is offline alone.
+
+Logs can be moved from one folder to another (`moving`). Which folder a new one is made in can be
+said beforehand (`prefer`), else it is the one with the fewest partitions.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from ottla.storage.flush import GroupCommit
 from ottla.storage.folder import DataFolder, StorageUnavailable
 from ottla.storage.loader import Loaded, Loader, Progress
 from ottla.storage.log import Log
+from ottla.storage.move_marks import Arrivals, is_unfinished, throw_away
+from ottla.storage.moving import Moves
 from ottla.storage.open_log import LogContext, open_log
 from ottla.storage.recovery import mark_lost
 from ottla.storage.schedule import Schedule
@@ -54,6 +59,8 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+_MOST_PREFERENCES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +140,14 @@ class LogDirectories:
         self._on_offline = on_offline
         self._folders = {path: DataFolder(path) for path in _normal(folders)}
         self._files = OpenFiles(fs, self.settings.max_open_files)
-        self._context = LogContext(
+        self.context = LogContext(
             self._files, self, clock, self._rng, self.settings.producer_id_expiration_ms
         )
+        self._preferred: dict[TopicPartition, str] = {}  # folders of logs that are to be made
         self._schedule = Schedule(self, fs, clock, workers, tasks)
         self._files.on_doubt = self._schedule.rebuild_indexes
         self.cleaner = Cleaner(self, fs, clock, self.settings.cleaner, tasks)
+        self.moves = Moves(self, fs, clock, workers, tasks)
 
     # --- starting and stopping ----------------------------------------------------------------
 
@@ -175,7 +184,7 @@ class LogDirectories:
                 self._folder_failed(folder, reason)
         self.require_folder()
 
-    async def load(  # noqa: C901 - the steps of a start, in their order
+    async def load(  # noqa: C901, PLR0912 - the steps of a start, in their order
         self,
         config_for: Callable[[str], TopicConfig],
         *,
@@ -192,7 +201,7 @@ class LogDirectories:
         loads = [
             Loader(
                 self._fs,
-                self._context,
+                self.context,
                 self._workers,
                 config_for,
                 frozenset(ignore),
@@ -214,14 +223,19 @@ class LogDirectories:
                 raise result
             loaded.append((folder, result))
             folder.clean = result.clean
+        arrivals = Arrivals(loaded)
+        for folder, result in loaded:
+            arrivals.ignore_damage(folder, result)
             for partition, reason in result.offline.items():
                 self.offline_partitions[partition] = reason
                 folder.partitions.add(partition)
             self.damaged.update(result.damaged)
             for log in result.logs:
-                self._adopt(folder, log, (topic_ids or {}).get(log.partition.topic))
+                if not arrivals.leave(self, self._fs, folder, log):
+                    self._adopt(folder, log, (topic_ids or {}).get(log.partition.topic))
             for leftover in result.deleted_folders:
                 self._schedule.remove_later([leftover], 0)
+        await arrivals.settle(self, self._fs, self._workers)
         self._note_missing([result for _, result in loaded], topic_ids or {})
         for folder, result in loaded:
             result.logs = [log for log in result.logs if log.failure is None]
@@ -235,6 +249,9 @@ class LogDirectories:
         for name in (paths.RECOVERY_POINT_CHECKPOINT, paths.CLEANER_CHECKPOINT):
             if any(self._reaches_too_far(name, result) for _, result in loaded):
                 await self.write_checkpoint(name)
+        for folder, result in loaded:
+            for partition in result.moving if folder.failure is None else ():
+                self.moves.found(partition, folder.path, clean=self.were_clean)
         self.require_folder()
 
     def _note_missing(self, loaded: list[Loaded], topic_ids: Mapping[str, TopicId]) -> None:
@@ -329,7 +346,7 @@ class LogDirectories:
         self.logs.pop(log.partition, None)
 
     def _set_stray_aside(self, folder: DataFolder, log: Log) -> None:
-        target = f"{folder.path}/{paths.stray_dir(log.partition, self._unique())}"
+        target = f"{folder.path}/{paths.stray_dir(log.partition, self.unique())}"
         try:
             self._fs.rename(log.folder, target)
         except OSError as error:
@@ -343,6 +360,7 @@ class LogDirectories:
         """Begin the background work: retention, flush.ms, expiry, checkpoints, compaction."""
         self._schedule.start()
         self.cleaner.start()
+        self.moves.start()
 
     async def close(self, broker_epoch: int = -1, *, clean: bool = True) -> None:
         """Stop cleanly: flush every log, write the checkpoints, and the mark that says so.
@@ -350,6 +368,7 @@ class LogDirectories:
         A folder with a failed or damaged log gets no mark, and is recovered at the next start; nor
         does any unless `clean`.
         """
+        await self.moves.stop()
         await self.cleaner.stop()
         await self._schedule.stop()
         unclean: set[TopicPartition] = set()
@@ -433,7 +452,8 @@ class LogDirectories:
         *,
         is_new: bool = False,
     ) -> Log:
-        """The partition's log, made if it does not exist, in the folder with the fewest partitions.
+        """The partition's log, made if it does not exist, in the folder that was preferred for it
+        or else in that with the fewest partitions.
 
         Unless the partition `is_new`, nothing is made while a folder is offline: the log may be in
         there. Raises KafkaError.
@@ -458,9 +478,14 @@ class LogDirectories:
                 f"{', '.join(offline)} are offline",
             )
         folder = min(online, key=lambda each: len(each.partitions))
+        preferred = self._folders.get(self._preferred.pop(partition, ""))
+        if preferred in online:
+            folder = preferred
         path = f"{folder.path}/{paths.partition_dir(partition)}"
+        if len(self._folders) > 1 and is_unfinished(self._fs, path):
+            throw_away(self, self._fs, path)  # of a topic of that name that was deleted just now
         try:
-            log = open_log(self._context, path, partition, config, clean=True)
+            log = open_log(self.context, path, partition, config, clean=True)
             if partition in self._missing:
                 log.lost_records = True
                 mark_lost(self._fs, path)
@@ -477,8 +502,24 @@ class LogDirectories:
         # Not flushed: a power cut may take an empty folder, and the next start makes it again.
         return log
 
+    def prefer(self, partition: TopicPartition, folder: str) -> None:
+        """Have the partition's log made in this data folder, if there is none yet. The newest ten
+        thousand such wishes are remembered, until the broker stops."""
+        if partition not in self.logs:
+            self._preferred.pop(partition, None)
+            self._preferred[partition] = folder
+            if len(self._preferred) > _MOST_PREFERENCES:
+                del self._preferred[next(iter(self._preferred))]
+
+    def replace(self, log: Log, successor: Log) -> None:
+        """A copy in another data folder takes a log's place."""
+        self._folder_of(log).forget(log.partition)
+        self._folder_of(successor).partitions.add(log.partition)
+        self.logs[log.partition] = successor
+
     def delete(self, partition: TopicPartition) -> None:
         """Delete a partition's log: renamed at once, removed after `file.delete.delay.ms`."""
+        self.moves.abandon(partition)
         log = self.logs.pop(partition, None)
         self.damaged.pop(partition, None)
         if log is None:
@@ -486,7 +527,7 @@ class LogDirectories:
             return
         folder = self._folder_of(log)
         folder.forget(partition)
-        target = f"{folder.path}/{paths.delete_dir(partition, self._unique())}"
+        target = f"{folder.path}/{paths.delete_dir(partition, self.unique())}"
         delay_ms = log.config.file_delete_delay_ms
         try:
             self._fs.rename(log.folder, target)
@@ -499,11 +540,12 @@ class LogDirectories:
     def set_aside(self, partition: TopicPartition) -> str | None:
         """Rename a log that no topic claims out of the way (`-stray`, as Kafka does), usable or
         damaged. Its data stays on the disk; returns where, or None while its folder is offline."""
+        self.moves.abandon(partition)
         folder = next((each for each in self._online() if partition in each.partitions), None)
         if folder is None:
             return None
         path = f"{folder.path}/{paths.partition_dir(partition)}"
-        target = f"{folder.path}/{paths.stray_dir(partition, self._unique())}"
+        target = f"{folder.path}/{paths.stray_dir(partition, self.unique())}"
         try:
             self._fs.rename(path, target)
         except OSError as error:
@@ -521,6 +563,7 @@ class LogDirectories:
     def forget(self, partition: TopicPartition) -> None:
         """The partition is not one of ours any more, and its disk cannot be used now: if that is
         there again at a later start, the log belongs to no topic."""
+        self.moves.abandon(partition)
         self.offline_partitions.pop(partition, None)
         self.damaged.pop(partition, None)
         for folder in self._folders.values():
@@ -617,7 +660,7 @@ class LogDirectories:
         """What a checkpoint is to say now: partition, offset, and the id of its topic."""
         entries = [
             (log.partition, offset, id_text(log.topic_id))
-            for log in self.logs_in(folder.path)
+            for log in (*self.logs_in(folder.path), *self.moves.arriving_in(folder.path))
             if (offset := _checkpointed(name, log)) is not None
         ]
         for partition, entry in folder.kept_entries.get(name, {}).items():
@@ -639,6 +682,20 @@ class LogDirectories:
 
     def retention_changed(self, log: Log) -> None:
         self._schedule.retain_soon(log)
+
+    # --- for `moving` -------------------------------------------------------------------------
+
+    def checkpoint_soon(self) -> None:
+        self._schedule.checkpoint_soon()
+
+    def file_failed(self, folder: str, error: OSError, doing: str, path: str) -> None:
+        """A file operation failed in a data folder, which goes offline, unless it was for want of a
+        descriptor."""
+        self._file_failed(self._folders[folder], error, doing, path)
+
+    def unique(self) -> str:
+        """32 hex digits that no other folder's name has."""
+        return f"{self._rng.getrandbits(128):032x}"
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -669,6 +726,7 @@ class LogDirectories:
             self.offline_partitions[partition] = reason
         for partition in folder.partitions & self.damaged.keys():
             del self.damaged[partition]
+        self.moves.folder_failed(folder.path, lost)
         if self._on_offline is not None:
             self._on_offline(folder.path, lost)
 
@@ -678,9 +736,6 @@ class LogDirectories:
             self._release_locks()
             reasons = "; ".join(folder.failure or "" for folder in self._folders.values())
             raise StorageUnavailable(f"no data folder can be used: {reasons}")
-
-    def _unique(self) -> str:
-        return f"{self._rng.getrandbits(128):032x}"
 
 
 def _normal(folders: Sequence[str]) -> list[str]:

@@ -151,6 +151,11 @@ class LeaderEpochs:
         entries[:gone] = [first]
         self._write()
 
+    def succeed(self, before: LeaderEpochs) -> None:
+        """Become what another log of the same records knew."""
+        self._entries = list(before._entries)
+        self._write()
+
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()

@@ -8,6 +8,9 @@ A flush that fails is never repeated. The kernel may have dropped the dirty page
 fsync a success without having written anything, so the data folder is taken offline instead and
 every waiter gets KAFKA_STORAGE_ERROR. One that lacked a descriptor to begin with has failed at
 nothing: it is tried again for a while, and may be asked for anew after that.
+
+A log that moves to another data folder takes with it who waits for it (`hand_over`), and for a
+moment before that its flushes wait (`hold`): what is durable of it must not change meanwhile.
 """
 
 from __future__ import annotations
@@ -130,6 +133,8 @@ class GroupCommit:
         self._background: dict[Flushable, _Lane] = {}
         self._background_runs = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[Flushable, asyncio.Future[None]] = {}
+        self._held: dict[Flushable, asyncio.Event] = {}
         self.flushes = 0
         """How many flushes have been run."""
 
@@ -157,6 +162,29 @@ class GroupCommit:
         """Flush a log when there is time: a segment was rolled, or `flush.ms` is over."""
         if log.failure is None:
             self._later(log)
+
+    def is_flushing(self, log: Flushable) -> bool:
+        """Whether a flush of the log is under way."""
+        return log in self._running
+
+    async def hold(self, log: Flushable) -> None:
+        """Let no flush of the log begin before `release`; returns when none is under way."""
+        self._held.setdefault(log, asyncio.Event())
+        running = self._running.get(log)
+        if running is not None:
+            await asyncio.wait([running])
+
+    def release(self, log: Flushable) -> None:
+        held = self._held.pop(log, None)
+        if held is not None:
+            held.set()
+
+    def hand_over(self, log: Flushable, successor: Flushable) -> None:
+        """Another log has taken this one's place: who waits for its flush waits for the other's."""
+        lane = self._lanes.get(log) or self._background.pop(log, None)
+        if lane is not None and lane.waiting:
+            self._lane(successor).waiting += lane.waiting
+            lane.waiting = []
 
     async def wait_idle(self) -> None:
         """Wait until every flush asked for so far has ended."""
@@ -240,17 +268,25 @@ class GroupCommit:
                 return
 
     async def _flush(self, log: Flushable) -> None:
+        while (held := self._held.get(log)) is not None:
+            await held.wait()
+            if log.failure is not None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure)
         job = log.begin_flush()
         if job is None:
             return
         self.flushes += 1
+        done = self._running[log] = asyncio.get_running_loop().create_future()
         try:
             await self._workers.run_in_thread(job.run, self._fs)
+            log.finish_flush(job, self._clock.now_ms())
         except OSError as error:
             if is_shortage(error):
                 log.undo_flush(job)
             raise
-        log.finish_flush(job, self._clock.now_ms())
+        finally:
+            del self._running[log]
+            done.set_result(None)
 
 
 def _is_durable(log: Flushable, offset: int) -> bool:

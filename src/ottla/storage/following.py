@@ -12,7 +12,9 @@ or after the offset asked for. A power cut asks for more: the checkpoints of the
 not claim what is about to go, and the cut must be on the disk before anything is written behind it.
 That needs fsync, and is `truncation`'s.
 
-`Log` has these methods under the same names; they are here for its size.
+A copy of a log in another data folder (`moving`) is filled in the same way, and `succeed`s it.
+
+`Log` has the other methods under the same names; they are here for its size.
 """
 
 from __future__ import annotations
@@ -212,3 +214,30 @@ class Following:
             log.high_watermark = offset
         self._snapshots.clear()
         self._producers.reset(offset)
+
+    # --- succeeding ---------------------------------------------------------------------------
+
+    def succeed(self, before: Log) -> None:
+        """Take over what another log of the same records knows besides them: who may write what,
+        epochs without records, where it starts, how far it is safe. That log is dead then.
+
+        Only what was durable there is called durable, until the next flush: this one's name may
+        not be, yet.
+        """
+        log, known = self._log, before.following
+        log.config = before.config
+        log.high_watermark = before.high_watermark
+        log.advance_start(before.log_start_offset)
+        log.log_end_offset = before.log_end_offset  # a truncation may have left a gap before it
+        self._producers.succeed(known._producers)
+        self._snapshots.remove_from(log.log_end_offset)
+        path = self._snapshots.take(self._producers)
+        if path is not None:
+            log.wants_sync(path)
+        self._epochs.succeed(known._epochs)
+        log.epochs_changed()
+        log.recovery_point = min(log.recovery_point, before.recovery_point)
+        log.last_flush_ms = before.last_flush_ms
+        log.lost_records, log.has_gap = before.lost_records, before.has_gap
+        log.compaction.cleaned_to = before.compaction.cleaned_to
+        log.mark_new()

@@ -23,6 +23,7 @@ from ottla.storage import paths
 from ottla.storage.faults import concerns_one_file, describe
 from ottla.storage.folder import DataFolder
 from ottla.storage.log import Log
+from ottla.storage.move_marks import has_arrived, is_unfinished
 from ottla.storage.open_log import (
     LogContext,
     Prepared,
@@ -69,6 +70,10 @@ class Loaded:
     """Those whose files can be read, and are not what they should be, with the ids of their topics.
     They are offline; not so if a file is missing, and all others are whole."""
     deleted_folders: list[str] = field(default_factory=list)
+    moving: list[TopicPartition] = field(default_factory=list)
+    """Of which there are unfinished copies of logs that are in other folders; not opened."""
+    arrived: set[TopicPartition] = field(default_factory=set)
+    """Those that were moved here: what other folders have of them is older."""
     entries: dict[str, dict[TopicPartition, Entry]] = field(default_factory=dict)
     """What the folder's checkpoints say, by checkpoint."""
 
@@ -181,8 +186,14 @@ class Loader:
                 )
             else:
                 partition = paths.parse_partition_dir(name)
-                if partition is not None and partition.topic not in self._ignore:
-                    found.append((name, partition))
+                if partition is None or partition.topic in self._ignore:
+                    continue
+                if is_unfinished(self._fs, path):
+                    result.moving.append(partition)
+                    continue
+                if has_arrived(self._fs, path):
+                    result.arrived.add(partition)
+                found.append((name, partition))
         if found and not result.clean:
             logger.info("%s was not closed cleanly: checking %d logs", folder, len(found))
         return found

@@ -151,7 +151,7 @@ class Log:
         """The latest epoch, as long as the file has it: an append under it writes no file."""
         self._names_changed = False
         self._is_new = False
-        self._truncations: list[int] = []
+        self.truncations: list[int] = []
         """Where the log was cut, each time; their number is the generation of a flush."""
         self._synced_truncations = 0
         self.truncating_to: int | None = None
@@ -160,7 +160,7 @@ class Log:
         self._take_config(segments.config)
         self.epochs_changed()
         self.compaction = Compaction(self, segments, producers, snapshots)
-        self._following = Following(
+        self.following = Following(
             self,
             segments,
             producers,
@@ -306,7 +306,7 @@ class Log:
         out. Raises UnexpectedOffset, with nothing done, for what is below the log's end.
         before: every batch is at or above log_end_offset; after: log_end_offset follows the last.
         """
-        first, last, size = self._following.append(records, leader_epoch)
+        first, last, size = self.following.append(records, leader_epoch)
         return AppendInfo(first, last, NO_TIMESTAMP, self.log_start_offset, False, size)
 
     def should_roll(self, header: BatchHeader, now_ms: int, *, ahead: int = 0) -> bool:
@@ -661,7 +661,7 @@ class Log:
         after: log_end_offset = offset, unless it was lower before. A batch around `offset` goes as
         a whole; the offsets in it up to there are then a gap.
         """
-        return self._following.truncate_to(offset)
+        return self.following.truncate_to(offset)
 
     @guarded("truncating", by_halves=True)
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -669,11 +669,11 @@ class Log:
 
         after: log_start_offset = log_end_offset = offset.
         """
-        self._following.truncate_fully_and_start_at(offset)
+        self.following.truncate_fully_and_start_at(offset)
 
     def truncated(self, offset: int) -> None:
         """The log was cut at `offset`: no flush that began before vouches for what comes after."""
-        self._truncations.append(offset)
+        self.truncations.append(offset)
         self.recovery_point = min(self.recovery_point, offset)
         self.high_watermark = min(self.high_watermark, offset)
         self._names_changed = True  # and the cut file is to be synced, too
@@ -692,7 +692,7 @@ class Log:
     @property
     def has_unsynced_truncation(self) -> bool:
         """Whether a power cut could bring back records that were truncated."""
-        return self._synced_truncations < len(self._truncations)
+        return self._synced_truncations < len(self.truncations)
 
     def begin_flush(self) -> FlushJob | None:
         """What has to be synced to make everything appended so far durable; None if nothing."""
@@ -714,14 +714,14 @@ class Log:
             tuple(files),
             tuple(named),
             tuple(folders),
-            generation=len(self._truncations),
+            generation=len(self.truncations),
             names_first=self.has_unsynced_truncation,
         )
 
     def finish_flush(self, job: FlushJob, now_ms: int) -> None:
         """The job has run. What a truncation took meanwhile was not synced, nor was what has been
         appended in its place."""
-        end = min((job.end_offset, *self._truncations[job.generation :]))
+        end = min((job.end_offset, *self.truncations[job.generation :]))
         self.recovery_point = max(self.recovery_point, end)
         self._synced_truncations = max(self._synced_truncations, job.generation)
         self.last_flush_ms = now_ms
@@ -771,6 +771,7 @@ class Log:
         """The folder was renamed for deletion: nothing is read or written here any more."""
         self.folder = folder
         self.failure = f"{self.partition} has been deleted"
+        self._segments.generation += 1  # threads that look for something in it look in vain
         self.close_files()
 
     # --- failure ------------------------------------------------------------------------------

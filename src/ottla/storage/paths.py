@@ -9,6 +9,7 @@
         <base offset, 20 digits>.log .index .timeindex .txnindex
         <end offset, 20 digits>.snapshot
         records-lost                            ours: see `LOST_RECORDS`
+        ottla.moving, ottla.moved               ours: see `MOVING` and `MOVED`
       <topic>-<partition>.<unique>-delete/      renamed first, removed later
       <topic>-<partition>.<unique>-stray/       of a topic that nobody knows, kept
 
@@ -44,6 +45,11 @@ LOST_RECORDS = "records-lost"
 """A file in the folder of a log that has lost records: from before they are cut off until the
 controller knows. Without it a broker that dies in between would not know any more. It is empty, or
 says "gap": then records are missing in the middle, and it stays as long as the log does."""
+
+MOVING = "ottla.moving"
+"""A file in the folder of an unfinished copy of a log that is in another data folder."""
+MOVED = "ottla.moved"
+"""What that file is called from when the copy is the partition's log until the other is gone."""
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

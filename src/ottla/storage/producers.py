@@ -436,6 +436,12 @@ class ProducerStates:
         self._guards.clear()
         self.end_offset = end_offset
 
+    def succeed(self, before: ProducerStates) -> None:
+        """Become what another log of the same records knew; that is not to be used any more."""
+        self._producers, self._guards = before._producers, before._guards
+        self._ongoing, self._unreplicated = before._ongoing, before._unreplicated
+        self.end_offset = before.end_offset
+
     def statistics(self) -> list[ProducerState]:
         """Every known producer, by id."""
         return [

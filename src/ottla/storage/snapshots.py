@@ -99,6 +99,12 @@ class ProducerSnapshots:
             if taken < offset:
                 self._remove(taken)
 
+    def remove_from(self, offset: int) -> None:
+        """Remove the snapshots at and above an offset."""
+        for taken in self.offsets:
+            if taken >= offset:
+                self._remove(taken)
+
     def remove_strays(self, segment_base_offsets: Collection[int]) -> None:
         """Remove the snapshots that belong to no segment.
 

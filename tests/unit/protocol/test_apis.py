@@ -34,6 +34,7 @@ KAFKA_4_2 = {
     "TxnOffsetCommit": (0, 5),
     "DescribeConfigs": (1, 4),
     "AlterConfigs": (0, 2),
+    "AlterReplicaLogDirs": (1, 2),
     "DescribeLogDirs": (1, 4),
     "CreatePartitions": (0, 3),
     "DeleteGroups": (0, 2),

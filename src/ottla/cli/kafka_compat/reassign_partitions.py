@@ -1,11 +1,14 @@
-"""kafka-reassign-partitions: move partitions to other brokers, and see how far that is.
+"""kafka-reassign-partitions: move partitions to other brokers, or between the data folders of one,
+and see how far that is.
 
 Odd   Kafka's --cancel leaves reassignments alone that only add replicas; here it cancels them too.
+      A folder that a broker does not have is refused before anything is changed.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,7 +27,6 @@ from ottla.cli.kafka_compat.options import (
 )
 from ottla.cli.kafka_compat.reassignment_files import (
     Moves,
-    Replica,
     as_json,
     check_moves,
     complaint,
@@ -33,10 +35,11 @@ from ottla.cli.kafka_compat.reassignment_files import (
     read_topics,
 )
 from ottla.errors import ErrorCode, KafkaError
-from ottla.model.ids import TopicPartition
+from ottla.model.ids import Replica, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.client.direct import DirectAdmin
+    from ottla.client.folder_moves import Place
     from ottla.client.reassignments import Ongoing
 
 ACTIONS = ("generate", "execute", "verify", "cancel", "list")
@@ -54,11 +57,12 @@ ALLOWED = {
     "cancel": ("preserve-throttles", "timeout", "bootstrap-controller"),
     "list": ("bootstrap-controller",),
 }
+_PAUSE = 0.1
 ANYWHERE = ("bootstrap-server", "command-config", "zookeeper")
 
 PARSER = Parser(
     "kafka-reassign-partitions",
-    "Move partitions to other brokers.",
+    "Move partitions to other brokers, or to other data folders of theirs.",
     [
         BOOTSTRAP,
         Option(
@@ -78,7 +82,7 @@ PARSER = Parser(
         Option(
             "reassignment-json-file",
             'Where partitions are to be: {"version": 1, "partitions": [{"topic": "t", '
-            '"partition": 0, "replicas": [1, 2]}]}.',
+            '"partition": 0, "replicas": [1, 2], "log_dirs": ["any", "/data/b"]}]}.',
             "FILE",
         ),
         Option(
@@ -177,6 +181,7 @@ def _generate(admin: DirectAdmin, options: Options) -> None:
 
 
 def _execute(admin: DirectAdmin, moves: Moves, options: Options) -> None:
+    from ottla.client.folder_moves import limit_folder_moves
     from ottla.client.reassignments import begin, limit_copies, movements
 
     wanted = check_moves(moves)
@@ -194,7 +199,7 @@ def _execute(admin: DirectAdmin, moves: Moves, options: Options) -> None:
         if broker not in present:
             raise complaint(f"Unknown broker id {broker}")
     current = _placed(admin, {tp.topic for tp in wanted}, wanted)
-    _refuse_folders(admin, moves)
+    _refuse_unknown_folders(admin, moves)
     print(
         f"Current partition replica assignment\n\n{_with_folders(admin, current)}\n\n"
         "Save this to use as the --reassignment-json-file option during rollback"
@@ -212,12 +217,15 @@ def _execute(admin: DirectAdmin, moves: Moves, options: Options) -> None:
             limit_copies(admin, movements(active, wanted, current), rate)
             print(f"The inter-broker throttle limit was set to {rate} B/s")
         if folder_rate >= 0:
+            limit_folder_moves(admin, {replica.broker for replica in moves.folders}, folder_rate)
             print(f"The replica-alter-dir throttle limit was set to {folder_rate} B/s")
     failed = begin(admin.router, wanted)
     if failed:
         raise Failure(f"Error reassigning partition(s):\n{_listed(failed)}", out=True)
     names = ",".join(map(str, sorted(wanted)))
     print(f"Successfully started partition reassignment{_s(wanted)} for {names}")
+    if moves.folders:
+        _move_folders(admin, moves.folders, options)
 
 
 def _verify(admin: DirectAdmin, moves: Moves, options: Options) -> None:
@@ -241,8 +249,8 @@ def _verify(admin: DirectAdmin, moves: Moves, options: Options) -> None:
                 f"There is no active reassignment of partition {tp}, but replica set is "
                 f"{_ids(now)} rather than {_ids(replicas)}."
             )
-    _print_folders(admin, moves)
-    if not active and not options.has("preserve-throttles"):
+    moving = _print_folders(admin, moves)
+    if not active and not moving and not options.has("preserve-throttles"):
         _clear_throttles(admin, moves)
 
 
@@ -261,8 +269,16 @@ def _cancel(admin: DirectAdmin, moves: Moves, options: Options) -> None:
         print(f"Successfully cancelled partition reassignment{_s(active)} for: {names}")
     else:
         print("None of the specified partition reassignments are active.")
-    # Kafka's does not end this line.
-    print("None of the specified partition moves are active.", end="")
+    going = {
+        replica: place.folder
+        for replica, place in _places(admin, moves).items()
+        if replica in moves.folders and place.future is not None and place.folder is not None
+    }
+    if going:
+        _move_folders(admin, going, options)  # to where they are
+    else:
+        # Kafka's does not end this line.
+        print("None of the specified partition moves are active.", end="")
     if not options.has("preserve-throttles"):
         _clear_throttles(admin, moves)
 
@@ -352,42 +368,77 @@ def _folders(admin: DirectAdmin, brokers: Collection[int]) -> dict[Replica, str]
     }
 
 
-def _refuse_folders(admin: DirectAdmin, moves: Moves) -> None:
-    """Before anything is changed: brokers do not move replicas between their folders."""
-    found = _folders(admin, {replica.broker for replica in moves.folders})
-    elsewhere = [
-        replica
-        for replica, folder in sorted(moves.folders.items())
-        if found.get(replica) != folder
-        and [each.path for each in admin.log_dirs(replica.broker)] != [folder]
-    ]
-    if elsewhere:
-        names = ", ".join(map(str, elsewhere))
-        raise complaint(
-            "brokers choose the folders of their replicas by themselves; leave out log_dirs, or "
-            f"write any, for {names}"
-        )
+def _places(admin: DirectAdmin, moves: Moves) -> dict[Replica, Place]:
+    from ottla.client.folder_moves import places
+
+    present = {node.id for node in admin.describe_cluster().nodes}
+    return places(admin, sorted(present & {replica.broker for replica in moves.folders}))
 
 
-def _print_folders(admin: DirectAdmin, moves: Moves) -> None:
-    """Say whether replicas lie in the folders that a file names."""
-    lines = []
-    found = _folders(admin, {replica.broker for replica in moves.folders})
-    for replica, wanted in sorted(moves.folders.items()):
-        now = found.get(replica)
-        if now is None:
-            lines.append(
-                f"Partition {replica.partition} cannot be found in any live log directory on "
-                f"broker {replica.broker}."
+def _refuse_unknown_folders(admin: DirectAdmin, moves: Moves) -> None:
+    """Before anything is changed: a broker has only the folders that it has."""
+    for broker in sorted({replica.broker for replica in moves.folders}):
+        known = sorted(each.path for each in admin.log_dirs(broker))
+        for replica, folder in sorted(moves.folders.items()):
+            if replica.broker == broker and folder.rstrip("/") not in known:
+                raise complaint(
+                    f"Failed to alter dir for {replica}: broker {broker} has no log directory "
+                    f"{folder}, it has {', '.join(known)}"
+                )
+
+
+def _move_folders(admin: DirectAdmin, wanted: Mapping[Replica, str], options: Options) -> None:
+    """Have replicas moved; those that are still to come to their broker are asked for again."""
+    from ottla.client.folder_moves import begin_moves
+
+    until = time.monotonic() + (options.integer("timeout") or 0) / 1000
+    left = dict(wanted)
+    while True:
+        for replica, error in sorted(begin_moves(admin, left).items()):
+            if error is None:
+                # Kafka's has a space at the end, too.
+                print(
+                    f"Successfully started moving log directory to {left.pop(replica)} for replica "
+                    f"{replica.partition} with broker {replica.broker} "
+                )
+            elif error.code is not ErrorCode.REPLICA_NOT_AVAILABLE:
+                raise complaint(f"Failed to alter dir for {replica}: {explain(error)}")
+        if not left:
+            return
+        if time.monotonic() >= until:
+            names = ",".join(map(str, sorted(left)))
+            raise Failure(
+                f"Timed out before log directory move{_s(left)} could be started for: {names}",
+                out=True,
             )
-        elif now == wanted:
+        time.sleep(_PAUSE)
+
+
+def _print_folders(admin: DirectAdmin, moves: Moves) -> bool:
+    """Say whether replicas lie in the folders that a file names; whether some still move."""
+    lines, moving = [], False
+    found = _places(admin, moves)
+    for replica, wanted in sorted(moves.folders.items()):
+        place = found.get(replica)
+        where = f"Partition {replica.partition} on broker {replica.broker}"
+        if place is None or place.folder is None:
+            moving = True
+            lines.append(
+                f"Partition {replica.partition} is not found in any live log dir on broker "
+                f"{replica.broker}. There is likely an offline log directory on the broker."
+            )
+        elif place.future == wanted:
+            moving = True
+            lines.append(f"Reassignment of replica {replica} is still in progress.")
+        elif place.future is not None:
+            moving = True
+            lines.append(f"{where} is being moved to log dir {place.future} instead of {wanted}.")
+        elif place.folder == wanted:
             lines.append(f"Reassignment of replica {replica} completed successfully.")
         else:
-            lines.append(
-                f"Partition {replica.partition} on broker {replica.broker} is not being moved "
-                f"from log dir {now} to {wanted}."
-            )
+            lines.append(f"{where} is not being moved from log dir {place.folder} to {wanted}.")
     print("\n".join(lines))
+    return moving
 
 
 # -- words

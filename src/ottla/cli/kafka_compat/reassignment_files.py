@@ -15,19 +15,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ottla.cli.kafka_compat.options import Failure
-from ottla.model.ids import TopicPartition
+from ottla.model.ids import Replica, TopicPartition
 
 ANY = "any"
-
-
-class Replica(NamedTuple):
-    """One broker's replica of a partition."""
-
-    broker: int
-    partition: TopicPartition
-
-    def __str__(self) -> str:
-        return f"{self.partition}-{self.broker}"
 
 
 class Moves(NamedTuple):

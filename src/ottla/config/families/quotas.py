@@ -14,14 +14,12 @@ class QuotaSettings(Settings):
         default=11,
         rule=at_least(1),
         importance="low",
-        effect="later",
         doc="Samples kept for the rate limit on moves between data directories.",
     )
     alter_log_dirs_replication_quota_window_size_seconds: int = integer(
         default=1,
         rule=at_least(1),
         importance="low",
-        effect="later",
         doc="Length of each such sample.",
     )
     client_quota_callback_class: str | None = class_name(
@@ -148,7 +146,6 @@ class QuotaSettings(Settings):
         default=MAX_LONG,
         rule=at_least(0),
         update="cluster-wide",
-        effect="later",
         internal=True,
         foreign=True,
         doc="Most bytes a second for moves between data directories.",

@@ -40,7 +40,6 @@ class ReplicationSettings(Settings):
     num_replica_alter_log_dirs_threads: int | None = integer(
         default=None,
         importance="high",
-        effect="later",
         doc="Workers that move replicas between data directories; without it one per directory.",
     )
     num_replica_fetchers: int = integer(

@@ -1,8 +1,55 @@
-"""Where replicas lie on disk: DescribeLogDirs (35)."""
+"""Where replicas lie on disk: AlterReplicaLogDirs (34) and DescribeLogDirs (35)."""
 
 from __future__ import annotations
 
 from ottla.protocol.schema import array, boolean, int16, int32, int64, message, string, struct
+
+
+@struct
+class AlterReplicaLogDirTopic:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partitions: list[int] = array(int32)
+
+
+@struct
+class AlterReplicaLogDir:
+    """A directory, and what is to be moved there."""
+
+    path: str = string()
+    topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic)
+
+
+@message(api_key=34, kind="request", versions="1-2", flexible="2+")
+class AlterReplicaLogDirsRequest:
+    """Asks a broker to move replicas between its log directories. 2 flexible."""
+
+    dirs: list[AlterReplicaLogDir] = array(AlterReplicaLogDir)
+
+
+@struct
+class AlterReplicaLogDirPartitionResult:
+    """One replica: whether its move has begun."""
+
+    partition_index: int = int32()
+    error_code: int = int16(default=0)
+
+
+@struct
+class AlterReplicaLogDirTopicResult:
+    """Replicas of one topic."""
+
+    topic_name: str = string()
+    partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult)
+
+
+@message(api_key=34, kind="response", versions="1-2", flexible="2+")
+class AlterReplicaLogDirsResponse:
+    """What was begun. 2 flexible."""
+
+    throttle_time_ms: int = int32(default=0)
+    results: list[AlterReplicaLogDirTopicResult] = array(AlterReplicaLogDirTopicResult)
 
 
 @struct

@@ -9,7 +9,6 @@ import pytest
 from ottla.cli.kafka_compat.options import Failure
 from ottla.cli.kafka_compat.reassign_partitions import describe_ongoing
 from ottla.cli.kafka_compat.reassignment_files import (
-    Replica,
     as_json,
     check_moves,
     read_brokers,
@@ -17,7 +16,7 @@ from ottla.cli.kafka_compat.reassignment_files import (
     read_topics,
 )
 from ottla.client.reassignments import Ongoing, movements
-from ottla.model.ids import TopicPartition
+from ottla.model.ids import Replica, TopicPartition
 
 ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
 

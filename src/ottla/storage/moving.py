@@ -1,0 +1,686 @@
+"""Moving logs from one data folder of the broker to another, while they are used (KIP-113).
+
+A move copies the log into the other folder batch by batch, as a follower would, until it has come
+to the end; then, in one turn of the event loop, the copy takes the log's place. Clients see nothing
+of it: what was being sent goes on from the old files, whoever waits for a flush waits for the
+copy's, producers, transactions and epochs are taken over as they are.
+
+What holds at every moment, also for kill -9 and a power cut (`move_marks` has the files):
+
+- Exactly one of the two folders is the log, and it has every acknowledged record.
+- What was durable in the old folder is durable in the new one when the mark is renamed, and so is
+  all that was appended more than a moment before: the system may have written it long ago. For that
+  the old log's flushes wait while the copy's last records are synced: a few milliseconds, in which
+  nothing is acknowledged that has to be on the disk first. What is appended after the rename is
+  durable with the next flush, which syncs the mark's name as well.
+- The old folder goes when the mark is on the disk, and the mark when the old folder has gone.
+
+The log lives on meanwhile: where it is truncated the copy is, what retention takes is not copied,
+and it is not compacted. A copy that cannot go on, because its folder fails or is full, is given up
+with one line in the log; the partition stays where it is. After an unclean stop a move begins from
+the start, after a clean one it goes on.
+
+Everything here runs on the event loop; what waits for a disk is done in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.records.batch import HEADER_SIZE, read_header
+from ottla.runtime.files import ColdRead
+from ottla.storage import paths
+from ottla.storage.faults import OutOfDescriptors, concerns_one_file
+from ottla.storage.move_marks import (
+    has_arrived,
+    make_marked,
+    mark_moved,
+    remove_mark,
+    throw_away,
+)
+from ottla.storage.open_log import open_log
+from ottla.storage.recovery import mark_lost
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from ottla.model.ids import TopicPartition
+    from ottla.runtime.clock import Clock
+    from ottla.runtime.files import FileSystem
+    from ottla.runtime.tasks import Tasks
+    from ottla.runtime.workers import Workers
+    from ottla.storage.directory import LogDirectories
+    from ottla.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+_FIRST_CHUNK = 128 * 1024
+_LEAST_CHUNK, _MOST_CHUNK = 16 * 1024, 1024 * 1024
+_SHORT_TURN, _LONG_TURN = 0.001, 0.004
+"""A chunk whose append took less than this is followed by a larger one, or by a smaller one if it
+took longer: many small batches take much longer than a large one."""
+_REST = 3
+"""After an append the loop is left to others for this multiple of the time it took."""
+_PAUSE, _LONGEST_PAUSE = 0.05, 10.0
+_HOLD_SECONDS = 5.0
+"""How long the old log's flushes may wait for the copy's, before that is tried again later."""
+_ROUNDS = 20
+_ANY_EPOCH = 2**31 - 1
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Pace(Protocol):
+    """How fast copies may go."""
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether more was copied in the last seconds than may be."""
+        ...
+
+    def record(self, size: int) -> None:
+        """So many bytes were copied."""
+        ...
+
+
+class Owner(Protocol):
+    """Whoever uses the logs."""
+
+    def may_replace(self, partition: TopicPartition) -> bool:
+        """Whether nobody is in the middle of something with the log."""
+        ...
+
+    def replaced(self, partition: TopicPartition, log: Log) -> None:
+        """Another log has taken its place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MoveStatistics:
+    """The moves, counted since the start; `lag` is the most records that a copy lacks."""
+
+    running: int
+    finished: int
+    given_up: int
+    bytes_copied: int
+    lag: int
+
+
+class Move:
+    """One log on its way. `log` is the copy."""
+
+    __slots__ = (
+        "arriving", "chunk", "cuts", "host", "log", "over", "partition", "running", "source", "to",
+    )  # fmt: skip
+
+    def __init__(self, source: Log, log: Log, host: _CopyHost, to: str) -> None:
+        self.partition = source.partition
+        self.source = source
+        self.log = log
+        self.host = host
+        self.to = to  # the data folder
+        self.chunk = _FIRST_CHUNK  # bytes that are read and appended in one go
+        self.cuts = len(source.truncations)  # those that the copy has been through
+        self.arriving = False  # the checkpoints of its folder name it already
+        self.running = False
+        self.over = False
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.source.log_end_offset - self.log.log_end_offset)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is to be copied any more, for whatever reason."""
+        return self.over or self.source.failure is not None or self.log.failure is not None
+
+
+class _CopyHost:
+    """The `LogHost` of a copy: that its disk is full is the end of the move, not of the folder."""
+
+    def __init__(self, directories: LogDirectories) -> None:
+        self._directories = directories
+        self.arrived = False
+
+    def folder_failed(self, log: Log, error: OSError, doing: str) -> None:
+        if self.arrived or error.errno not in _FULL:
+            self._directories.folder_failed(log, error, doing)
+
+    def flush_wanted(self, log: Log) -> None:
+        self._directories.flush_wanted(log)
+
+    def discard(self, files: Sequence[str], delay_ms: int) -> None:
+        self._directories.discard(files, delay_ms)
+
+    def retention_changed(self, log: Log) -> None:
+        if self.arrived:
+            self._directories.retention_changed(log)
+
+
+class Moves:
+    """The moves of one broker."""
+
+    def __init__(
+        self,
+        directories: LogDirectories,
+        fs: FileSystem,
+        clock: Clock,
+        workers: Workers,
+        tasks: Tasks,
+    ) -> None:
+        self.pace: Pace | None = None
+        self.owner: Owner | None = None
+        self.at_once: Callable[[], int | None] = lambda: None
+        """How many logs are copied at the same time; None: as many as there are folders."""
+        self._directories = directories
+        self._fs = fs
+        self._clock = clock
+        self._workers = workers
+        self._watched = tasks
+        self._moves: dict[TopicPartition, Move] = {}
+        self._again: dict[TopicPartition, str] = {}  # to be begun anew, and whereto
+        self._left: dict[TopicPartition, tuple[str, int]] = {}  # folders that a log has left
+        self._settling: set[TopicPartition] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asking = asyncio.Lock()
+        self._started = False
+        self._finished = self._given_up = self._bytes = 0
+
+    # --- for others ---------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Move]:
+        return iter(self._moves.values())
+
+    def into(self, folder: str) -> list[Move]:
+        """The moves into one data folder."""
+        return [move for move in self._moves.values() if move.to == folder]
+
+    def arriving_in(self, folder: str) -> list[Log]:
+        """The copies that the checkpoints of a folder are to name, since they may be its logs by
+        the time that these are read."""
+        return [move.log for move in self._moves.values() if move.arriving and move.to == folder]
+
+    def statistics(self) -> MoveStatistics:
+        return MoveStatistics(
+            running=len(self._moves),
+            finished=self._finished,
+            given_up=self._given_up,
+            bytes_copied=self._bytes,
+            lag=max((move.lag for move in self._moves.values()), default=0),
+        )
+
+    async def request(self, partition: TopicPartition, to: str) -> None:
+        """Have a log moved to another data folder; to where it is: leave it there. Returns when the
+        move has begun. Raises KafkaError."""
+        async with self._asking:
+            move = self._moves.get(partition)
+            if move is not None and move.to == to:
+                return
+            source = self._directories.find(partition)
+            if source is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is not here")
+            here = _data_folder(source)
+            if move is not None:
+                logger.info("the move of %s to %s is cancelled", partition, move.to)
+                self.abandon(partition)
+            if here != to:
+                await self._begin(source, here, to)
+
+    def start(self) -> None:
+        """Go on with the moves that were begun before this start, and with those to come."""
+        self._started = True
+        if self._again:
+            self._spawn(self._begin_again())
+        self._go_on()
+
+    async def stop(self) -> None:
+        """End the work; what has been copied is kept, and flushed, for the next start."""
+        self._started = False
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        kept = [move.log for move in self._moves.values() if not move.ended and move.log.close()]
+        flushes = [
+            self._directories.group_commit.wait_flushed(log, log.log_end_offset) for log in kept
+        ]
+        await asyncio.gather(*flushes, return_exceptions=True)
+        for move in self._moves.values():
+            move.log.close_files()
+
+    def abandon_all(self) -> None:
+        """Stop as kill -9 does, for tests."""
+        self._started = False
+        for task in self._tasks:
+            task.cancel()
+        for move in self._moves.values():
+            move.over = True
+            move.log.close_files()
+
+    def abandon(self, partition: TopicPartition) -> None:
+        """The log goes, or stays where it is: its copy is of no use. What it has moved away from is
+        not to be found under its name any more, either."""
+        self._again.pop(partition, None)
+        move = self._moves.pop(partition, None)
+        if move is not None:
+            self._discard(move)
+        self._retire(partition)
+
+    def folder_failed(self, folder: str, lost: Sequence[TopicPartition]) -> None:
+        """A data folder is offline: so are copies in it, and those of `lost` logs end there."""
+        for move in list(self._moves.values()):
+            if move.to == folder:
+                self._end(move, f"the data folder {folder} is offline")
+            elif move.partition in lost:
+                # As much of it as there is may be all that is left.
+                self._moves.pop(move.partition, None)
+                move.over = True
+                self._given_up += 1
+                self.set_aside(move.log.folder, move.to, move.partition)
+                move.log.deleted(move.log.folder)
+
+    # --- at the start -------------------------------------------------------------------------
+
+    def found(self, partition: TopicPartition, folder: str, *, clean: bool) -> None:
+        """There is an unfinished copy in a data folder. If all was closed cleanly it is gone on
+        with, else the move begins from the start."""
+        path = f"{folder}/{paths.partition_dir(partition)}"
+        source = self._directories.logs.get(partition)
+        if source is None:
+            self.set_aside(path, folder, partition)
+            return
+        move = self._reopen(source, path, folder) if clean else None
+        if move is not None:
+            self._take(move)
+        else:
+            throw_away(self._directories, self._fs, path)
+            self._again[partition] = folder
+
+    def _reopen(self, source: Log, path: str, folder: str) -> Move | None:
+        host = _CopyHost(self._directories)
+        context = replace(self._directories.context, host=host)
+        try:
+            log = open_log(context, path, source.partition, source.config, clean=True)
+        except Exception as error:
+            logger.warning("the copy in %s cannot be used, it is begun anew: %s", path, error)
+            return None
+        # As with a follower: who has the last record's epoch up to there has the same records.
+        epoch = -1 if log.latest_epoch is None else log.latest_epoch
+        known, end = source.epoch_end_offset(epoch)
+        same = known == epoch and log.log_end_offset <= end if epoch >= 0 else log.is_pristine
+        if log.topic_id == source.topic_id and same:
+            return Move(source, log, host, folder)
+        log.close_files()
+        return None
+
+    def set_aside(self, path: str, folder: str, partition: TopicPartition) -> None:
+        """Keep an unfinished copy, whose log cannot be used, where nothing takes it for one."""
+        kept = f"{folder}/{paths.stray_dir(partition, self._directories.unique())}"
+        try:
+            self._fs.rename(path, kept)
+        except OSError as error:
+            self._directories.file_failed(folder, error, f"setting {partition} aside", path)
+            return
+        logger.warning(
+            "%s was being moved, and its log cannot be used: the unfinished copy was kept in %s",
+            partition,
+            kept,
+        )
+
+    async def _begin_again(self) -> None:
+        while self._again:
+            partition, to = self._again.popitem()
+            try:
+                await self.request(partition, to)
+            except KafkaError as error:
+                logger.warning("%s is not moved to %s: %s", partition, to, error.message or error)
+
+    # --- beginning and ending -----------------------------------------------------------------
+
+    async def _begin(self, source: Log, here: str, to: str) -> None:
+        partition = source.partition
+        path = f"{to}/{paths.partition_dir(partition)}"
+        while partition in self._settling:
+            await asyncio.sleep(_PAUSE)
+        why = None
+        if has_arrived(self._fs, source.folder):
+            why = "an earlier move has left something in a folder that is offline; mend that first"
+        elif self._fs.exists(path):
+            why = f"{path} exists; move it away"
+        if why is not None:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be moved to {to}: {why}"
+            )
+        unique = self._directories.unique()
+        try:
+            await self._workers.run_to_end(make_marked, self._fs, to, partition, here, unique)
+        except OSError as error:
+            raise self._not_begun(partition, to, error) from None
+        if source.failure is not None or self._directories.logs.get(partition) is not source:
+            throw_away(self._directories, self._fs, path)
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is gone")
+        host = _CopyHost(self._directories)
+        try:
+            context = replace(self._directories.context, host=host)
+            log = open_log(context, path, partition, source.config, clean=True)
+            log.set_topic_id(source.topic_id)
+        except (OSError, KafkaError) as error:
+            throw_away(self._directories, self._fs, path)
+            if isinstance(error, KafkaError):
+                raise
+            raise self._not_begun(partition, to, error) from None
+        log.mark_new()
+        logger.info("%s is being moved from %s to %s", partition, here, to)
+        self._take(Move(source, log, host, to))
+
+    def _not_begun(self, partition: TopicPartition, to: str, error: OSError) -> KafkaError:
+        doing = f"beginning to move {partition}"
+        if error.errno not in _FULL and not concerns_one_file(error):
+            self._directories.file_failed(to, error, doing, to)
+        why = error.strerror or str(error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing} to {to} failed: {why}")
+
+    def _take(self, move: Move) -> None:
+        move.source.compaction.paused = True
+        self._moves[move.partition] = move
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Have as many logs copied as may be at the same time, in the order they were asked for."""
+        if not self._started:
+            return
+        room = self.at_once() or len(self._directories.folders)
+        room -= sum(move.running for move in self._moves.values())
+        for move in self._moves.values():
+            if room <= 0:
+                break
+            if not move.running:
+                move.running = True
+                room -= 1
+                self._spawn(self._run(move))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self._watched.start("moving a log", work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, move: Move) -> None:
+        try:
+            await self._carry_out(move)
+        except KafkaError as error:
+            self._end(move, error.message or str(error))
+        except Exception as error:
+            logger.exception("moving %s failed", move.partition)
+            self._end(move, f"{type(error).__name__}: {error}")
+        finally:
+            move.running = False
+        if self._moves.get(move.partition) is move:  # a log has failed, and nobody said so
+            self._end(move, move.log.failure or move.source.failure or "it has ended")
+        self._go_on()
+
+    def _end(self, move: Move, reason: str) -> None:
+        """Give a move up: the log stays where it is."""
+        if self._moves.get(move.partition) is not move:
+            return
+        del self._moves[move.partition]
+        self._given_up += 1
+        logger.error(
+            "the move of %s from %s to %s is given up, it stays where it is: %s",
+            move.partition,
+            _data_folder(move.source),
+            move.to,
+            reason,
+        )
+        self._discard(move)
+
+    def _discard(self, move: Move) -> None:
+        move.over = True
+        move.source.compaction.paused = False
+        path = move.log.folder
+        move.log.deleted(path)
+        if move.to in self._directories.folders:
+            throw_away(self._directories, self._fs, path)
+
+    # --- copying ------------------------------------------------------------------------------
+
+    async def _carry_out(self, move: Move) -> None:
+        while self._directories.cleaner.is_cleaning(move.partition) and not move.ended:
+            await asyncio.sleep(_PAUSE)
+        pause = _PAUSE
+        while not move.ended:
+            try:
+                await self._copy(move)
+                if not move.ended and await self._take_over(move):
+                    break
+            except OutOfDescriptors:
+                pass  # it was said, and may pass
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        if move.partition in self._settling:
+            try:
+                await self._settle(move)
+            finally:
+                self._settling.discard(move.partition)
+
+    async def _copy(self, move: Move, *, upto: int = 0, paced: bool = True) -> None:
+        """Copy what the log has and the copy lacks, but for the last chunk, since more may come all
+        the time; all below `upto`."""
+        while not move.ended:
+            self._follow(move)
+            if _missing(move) <= move.chunk and move.log.log_end_offset >= upto:
+                return
+            data = await self._read(move)
+            if data is None or move.ended:
+                return
+            if len(move.source.truncations) != move.cuts:
+                continue
+            began = self._clock.monotonic()
+            self._append(move, data)
+            took = self._clock.monotonic() - began
+            if took > _LONG_TURN:
+                move.chunk = max(move.chunk // 2, _LEAST_CHUNK)
+            elif took < _SHORT_TURN:
+                move.chunk = min(move.chunk * 2, _MOST_CHUNK)
+            await asyncio.sleep(_REST * took)
+            while paced and self.pace is not None and self.pace.exceeded and not move.ended:
+                await asyncio.sleep(_PAUSE)
+
+    def _follow(self, move: Move) -> None:
+        """Let the copy go through what has happened to the start and the end of the log."""
+        source, log = move.source, move.log
+        cuts = source.truncations[move.cuts :]
+        if cuts:
+            move.cuts += len(cuts)
+            if min(cuts) < log.log_end_offset:
+                log.truncate_to(min(cuts))
+        if log.log_end_offset < source.log_start_offset:
+            first = _first_base(source)
+            if log.log_end_offset < first:
+                log.truncate_fully_and_start_at(first)
+
+    async def _read(self, move: Move) -> bytes | None:
+        source = move.source
+        offset = max(move.log.log_end_offset, source.log_start_offset)
+        upper = source.log_end_offset
+        if offset >= upper:
+            return None
+        try:
+            region = source.read(offset, move.chunk, upper=upper, cached_only=True).region
+        except ColdRead:
+            with suppress(OSError):  # a segment may go meanwhile
+                await self._workers.run_in_thread(source.warm_up(offset, upper))
+            if move.ended or not source.log_start_offset <= offset <= source.log_end_offset:
+                return b""  # and look again
+            region = source.read(offset, move.chunk, upper=source.log_end_offset).region
+        if region is None:
+            return None
+        return await self._workers.run_in_thread(region.read)
+
+    def _append(self, move: Move, data: bytes) -> None:
+        log = move.log
+        if not data:
+            return
+        info = log.append_replicated(memoryview(data), leader_epoch=_ANY_EPOCH)
+        if not info.bytes:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"no whole batch was found at offset {log.log_end_offset}",
+            )
+        self._bytes += info.bytes
+        if self.pace is not None:
+            self.pace.record(info.bytes)
+
+    # --- taking over --------------------------------------------------------------------------
+
+    async def _take_over(self, move: Move) -> bool:
+        """Let the copy take the log's place; False: not now."""
+        source, log, cuts = move.source, move.log, move.cuts
+        await self._copy(move, upto=source.log_end_offset)
+        if move.ended or not self._is_quiet(move, cuts):
+            return False
+        log.high_watermark = source.high_watermark
+        log.advance_start(min(source.log_start_offset, log.log_end_offset))
+        log.compaction.cleaned_to = source.compaction.cleaned_to
+        move.arriving = True
+        try:
+            await self._flush(log)
+            known = len(log.truncations)
+            if not await self._directories.write_checkpoints():
+                return False
+            async with asyncio.timeout(_HOLD_SECONDS), self._holding(source):
+                upto = source.log_end_offset
+                for _ in range(_ROUNDS):
+                    await self._copy(move, upto=upto, paced=False)
+                    await self._flush(log)
+                    # What was cut off meanwhile must not be what the checkpoints call durable.
+                    if (
+                        move.ended
+                        or not self._is_quiet(move, cuts)
+                        or known != len(log.truncations)
+                    ):
+                        return False
+                    if self._replace(move):
+                        return True
+        except TimeoutError:
+            pass
+        finally:
+            move.arriving = False
+        return False
+
+    @asynccontextmanager
+    async def _holding(self, log: Log) -> AsyncIterator[None]:
+        commit = self._directories.group_commit
+        try:
+            await commit.hold(log)
+            yield
+        finally:
+            commit.release(log)
+
+    def _is_quiet(self, move: Move, cuts: int) -> bool:
+        """Whether nobody is in the middle of cutting the log, and nobody was since."""
+        source = move.source
+        if source.truncating_to is not None or source.has_unsynced_truncation:
+            return False
+        if len(source.truncations) != cuts:
+            return False
+        return self.owner is None or self.owner.may_replace(move.partition)
+
+    async def _flush(self, log: Log) -> None:
+        await self._directories.group_commit.wait_flushed(log, log.log_end_offset)
+
+    def _replace(self, move: Move) -> bool:
+        """In one turn of the loop: copy what is missing still, and let the copy be the log."""
+        source, log, commit = move.source, move.log, self._directories.group_commit
+        self._follow(move)
+        missing = _missing(move)
+        if commit.is_flushing(log) or missing > 2 * move.chunk:
+            return False
+        if log.recovery_point < source.recovery_point and (missing or log.unflushed_messages):
+            return False
+        while log.log_end_offset < source.log_end_offset:
+            upper = source.log_end_offset
+            offset = max(log.log_end_offset, source.log_start_offset)
+            region = source.read(offset, move.chunk, upper=upper).region
+            if region is None:
+                break
+            self._append(move, region.read())
+        old = source.folder
+        try:
+            log.following.succeed(source)
+            if log.lost_records or log.has_gap:
+                mark_lost(self._fs, log.folder, gap=log.has_gap)
+            mark_moved(self._fs, log.folder)
+        except OSError as error:
+            failed = log.storage_failed(error, "taking over")
+            # It may share what the other log knows by now: it is not to be gone on with.
+            log.take_offline(failed.message or str(failed))
+            raise failed from None
+        del self._moves[move.partition]
+        move.over = move.host.arrived = True
+        self._left[move.partition] = old, source.config.file_delete_delay_ms
+        self._settling.add(move.partition)
+        self._directories.replace(source, log)
+        commit.hand_over(source, log)
+        source.deleted(old)
+        if self.owner is not None:
+            self.owner.replaced(move.partition, log)
+        self._finished += 1
+        return True
+
+    async def _settle(self, move: Move) -> None:
+        """The copy is the log: make that durable, then remove what was the log before."""
+        partition, log, here = move.partition, move.log, _data_folder(move.source)
+        logger.info("%s was moved from %s to %s", partition, here, move.to)
+        self._directories.group_commit.request(log)  # its small files, too
+        with suppress(KafkaError):
+            await self._flush(log)
+        try:
+            await self._workers.run_to_end(self._fs.sync_dir, log.folder)
+        except FileNotFoundError:
+            return  # the topic has been deleted
+        except OSError as error:
+            log.storage_failed(error, "moving")
+            return
+        self._retire(partition)
+        try:
+            await self._workers.run_to_end(self._fs.sync_dir, here)
+        except OSError as error:
+            self._directories.file_failed(here, error, "moving a log away", here)
+            return
+        try:
+            remove_mark(self._fs, log.folder)
+        except OSError as error:
+            log.storage_failed(error, "moving")
+
+    def _retire(self, partition: TopicPartition) -> None:
+        """Rename the folder that a log has left, if that was not done."""
+        left = self._left.pop(partition, None)
+        if left is None:
+            return
+        path, delay_ms = left
+        throw_away(self._directories, self._fs, path, delay_ms=delay_ms)
+        self._directories.checkpoint_soon()
+
+
+def _first_base(log: Log) -> int:
+    """Where the batch begins that holds the log's first record, which may be in its middle."""
+    start = log.log_start_offset
+    region = log.read(start, 1, upper=log.log_end_offset).region
+    if region is None:
+        return start
+    return min(start, read_header(region.file.pread(HEADER_SIZE, region.position)).base_offset)
+
+
+def _missing(move: Move) -> int:
+    """How many bytes the copy lacks."""
+    return move.source.bytes_from(move.log.log_end_offset, move.source.log_end_offset)
+
+
+def _data_folder(log: Log) -> str:
+    return log.folder.rpartition("/")[0]
