@@ -160,6 +160,220 @@ def test_a_coordinator_that_stood_still_tells_no_old_offset(
     assert answer == 20 or answer in IN_DOUBT
 
 
+class Member:
+    """One who consumes alone in a group, by the classic protocol or by that of KIP-848."""
+
+    def __init__(self, protocol: str, broker: Broker, wire: Wires) -> None:
+        self._classic = protocol == "classic"
+        self._connection = wire(broker.bootstrap)
+        self._group = f"{GROUP} of {protocol}"
+        self._id = "a" * 22
+        self._epoch = 0
+        if self._classic:
+            self._join()
+        else:
+            answer = self._tell(rebalance_timeout=60_000, subscribed_topic_names=["t"])
+            assert answer.error_code == 0
+            self._epoch = answer.member_epoch
+
+    def _join(self) -> None:
+        joined = self._connection.ask(
+            "join_group",
+            3,
+            group_id=self._group,
+            session_timeout=60_000,
+            rebalance_timeout=60_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": b""}],
+        )
+        assert joined.error_code == 0
+        self._id, self._epoch = joined.member_id, joined.generation_id
+        synced = self._connection.ask(
+            "sync_group",
+            3,
+            group_id=self._group,
+            generation_id=self._epoch,
+            member_id=self._id,
+            assignments=[{"member_id": self._id, "assignment": b"t-0"}],
+        )
+        assert synced.error_code == 0
+
+    def _tell(self, **more: Any) -> Any:
+        if self._classic:
+            return self._connection.ask(
+                "heartbeat",
+                3,
+                group_id=self._group,
+                generation_id=self._epoch,
+                member_id=self._id,
+            )
+        return self._connection.ask(
+            "consumer_group_heartbeat",
+            1,
+            group_id=self._group,
+            member_id=self._id,
+            member_epoch=self._epoch,
+            topic_partitions=[],
+            **more,
+        )
+
+    def heartbeat(self) -> ErrorCode:
+        return ErrorCode.of(self._tell().error_code)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_coordinator_that_was_replaced_confirms_no_member(
+    cluster: Cluster, offsets: Offsets, wire: Wires, protocol: str
+) -> None:
+    """Its partitions may be another's by now, who is a member where the group is."""
+    coordinator = begin(cluster, offsets, wire)
+    member = Member(protocol, coordinator, wire)
+    assert member.heartbeat() is ErrorCode.NONE
+    with cluster.cut_off(number_of(cluster, coordinator)):
+        cluster.wait_until(led_elsewhere(cluster, coordinator))
+        offsets.commit_somewhere(cluster, 20, beside=coordinator)
+        assert member.heartbeat() is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_coordinator_whose_replica_was_given_to_another_broker_confirms_no_member(
+    offsets: Offsets, wire: Wires
+) -> None:
+    """A commit takes all replicas: so the others can do nothing without it, until they are more."""
+    settings = {**ONE_PARTITION, "offsets.topic.replication.factor": 2}
+    with Cluster(3, settings, topics=TOPICS) as cluster:
+        coordinator = begin(cluster, offsets, wire)
+        member = Member("classic", coordinator, wire)
+        cut_off = number_of(cluster, coordinator)
+        with cluster.cut_off(cut_off):
+            cluster.wait_until(led_elsewhere(cluster, coordinator))
+            other = next(each for each in cluster if each is not coordinator)
+            others = [number for number in cluster.brokers if number != cut_off]
+            moved = {"partition_index": 0, "replicas": others}
+            answer = wire(other.bootstrap).ask(
+                "alter_partition_reassignments",
+                0,
+                topics=[{"name": OFFSETS, "partitions": [moved]}],
+            )
+            assert answer.responses[0].partitions[0].error_code == 0
+            offsets.commit_somewhere(cluster, 20, beside=coordinator)
+            assert member.heartbeat() is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_follower_that_says_nothing_any_more_leaves_a_coordinator_in_doubt_for_a_while_only(
+    offsets: Offsets, wire: Wires
+) -> None:
+    """It lives, and does not reach the leader; nothing is written that it would lag behind."""
+    settings = {**ONE_PARTITION, "min.insync.replicas": 1, "replica.lag.time.max.ms": 2_000}
+    with Cluster(3, settings, topics=TOPICS) as cluster:
+        coordinator = begin(cluster, offsets, wire)
+        member = Member("consumer", coordinator, wire)
+        silent = number_of(cluster, next(each for each in cluster if each is not coordinator))
+        coordinator.faults.drop("fetch", client_id=f"broker-{silent}", times=None)
+        cluster.wait_until(lambda: member.heartbeat() is ErrorCode.NOT_COORDINATOR)
+        cluster.wait_until(lambda: member.heartbeat() is ErrorCode.NONE)
+        assert offsets.fetch_certainly(coordinator) == 10
+        assert silent not in cluster.state(OFFSETS, 0).isr
+
+
+class Rebalancing:
+    """Two who consume together by the classic protocol, each on its own connection."""
+
+    def __init__(self, broker: Broker, wire: Wires) -> None:
+        self._connections = [wire(broker.bootstrap) for _ in range(2)]
+        self._members = ["", ""]
+        self._generation = 0
+        self._send_join(0)
+        self._receive_join(0)
+        assert self.sync(0, leads=True) is ErrorCode.NONE
+        self._send_join(1)
+        self._send_join(0, b"another")
+        for index in range(2):
+            self._receive_join(index)
+        assert self.sync(0, leads=True) is ErrorCode.NONE
+        assert self.sync(1) is ErrorCode.NONE
+
+    def _send_join(self, index: int, metadata: bytes = b"") -> None:
+        self._connections[index].send(
+            "join_group",
+            3,
+            group_id=GROUP,
+            session_timeout=60_000,
+            rebalance_timeout=10_000,
+            member_id=self._members[index],
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": metadata}],
+        )
+
+    def _receive_join(self, index: int) -> None:
+        joined = self._connections[index].receive()
+        assert joined.error_code == 0
+        self._members[index], self._generation = joined.member_id, joined.generation_id
+
+    def join_again(self) -> None:
+        """Both do; nobody has asked for an assignment of this generation yet."""
+        for index in (1, 0):
+            self._send_join(index, b"again")
+        for index in (1, 0):
+            self._receive_join(index)
+
+    def join_alone(self, index: int, metadata: bytes) -> ErrorCode:
+        """One joins again, and the other does not come."""
+        self._send_join(index, metadata)
+        return ErrorCode.of(self._connections[index].receive().error_code)
+
+    def commit_later(self, index: int) -> ErrorCode:
+        """Commit as a member of the next generation, which has begun where the group is now."""
+        partitions = [{"partition_index": 0, "committed_offset": 20}]
+        answer = self._connections[index].ask(
+            "offset_commit",
+            8,
+            group_id=GROUP,
+            generation_id_or_member_epoch=self._generation + 1,
+            member_id=self._members[index],
+            topics=[{"name": "t", "partitions": partitions}],
+        )
+        return ErrorCode.of(answer.topics[0].partitions[0].error_code)
+
+    def sync(self, index: int, *, leads: bool = False) -> ErrorCode:
+        given = [{"member_id": each, "assignment": each.encode()} for each in self._members if each]
+        answer = self._connections[index].ask(
+            "sync_group",
+            3,
+            group_id=GROUP,
+            generation_id=self._generation,
+            member_id=self._members[index],
+            assignments=given if leads else [],
+        )
+        return ErrorCode.of(answer.error_code)
+
+
+def test_a_coordinator_that_was_replaced_gives_nobody_partitions(
+    cluster: Cluster, offsets: Offsets, wire: Wires
+) -> None:
+    """Nor does it refuse those whom it does not know, or let a member wait for others, and keep
+    what it has meanwhile: these may have gone to where the group is now, and may have got it."""
+    coordinator = begin(cluster, offsets, wire)
+    members = Rebalancing(coordinator, wire)
+    assert members.sync(1) is ErrorCode.NONE, "it did not get the answer, and asks again"
+    with cluster.cut_off(number_of(cluster, coordinator)):
+        cluster.wait_until(led_elsewhere(cluster, coordinator))
+        found = [members.sync(1), members.commit_later(1), members.join_alone(1, b"a third")]
+    assert found == [ErrorCode.NOT_COORDINATOR] * 3
+
+
+def test_nobody_waits_for_an_assignment_at_a_coordinator_that_was_replaced(
+    cluster: Cluster, offsets: Offsets, wire: Wires
+) -> None:
+    """Who would assign may have gone to where the group is now."""
+    coordinator = begin(cluster, offsets, wire)
+    members = Rebalancing(coordinator, wire)
+    members.join_again()
+    with cluster.cut_off(number_of(cluster, coordinator)):
+        cluster.wait_until(led_elsewhere(cluster, coordinator))
+        assert members.sync(1) is ErrorCode.NOT_COORDINATOR
+
+
 def wait_idle(cluster: Cluster, coordinator: Broker, seconds: float = 2.0) -> None:
     """Until the followers have been at rest for so long: no fetch of theirs names the partition."""
     partition = coordinator._services().replicas.by_name(OFFSETS, 0)
@@ -260,7 +474,13 @@ def test_a_commit_that_cannot_be_kept_is_refused_and_holds_up_nothing_else_of_it
     for follower in followers:
         follower.crash()
     cluster.wait_until(lambda: cluster.state(OFFSETS, 0).isr == (number_of(cluster, coordinator),))
-    assert offsets.commit(coordinator, 20) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def refused() -> bool:
+        answer = offsets.commit(coordinator, 20)
+        assert answer in IN_DOUBT  # the coordinator may hear of its set a moment later
+        return answer is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    cluster.wait_until(refused)
     (described,) = wire(coordinator.bootstrap).ask("describe_groups", 5, groups=[GROUP]).groups
     assert ErrorCode.of(described.error_code) is ErrorCode.NONE
     for follower in followers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode
+from ottla.handlers import fetch
 from ottla.records.batch import batches
 from ottla.testing import Cluster, NewTopic
 
@@ -262,6 +264,39 @@ def test_a_throttle_holds_back_who_catches_up_and_nobody_in_sync(
         limit(wire(cluster[1].bootstrap), f"{side}.replication.throttled.rate", None)
         wait_for(cluster, [1, 2, 4])
         check(cluster, load)
+
+
+def test_who_is_held_back_is_not_looked_for_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, start_load: StartLoad, wire: Connect
+) -> None:
+    """Of many partitions, without a session: there is more for the follower, and not for now."""
+    tries: Counter[int] = Counter()
+    fetches: list[object] = []  # kept, so that each has an address of its own
+    wait = fetch._wait_for_many
+
+    def counted(plan: fetch.Plan, *more: Any) -> Any:
+        fetches.append(plan)
+        tries[id(plan)] += 1
+        return (yield from wait(plan, *more))
+
+    topic = NewTopic(
+        "t",
+        assignment=[[1, 2, 3]] * PARTITIONS,
+        config={"leader.replication.throttled.replicas": SIDES["leader"]},
+    )
+    settings = {"replica.fetch.max.bytes": 1, "max.incremental.fetch.session.cache.slots": 0}
+    with Cluster(4, settings, topics=[topic]) as cluster:
+        load = start_load(cluster.bootstrap)
+        load.wait_for_more(600)
+        connection = wire(cluster[1].bootstrap)
+        limit(connection, "leader.replication.throttled.rate", "1")
+        assert reassign(connection, [1, 2, 4]) == [ErrorCode.NONE] * PARTITIONS
+        load.check()  # from here on nothing is appended
+        monkeypatch.setattr(fetch, "_wait_for_many", counted)
+        monkeypatch.setattr(fetch, "MANY", PARTITIONS - 1)
+        cluster.wait_until(lambda: len(tries) > 8)
+        monkeypatch.undo()
+    assert max(tries.values()) < 10
 
 
 def limit(connection: Any, name: str, value: str | None) -> None:

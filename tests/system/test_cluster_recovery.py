@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from ottla.controller.service import ConfigChange, ResourceKind
+from ottla.handlers import fetch
 from ottla.testing import Broker, Cluster, NewTopic
 
 Eventually = Callable[..., object]
@@ -114,6 +115,19 @@ def test_a_leader_whose_data_folder_fails_leaves_its_partitions_to_others() -> N
         assert cluster[leader].running
 
 
+def test_nobody_waits_for_a_follower_whose_data_folder_has_failed() -> None:
+    """It has given up its place, and fetches no more: it must not be taken for one that joins."""
+    settings = {"replica.lag.time.max.ms": 60_000}
+    with Cluster(3, settings, topics=[NewTopic("t", 1, 3)], folders=2) as cluster:
+        cluster.wait_in_sync("t")
+        produce(cluster.bootstrap, b"before")
+        _, failing, _ = cluster.state("t", 0).replicas
+        folder = cluster.replica(failing, "t", 0).log.folder.rpartition("/")[0]
+        cluster[failing].faults.full_disk(folder=folder)
+        produce(cluster.bootstrap, b"after")
+        assert failing not in cluster.state("t", 0).isr
+
+
 def test_a_damaged_log_does_not_lead() -> None:
     with Cluster(3, topics=[NewTopic("t", 1, 3)]) as cluster:
         cluster.wait_in_sync("t")
@@ -168,6 +182,45 @@ def test_a_leader_without_room_for_fetch_sessions_is_followed() -> None:
         cluster.wait_in_sync("t")
         for partition in (*range(6), *range(6)):
             produce(cluster.bootstrap, b"x", partition=partition)
+
+
+@pytest.mark.parametrize(("slots", "many"), [(1000, 1000), (1000, 2), (0, 1000)])
+def test_a_follower_does_not_sleep_on_what_its_own_fetch_has_led_to(
+    monkeypatch: pytest.MonkeyPatch, slots: int, many: int
+) -> None:
+    """A commit leads to the next record in a log that the fetch has looked at already: a marker
+    to the note of the coordinator that the transaction has ended."""
+    slept_on: list[object] = []
+    wait = fetch.Waiting._wait
+
+    def looking(waiting: fetch.Waiting, missing: int) -> None:
+        plan, replicas = waiting._plan, waiting._services.replicas
+        wanted = plan.items if plan.session is None else plan.session.partitions
+        for key, want in wanted.items() if plan.reader.follows else ():
+            partition = plan.reader.find(key, replicas)
+            if partition.log.log_end_offset > want.offset:
+                slept_on.append((partition.id, want))
+        wait(waiting, missing)
+
+    settings = {
+        "max.incremental.fetch.session.cache.slots": slots,
+        "transaction.state.log.num.partitions": 1,
+    }
+    with Cluster(3, settings, topics=[NewTopic("t", 3, 3)]) as cluster:
+        cluster.wait_in_sync("t")
+        producer = Producer(
+            {"bootstrap.servers": cluster.bootstrap, "transactional.id": "moves", "linger.ms": 0,
+             **QUIET}
+        )  # fmt: skip
+        producer.init_transactions(20)
+        monkeypatch.setattr(fetch, "MANY", many)
+        monkeypatch.setattr(fetch.Waiting, "_wait", looking)
+        for number in range(24):
+            producer.begin_transaction()
+            producer.produce("t", b"x", partition=number % 3)
+            producer.commit_transaction(20)
+        monkeypatch.undo()
+    assert not slept_on
 
 
 @pytest.mark.parametrize("together", [True, False])

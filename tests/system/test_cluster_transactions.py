@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition as Place
 from ottla.replication.partition import Marker
 from ottla.runtime.waiters import Deferred
@@ -335,3 +335,81 @@ def test_markers_that_are_not_committed_hold_up_no_other_transaction() -> None:
             assert goes_on.flush(10) == 0
         finally:
             transactions.writer.write = write
+
+
+class Wired:
+    """A producer of transactions before version 2 of them, at whatever broker it is told."""
+
+    def __init__(self, wire: Callable[..., Any]) -> None:
+        self._wire = wire
+        self._who: dict[str, Any] = {"transactional_id": ID}
+
+    def begin(self, broker: Broker, *, again: bool = False) -> ErrorCode:
+        """As a new producer, or `again` as the one that it is."""
+        who = self._who if again else {"transactional_id": ID}
+        answer = self._wire(broker.bootstrap).ask(
+            "init_producer_id", 4, transaction_timeout=60_000, **who
+        )
+        if not answer.error_code:
+            self._who["producer_id"] = answer.producer_id
+            self._who["producer_epoch"] = answer.producer_epoch
+        return ErrorCode.of(answer.error_code)
+
+    def add(self, broker: Broker) -> ErrorCode:
+        who = {f"v3_and_below_{name}": value for name, value in self._who.items()}
+        answer = self._wire(broker.bootstrap).ask(
+            "add_partitions_to_txn",
+            3,
+            v3_and_below_topics=[{"name": "out", "partitions": [0]}],
+            **who,
+        )
+        ((result,),) = (each.results_by_partition for each in answer.results_by_topic_v3_and_below)
+        return ErrorCode.of(result.partition_error_code)
+
+    def add_offsets(self, broker: Broker) -> ErrorCode:
+        answer = self._wire(broker.bootstrap).ask(
+            "add_offsets_to_txn", 3, group_id="readers", **self._who
+        )
+        return ErrorCode.of(answer.error_code)
+
+    def commit(self, broker: Broker) -> ErrorCode:
+        answer = self._wire(broker.bootstrap).ask("end_txn", 3, committed=True, **self._who)
+        return ErrorCode.of(answer.error_code)
+
+
+def test_offsets_are_part_of_a_transaction_once_its_coordinator_knows_their_topic(
+    cluster: Cluster, wire: Callable[..., Any]
+) -> None:
+    """No group has committed yet: the topic comes into being. A coordinator that ends a
+    transaction without knowing it would write no marker there."""
+    make_producer(cluster, "another")  # so that there is a coordinator
+    broker = coordinator(cluster)
+    producer = Wired(wire)
+    assert producer.begin(broker) is ErrorCode.NONE
+    assert OFFSETS not in broker._services().image.topics
+    cluster.wait_until(lambda: producer.add_offsets(broker) is ErrorCode.NONE)
+    assert OFFSETS in broker._services().image.topics
+    assert producer.commit(broker) is ErrorCode.NONE
+
+
+def test_a_coordinator_that_was_replaced_calls_no_transaction_committed(
+    cluster: Cluster, wire: Callable[..., Any]
+) -> None:
+    """It knows of the one before, which was; and takes its end for the same once more."""
+    make_producer(cluster, "another")  # so that there is a coordinator
+    replaced = coordinator(cluster)
+    number = next(each for each, broker in cluster.brokers.items() if broker is replaced)
+    producer = Wired(wire)
+    assert producer.begin(replaced) is ErrorCode.NONE
+    assert producer.add(replaced) is ErrorCode.NONE
+    assert producer.commit(replaced) is ErrorCode.NONE
+    cluster.wait_until(lambda: producer.commit(replaced) is ErrorCode.NONE)  # it has ended
+    others = [broker for broker in cluster if broker is not replaced]
+    with cluster.cut_off(number):
+        cluster.wait_until(lambda: any(producer.add(each) is ErrorCode.NONE for each in others))
+        assert producer.commit(replaced) is ErrorCode.NOT_COORDINATOR
+        cluster.wait_until(lambda: any(producer.begin(each) is ErrorCode.NONE for each in others))
+        # It would take the producer for one that was fenced, from which there is no way back.
+        assert producer.commit(replaced) is ErrorCode.NOT_COORDINATOR
+        assert producer.begin(replaced, again=True) is ErrorCode.NOT_COORDINATOR
+        assert producer.add_offsets(replaced) is ErrorCode.NOT_COORDINATOR

@@ -79,6 +79,7 @@ from ottla.replication.fetch_sessions import FetchSessions
 from ottla.replication.remote import HighWatermarks, Peers
 from ottla.replication.replicas import Replicas
 from ottla.replication.service import NO_REGISTRATION, Replication
+from ottla.replication.throttle import folder_moves_throttle
 from ottla.runtime.clock import Clock, SystemClock
 from ottla.runtime.files import FileSystem, OsFileSystem
 from ottla.runtime.loop import StallMonitor
@@ -206,6 +207,7 @@ class Broker:
         services.transactions.stop_sending()
         cut()
         services.logs.cleaner.abandon()
+        services.logs.moves.abandon_all()
         services.workers.close()
         for log in services.logs.logs.values():
             log.close_files()
@@ -414,6 +416,9 @@ class Broker:
             truncate=logs.cut,
         )
         replicas = Replicas(self.node_id, logs, logs.group_commit, config.of_topic, replication)
+        logs.moves.owner = replicas
+        logs.moves.pace = folder_moves_throttle(self.node_id, config.current, self._clock)
+        logs.moves.at_once = lambda: config.current().num_replica_alter_log_dirs_threads
         controller = Controller(
             registry,
             self.node_id,

@@ -20,7 +20,7 @@ import subprocess
 from dataclasses import dataclass
 
 from ottla.broker.addresses import why_not_free
-from ottla.runtime.pid_file import holder
+from ottla.runtime.pid_file import clear, holder
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +123,7 @@ class Member:
             logger.warning("%s does not end, and is killed", self._name)
             self.kill()
             await self._wait_ended()
+        clear(self._plan.pid_file)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -157,7 +158,9 @@ class Member:
             await asyncio.sleep(LOOK_SECONDS)
         if self._adopted is not None:
             with contextlib.suppress(ChildProcessError):  # whose child it may still be
-                os.waitpid(self._adopted, os.WNOHANG)
+                # A process that ends gives its locks back a moment before it can be waited for.
+                while os.waitpid(self._adopted, os.WNOHANG) == (0, 0):
+                    await asyncio.sleep(LOOK_SECONDS)
         return "has ended"
 
     def _send(self, number: signal.Signals) -> None:

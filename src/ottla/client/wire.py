@@ -39,6 +39,7 @@ from ottla.protocol.primitives import DecodeError
 
 _SIZE = struct.Struct(">i")
 _MAX_RESPONSE = 256 << 20
+_PIECE = 1 << 20
 
 
 class Wire:
@@ -181,13 +182,13 @@ class Wire:
         )
 
     def _receive(self, count: int) -> bytearray:
-        received = bytearray(count)
-        view = memoryview(received)
-        while view:
-            length = self._socket.recv_into(view)
-            if not length:
+        """Memory grows with what comes, not with what was announced."""
+        received = bytearray()
+        while len(received) < count:
+            part = self._socket.recv(min(count - len(received), _PIECE))
+            if not part:
                 raise ConnectionResetError(0, "the broker closed the connection")
-            view = view[length:]
+            received += part
         return received
 
     def _stranger(self, what: str) -> KafkaError:

@@ -4,8 +4,8 @@ Kafka keeps its metadata in a log of its own, `__cluster_metadata-0`: `.checkpoi
 snapshot of everything up to an offset, and ordinary segments with what happened since. This module
 replays the newest snapshot and the log behind it, and turns the result into the first contents of
 our store: topics with their ids and settings, leader epochs, settings of brokers and groups, the
-next producer id, the cluster id. The partitions' own folders stay where they are; their format is
-ours already.
+next producer id, the cluster id, the transaction version. The partitions' own folders stay where
+they are; their format is ours already.
 
 The import happens once, when there is a `__cluster_metadata-0` and no store of ours, and is all or
 nothing: the contents become the store's first snapshot, which is written atomically. Kafka's files
@@ -43,6 +43,7 @@ from ottla.cluster.kraft_records import (
     UnknownRecord,
     decode_record,
 )
+from ottla.model.features import SUPPORTED, TRANSACTIONS, initial
 from ottla.model.ids import TopicId
 from ottla.model.topic import PartitionState, Topic
 from ottla.records.batch import BatchHeader, batches, checksum_ok
@@ -86,9 +87,13 @@ class KafkaCluster:
     def contents(self) -> dict[str, bytes]:
         """The same as the first contents of a metadata store.
 
-        Feature levels are not among them: they say what Kafka may use, not what Ottla can do.
+        Of the feature levels only that of transactions is Kafka's, which is 0 where its log has
+        none: clients, and who went back from a level on purpose, rely on it. The others say what
+        Kafka may use, not what Ottla can do.
         """
+        levels = {**initial({}), TRANSACTIONS: self.features.get(TRANSACTIONS, 0)}
         entries = {
+            layout.FEATURES: layout.encode_features(levels),
             layout.CLUSTER: layout.encode_cluster(self.cluster_id),
             layout.PRODUCER_IDS: layout.encode_counter(self.next_producer_id),
         }
@@ -333,6 +338,12 @@ class _Replay:
             raise ImportRefused(
                 f"cluster {cluster_id} has other brokers than {node_id}, namely {others}: only the "
                 "folder of a single-node Kafka can be taken over"
+            )
+        level = self.features.get(TRANSACTIONS, 0)
+        if level not in SUPPORTED[TRANSACTIONS]:
+            raise ImportRefused(
+                f"cluster {cluster_id} has finalized {TRANSACTIONS} at {level}: the newest that "
+                f"can be taken over is {SUPPORTED[TRANSACTIONS][-1]}"
             )
         topics = []
         for topic_id, name in sorted(self.names.items(), key=lambda item: item[1]):

@@ -16,6 +16,7 @@ every commit that relies on a broker it is enough to demand that its state has n
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,9 @@ from ottla.model.features import supported
 from ottla.runtime.clock import Clock, SystemClock
 
 CONTROLLER_HOLDER = holder_key(layout.CONTROLLER)
+TURN_SECONDS = 0.01
+TURNS = 100
+"""Twice what a registration takes in ZooKeeper; so many brokers have a turn of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +120,12 @@ class Membership:
             try:
                 session = await registry.store.join(key, layout.encode_broker(broker), *ops)
             except Conflict:
-                # All who register take the next epoch, and a hundred may start at once.
+                # All who register take the next epoch, and a hundred may start at once: then they
+                # go one after the other, by their ids.
                 lost += 1
-                await registry.let_others_go(lost)
+                await asyncio.sleep(TURN_SECONDS * (broker_id % TURNS))
+                if lost > 1:
+                    await registry.let_others_go(lost)
                 await registry.load()
                 continue
             await registry.load_or_release(session)

@@ -61,6 +61,9 @@ PRODUCER_ID_BLOCK = 1_000
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.32
 """The longest that is waited after the first race that was lost, and after many."""
+FEW_BROKERS = 10
+"""So many wait no longer. Where there are more, each of them goes less often to the store, so that
+all of them together go there no more often."""
 
 Entropy = Callable[[int], bytes]
 K = TypeVar("K")
@@ -272,7 +275,8 @@ class Registry:
         if wanted not in (None, found):
             raise KafkaError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"The metadata store belongs to cluster {found}, the data to cluster {wanted}.",
+                f"The metadata store belongs to cluster {found}, the data to cluster {wanted}: "
+                "start with the data folder of this cluster, or with an empty one",
             )
         return found
 
@@ -595,9 +599,18 @@ class Registry:
                 return
 
     async def let_others_go(self, lost: int) -> None:
-        """Wait after so many races that were lost in a row."""
+        """Wait after so many races that were lost in a row: longer among many brokers."""
         longest = min(FIRST_PAUSE * 2 ** min(lost - 1, 10), LONGEST_PAUSE)
-        await asyncio.sleep(longest * int.from_bytes(self._entropy(4), "big") / 2**32)
+        await asyncio.sleep(self.any_part_of(longest * self.crowding))
+
+    @property
+    def crowding(self) -> float:
+        """How many times more brokers there are than few; 1 for few."""
+        return max(1.0, len(self.image.broker_states) / FEW_BROKERS)
+
+    def any_part_of(self, seconds: float) -> float:
+        """At random: so that those who would do something at the same moment do not."""
+        return seconds * int.from_bytes(self._entropy(4), "big") / 2**32
 
     async def attempt(self, *ops: Op, fence: Check | None = None) -> bool:
         """Commit, and bring the image up to date either way; False after a conflict."""

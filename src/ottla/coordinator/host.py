@@ -15,7 +15,11 @@ Time-outs are the shard's deadlines; a slot has at most one timer of the loop, s
 
 A coordinator that was cut off may not know that there is another one. What it would tell from
 memory, committed offsets, it tells only while it is certain (`replication/lease.py`); in doubt for
-longer than a moment it sends its clients to look for the coordinator.
+longer than a moment it sends its clients to look for the coordinator, and has a follower that says
+nothing any more taken out of the in-sync replicas, as a write would. To those who only say that
+they live it listens in doubt, too, or they would lose their membership by a follower that stands
+still; but it confirms nothing, or a member that was replaced elsewhere would go on for ever. Nor
+does it let anybody wait for others who may have gone there.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ottla.cluster.registry import ImageChange
 from ottla.coordinator.errors import as_coordinator
@@ -125,6 +129,23 @@ class Host:
         if slot is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return slot.run_certainly(command)
+
+    def run_and_confirm(
+        self, index: int, command: Any, at_once: Callable[[Any], bool] = lambda reply: False
+    ) -> Any:
+        """As `run`, for a sign of life: it counts at once, the reply waits for who is in doubt,
+        unless it may be told `at_once`."""
+        slot = self._slots.get(index)
+        if slot is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return slot.run_and_confirm(command, at_once)
+
+    def run_together(self, index: int, command: Any) -> Any:
+        """As `run_and_confirm`, for a reply that may wait for what others do."""
+        slot = self._slots.get(index)
+        if slot is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return slot.run_together(command)
 
     def run_everywhere(self, make: Callable[[], Any]) -> list[Any]:
         """The replies (or Deferreds) of all shards to a command each. Raises KafkaError when one
@@ -250,6 +271,15 @@ class Host:
             await asyncio.wait(tasks)
 
 
+class _Doubted(NamedTuple):
+    """A reply that is told once it is certain that there is no other coordinator."""
+
+    until: float
+    certain: Callable[[], bool]
+    reply: Callable[[], Any]
+    waiting: Deferred[Any]
+
+
 class Slot:
     """One partition in one leader epoch: its shard, and what is needed to run it."""
 
@@ -276,9 +306,8 @@ class Slot:
         self._timer_due = 0
         self._effects: list[Any] = []  # of the command that runs now
         self._working: dict[Any, asyncio.Task[None]] = {}
-        self._doubted: list[
-            tuple[float, Any, Deferred[Any]]
-        ] = []  # until when, a command, its reply
+        self._doubted: list[_Doubted] = []
+        self._together: list[Deferred[Any]] = []  # replies that wait for what others do
         self.missed: list[Any] = list(missed)  # what has happened since the loading began
         self.loading: asyncio.Task[None] | None = host.tasks.start(
             f"loading {partition.id}", self._load()
@@ -292,7 +321,7 @@ class Slot:
             while self.partition.truncating:  # elected meanwhile: what goes now never counted
                 await asyncio.sleep(TRUNCATION_PAUSE)
             count = await replay_log(
-                self.partition.log,
+                self.partition,
                 self.shard,
                 slice_bytes=self._host.settings.load_buffer_bytes,
                 clock=self._host.clock,
@@ -347,8 +376,8 @@ class Slot:
             task.cancel()
         error = KafkaError(ErrorCode.NOT_COORDINATOR)
         doubted, self._doubted = self._doubted, []
-        for _, _, waiting in doubted:
-            waiting.fail(error)
+        for each in doubted:
+            each.waiting.fail(error)
         for parked, value in self.shard.unload(error):
             if parked.waiting is not None:
                 settle(parked.waiting, value)
@@ -402,8 +431,64 @@ class Slot:
         that stays in doubt."""
         if not self.active or self.partition.certainly_leads:
             return self.run(command)
+        return self._doubt(self._is_certain, partial(self.run, command))
+
+    def run_and_confirm(
+        self, command: Any, at_once: Callable[[Any], bool] = lambda reply: False
+    ) -> Any:
+        """As `run`; the reply, or the refusal, is told once nobody else can have taken over from
+        this coordinator, NOT_COORDINATOR when that stays in doubt; or `at_once`."""
+        if not self.active:
+            return self.run(command)
+        try:
+            reply = self.run(command)
+        except KafkaError as refusal:
+            if self.partition.unrivalled:
+                raise
+            return self._doubt(self._is_unrivalled, partial(_refuse, refusal.code, refusal.message))
+        # A Deferred is told when what it depends on is committed: nothing is, of who was replaced.
+        if isinstance(reply, Deferred) or at_once(reply) or self.partition.unrivalled:
+            return reply
+        return self._doubt(self._is_unrivalled, lambda: reply)
+
+    def _is_certain(self) -> bool:
+        return self.partition.certainly_leads
+
+    def _is_unrivalled(self) -> bool:
+        return self.partition.unrivalled
+
+    def run_together(self, command: Any) -> Any:
+        """As `run_and_confirm`. A reply that waits for others, whom another coordinator may have by
+        now, is given up when doubt comes up meanwhile, and stays."""
+        reply = self.run_and_confirm(command)
+        if isinstance(reply, Deferred) and not reply.done:
+            if not self._together:
+                self._loop.call_later(DOUBT_SECONDS, self._look_at_together)
+            self._together.append(reply)
+        return reply
+
+    def _look_at_together(self) -> None:
+        self._together = [each for each in self._together if not each.done]
+        if self._closed or not self._together:
+            return
+        if self.partition.unrivalled:
+            self._loop.call_later(DOUBT_SECONDS, self._look_at_together)
+        else:
+            self._doubt(self._is_unrivalled, lambda: None).on_done(self._part)
+
+    def _part(self, doubt: Deferred[Any]) -> None:
+        """The doubt is over, or stays."""
+        if isinstance(doubt.error, KafkaError):
+            together, self._together = self._together, []
+            for each in together:
+                each.fail(doubt.error)
+        else:
+            self._look_at_together()
+
+    def _doubt(self, certain: Callable[[], bool], reply: Callable[[], Any]) -> Deferred[Any]:
         waiting: Deferred[Any] = Deferred()
-        self._doubted.append((self._loop.time() + DOUBT_SECONDS, command, waiting))
+        until = self._loop.time() + DOUBT_SECONDS
+        self._doubted.append(_Doubted(until, certain, reply, waiting))
         self._host.watch(self)
         return waiting
 
@@ -413,14 +498,18 @@ class Slot:
             return False
         if self._doubted:
             doubted, self._doubted = self._doubted, []
-            certain, now = self.partition.certainly_leads, self._loop.time()
-            for until, command, waiting in doubted:
-                if certain:
-                    begin(partial(self.run, command), waiting)
-                elif now >= until:
-                    waiting.fail(KafkaError(ErrorCode.NOT_COORDINATOR))
+            now = self._loop.time()
+            in_doubt: set[Callable[[], bool]] = set()  # thousands may wait for one answer
+            for each in doubted:
+                if each.certain not in in_doubt and each.certain():
+                    begin(each.reply, each.waiting)
+                    continue
+                in_doubt.add(each.certain)
+                if now >= each.until:
+                    self.partition.leave_out_silent()
+                    each.waiting.fail(KafkaError(ErrorCode.NOT_COORDINATOR))
                 else:
-                    self._doubted.append((until, command, waiting))
+                    self._doubted.append(each)
         return not self.writer.look_for_succession() or bool(self._doubted)
 
     def notify(self, command: Any) -> None:
@@ -574,3 +663,7 @@ class Slot:
             self._working.pop(work.key, None)
         if self.active:
             self.run_quietly(work.command(outcome, error))
+
+
+def _refuse(code: ErrorCode, message: str | None) -> None:
+    raise KafkaError(code, message)

@@ -7,6 +7,7 @@ milliseconds. What is in a transaction counts when its marker says so.
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from ottla.coordinator.shard import Shard
 from ottla.records.batch import InvalidBatch, batches
@@ -16,18 +17,26 @@ from ottla.runtime.clock import Clock
 from ottla.runtime.workers import Workers
 from ottla.storage.log import Log
 
+
+class HasLog(Protocol):
+    """A partition: its log may become another, when it moves to another data folder."""
+
+    @property
+    def log(self) -> Log: ...
+
+
 SLICE_SECONDS = 0.005
 """How long replaying may hold the event loop before others have their turn."""
 
 
 async def replay_log(
-    log: Log, shard: Shard, *, slice_bytes: int, clock: Clock, workers: Workers
+    partition: HasLog, shard: Shard, *, slice_bytes: int, clock: Clock, workers: Workers
 ) -> int:
     """The number of records. Raises InvalidBatch or KafkaError where the log cannot be read."""
-    offset = log.log_start_offset
-    count = 0
+    offset = count = 0
     turn_ends = clock.monotonic() + SLICE_SECONDS
-    while (offset := max(offset, log.log_start_offset)) < log.log_end_offset:  # retention goes on
+    while (offset := max(offset, partition.log.log_start_offset)) < partition.log.log_end_offset:
+        log = partition.log  # retention goes on, and it may be another by now
         region = log.read(offset, slice_bytes, upper=log.log_end_offset).region
         if region is None:
             break

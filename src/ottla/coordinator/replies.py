@@ -83,3 +83,8 @@ def settle(deferred: Deferred[Any], value: Any) -> None:
         deferred.fail(value)
     else:
         deferred.resolve(value)
+
+
+async def when_there(reply: T | Deferred[T]) -> T:
+    """The reply, for a coroutine that has to wait for it anyway. Raises what it failed with."""
+    return await reply if isinstance(reply, Deferred) else reply

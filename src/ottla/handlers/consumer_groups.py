@@ -91,7 +91,7 @@ def consumer_group_heartbeat(
         body.server_assignor,
         None if owned is None else _partitions(owned),
     )
-    return then(services.groups.run(command), _alive)
+    return then(services.groups.consumer_heartbeat(command), _alive)
 
 
 def _check_enabled(services: Services) -> None:

@@ -120,6 +120,11 @@ class Plan:
             return True
         return not self.incremental if self.rounds is not None else not self.items
 
+    @property
+    def overtaken(self) -> bool:
+        """Whether the follower's session has ended since: what it has said here may be old."""
+        return self.rounds is not None and self.rounds.closed
+
     def look_again(self) -> None:
         """Before another look: at what has happened since."""
         if self.rounds is not None and self.session is not None:
@@ -168,8 +173,10 @@ def fetch(
         return _answer_many(plan, services, request.connection, _deadline(body, plan))
     appends = 0 if rounds is None else rounds.appends
     reading = _read(plan, services, cached_only=True, first=True)
-    if rounds is not None and rounds.appends != appends:
-        # What the follower told has committed something, and that has led to more records.
+    unsure = rounds is None and plan.reader.follows and not reading.size
+    if unsure or (rounds is not None and rounds.appends != appends):
+        # What the follower told has committed something, and that has led to more records; or may
+        # have, where it has no session, which would know.
         plan.look_again()
         reading = _read(plan, services, cached_only=True)
     if not reading.cold and (
@@ -398,6 +405,7 @@ def _read_some(
 ) -> None:
     """Go on reading with these partitions; `first` is the first look of a request at them."""
     reader = plan.reader
+    first = first and not plan.overtaken
     left = max(0, plan.max_bytes - reading.size)
     min_one = not reading.size
     for key, wanted in items:
@@ -714,10 +722,12 @@ def _wait_for_many(  # noqa: C901 - each way out gives back what was taken, in s
             for key, part in chunk:
                 partition = reader.find(key, services.replicas)
                 wanted = plan.items[key]
+                waiter.watch(reader.signal(partition))
+                if reader.is_held_back(partition, services.replication):
+                    continue  # there is more, and not for now
                 if partition.log.is_behind(wanted.offset, reader.upper(partition)):
                     give_up()
                     return None
-                waiter.watch(reader.signal(partition))
                 seen = Seen(part.high_watermark, part.last_stable_offset, wanted.offset)
                 if reader.has_more(partition, seen):
                     waiter.hurry()

@@ -13,7 +13,8 @@ Behaviour  ListOffsets takes a timestamp, or one of the named positions: -1 the 
            For a follower (a replica id) the end is the log's; with replica id -2 any replica
            answers so, whoever leads. A new leader answers consumers with OFFSET_NOT_AVAILABLE
            (below version 5 LEADER_NOT_AVAILABLE) until its high watermark has reached the first
-           offset of its epoch: it may still be behind what the leader before it has shown.
+           offset of its epoch: it may still be behind what the leader before it has shown. So does
+           a broker after a restart under `flush.messages`, until what it found is synced.
            The leader epoch that a client knows is judged before anything else, by followers too:
            FENCED_LEADER_EPOCH for an older one, UNKNOWN_LEADER_EPOCH for a newer one.
 Odd        A named position that is newer than the request's version, or unknown, fails that

@@ -12,6 +12,8 @@ Behaviour  An idempotent producer (no transactional id) gets a new id and epoch 
            EndTxn is answered when the decision is committed; the markers follow. The next
            transaction can begin when they are written. That is waited for, for a moment, before
            AddPartitionsToTxn or AddOffsetsToTxn fails with CONCURRENT_TRANSACTIONS.
+           AddOffsetsToTxn sees to it that there is a topic for offsets; while this broker does not
+           know of it: COORDINATOR_LOAD_IN_PROGRESS.
            EndTxn 5 (transaction version 2) raises the epoch and answers with it.
            AddPartitionsToTxn 4 and 5 are for brokers: for many transactions, and with verify_only
            the question whether a transaction includes partitions.
@@ -33,12 +35,13 @@ See        KIP-98, KIP-360, KIP-664, KIP-890, KIP-1228
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from ottla.cluster.store import StoreError
 from ottla.coordinator.group.service import OFFSETS_TOPIC
-from ottla.coordinator.replies import attempt, gather, then
+from ottla.coordinator.replies import attempt, gather, then, when_there
 from ottla.coordinator.transaction.state import (
     RAISES_EPOCH,
     AddPartitions,
@@ -266,15 +269,45 @@ def _offsets_failed(
 @handles(ApiKey.ADD_OFFSETS_TO_TXN, versions=range(5), failure=_offsets_failed)
 def add_offsets_to_txn(
     request: Request[AddOffsetsToTxnRequest], services: Services
+) -> (
+    AddOffsetsToTxnResponse
+    | Deferred[AddOffsetsToTxnResponse]
+    | Coroutine[Any, Any, AddOffsetsToTxnResponse]
+):
+    if OFFSETS_TOPIC in services.image.topics:
+        return _add_offsets(request.body, services)
+    return _create_topic_and_add_offsets(request.body, services)
+
+
+async def _create_topic_and_add_offsets(
+    body: AddOffsetsToTxnRequest, services: Services
+) -> AddOffsetsToTxnResponse:
+    """A partition that this broker does not know when the transaction ends gets no marker: it would
+    be one of a topic that was deleted. So nothing is added that is not known.
+
+    Who is no coordinator any more, or not of this producer, says so first: it may be cut off from
+    the controller, too, and would be asked again and again.
+    """
+    producer = Identity(body.producer_id, body.producer_epoch)
+    verify = VerifyPartitions(body.transactional_id, producer, frozenset())
+    await when_there(services.transactions.run_certainly(verify))
+    with suppress(KafkaError):
+        await services.internal_topics.ensure(OFFSETS_TOPIC)
+    if OFFSETS_TOPIC not in services.image.topics:
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    return await when_there(_add_offsets(body, services))
+
+
+def _add_offsets(
+    body: AddOffsetsToTxnRequest, services: Services
 ) -> AddOffsetsToTxnResponse | Deferred[AddOffsetsToTxnResponse]:
-    body = request.body
     partition = TopicPartition(OFFSETS_TOPIC, services.groups.partition_for(body.group_id))
     command = AddPartitions(
         body.transactional_id,
         Identity(body.producer_id, body.producer_epoch),
         frozenset({partition}),
     )
-    reply = services.transactions.add(command, certainly=False)
+    reply = services.transactions.add(command)
     return then(reply, lambda code: AddOffsetsToTxnResponse())
 
 

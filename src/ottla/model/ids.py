@@ -29,6 +29,16 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class Replica(NamedTuple):
+    """One broker's replica of a partition; printed as Kafka's tools do."""
+
+    broker: int
+    partition: TopicPartition
+
+    def __str__(self) -> str:
+        return f"{self.partition}-{self.broker}"
+
+
 def topic_id_text(topic_id: bytes) -> str:
     """Kafka's spelling of an id: url-safe base64, unpadded, 22 characters."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()

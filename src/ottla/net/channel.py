@@ -9,7 +9,8 @@ failed with the same reason, at once.
 An answer may have a time limit: TimeoutError then. One timer of the loop serves all of them, since
 nearly every answer comes in time: it is set for the first that was due when it was set.
 
-A frame larger than the scratch buffer is received straight into a buffer of its own.
+A frame larger than the scratch buffer is received straight into a buffer of its own, which grows
+with what has arrived (`frame.granted`): whoever sends a length and then nothing has bought little.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import asyncio
 import socket
 from collections.abc import Iterable
 from struct import Struct
+
+from ottla.net.frame import granted
 
 _LENGTH = Struct(">i")
 _HEAD = Struct(">ii")  # length, correlation id
@@ -50,6 +53,7 @@ class Channel(asyncio.BufferedProtocol):
         self._filled = 0
         self._large: bytearray | None = None
         self._large_filled = 0
+        self._large_length = 0  # announced; the buffer may be smaller by now
 
     @classmethod
     async def open(cls, host: str, port: int, *, timeout: float) -> Channel:
@@ -153,9 +157,11 @@ class Channel(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         if self._large is not None:
             self._large_filled += count
-            if self._large_filled == len(self._large):
+            if self._large_filled == self._large_length:
                 frame, self._large = self._large, None
                 self._arrived(memoryview(frame))
+            elif self._large_filled == len(self._large):
+                self._enlarge(memoryview(self._large))
             return
         self._filled += count
         position = 0
@@ -171,16 +177,21 @@ class Channel(asyncio.BufferedProtocol):
                 position = end
                 continue
             if 4 + length > SCRATCH:
-                self._large = bytearray(length)
-                have = filled - position - 4
-                self._large[:have] = view[position + 4 : filled]
-                self._large_filled = have
+                self._large_length = length
+                self._enlarge(view[position + 4 : filled])
                 position = filled
             break
         left = filled - position
         if position and left:
             view[:left] = bytes(view[position:filled])
         self._filled = left
+
+    def _enlarge(self, arrived: memoryview) -> None:
+        """A buffer for the rest of the large frame, or for some of it. A new one each time: the
+        transport still holds a view of the last, which cannot be resized under it."""
+        self._large_filled = len(arrived)
+        self._large = bytearray(granted(len(arrived), self._large_length))
+        self._large[: len(arrived)] = arrived
 
     def _arrived(self, frame: memoryview) -> None:
         (correlation_id,) = _LENGTH.unpack_from(frame)

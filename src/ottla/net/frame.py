@@ -38,6 +38,12 @@ SHORT_READ = 1 << 14
 Buffer = bytearray | mmap
 
 
+def granted(arrived: int, need: int) -> int:
+    """How much memory a frame of `need` bytes gets once `arrived` bytes of it are there."""
+    worth = max(FIRST_GRANT, 2 * arrived, min(FAST_GROWTH * arrived, FAST_LIMIT))
+    return max(arrived, min(need, worth))
+
+
 class FrameError(ValueError):
     """The stream cannot be cut: the length is negative or over the limit."""
 
@@ -154,7 +160,7 @@ class FrameReader:
                 self.drop()
             return True
         if own is None:
-            buffer = self._memory.acquire(self._grant(left))
+            buffer = self._memory.acquire(granted(left, self._need))
             if buffer is None:
                 buffer = self._memory.overdraw(left)
         elif max(self._need, left) <= len(own) or left < len(own):
@@ -163,7 +169,7 @@ class FrameReader:
                 self._start, self._end = 0, left
             return True
         else:
-            larger = self._memory.acquire(self._grant(left), instead_of=len(own))
+            larger = self._memory.acquire(granted(left, self._need), instead_of=len(own))
             if larger is None:
                 return False
             buffer = larger
@@ -174,11 +180,6 @@ class FrameReader:
         self._own, self._view = buffer, view
         self._start, self._end = 0, left
         return left < len(buffer) or self._need <= left
-
-    def _grant(self, left: int) -> int:
-        """How much memory the `left` bytes that have arrived are worth."""
-        worth = max(FIRST_GRANT, 2 * left, min(FAST_GROWTH * left, FAST_LIMIT))
-        return max(left, min(self._need, worth))
 
     def drop(self) -> None:
         """Give the own buffer back; whatever was in it is gone."""

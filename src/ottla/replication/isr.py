@@ -15,10 +15,13 @@ Who leaves. A follower that has not been caught up for `replica.lag.time.max.ms`
 for less than the high watermark: it has lost what it had, and is not eligible either. A follower is
 caught up when it asks for the end of the log; also, from the moment of its last fetch, when it asks
 for what was the end then: so a busy partition has in-sync followers although none is ever quite at
-the end.
+the end. Where nothing is appended a follower stays, as in Kafka, though it may not fetch any more,
+unless the leader is asked for what needs its word (`silent`).
 
 Who joins. A follower that has reached the high watermark and the first offset of this leader's
-epoch, fetches under the broker epoch it is live with (KIP-903), and has no change in flight.
+epoch, fetches under the broker epoch it is live with (KIP-903), and has no change in flight. One
+that was taken out of the set shows by a fetch that it still has what it had: what was known of it
+before does not count.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from ottla.model.topic import PartitionState
-from ottla.replication.lease import LEASE_MS, LONG_AGO, Succession, certain
+from ottla.replication.lease import LEASE_MS, LONG_AGO, Succession, certain, successors
 
 NO_BROKER_EPOCH = -1
 UNKNOWN = -1
@@ -169,6 +172,12 @@ class Follower:
         self._vouched_ms = self.vouched_ms
         self._round = None
 
+    def leave(self) -> None:
+        """It is in sync no more. Who took it out may know what this leader does not (its disk has
+        failed, and it fetches no more): it is about to join only when it has caught up again."""
+        self.stir()
+        self._caught_up_ms = LONG_AGO
+
     def begin_life(self, broker_epoch: int) -> None:
         """Its broker has registered anew: what the life before had says nothing about this one."""
         if self._round is not None:
@@ -214,6 +223,9 @@ class InSyncReplicas:
         """The store has this state, of the same leader epoch: nothing is in flight any more.
         Says whether something was, be it this or something else, which is in vain then."""
         asked = self.in_flight
+        for each in self.state.isr:
+            if each not in state.isr and each in self.followers:
+                self.followers[each].leave()
         self.state = state
         self._proposed = None
         for each in state.replicas:
@@ -316,6 +328,11 @@ class InSyncReplicas:
 
     # ------------------------------------------------------------------ is anybody else leader?
 
+    @property
+    def successors(self) -> set[int]:
+        """Who could be elected in this leader's place, though it does nothing any more."""
+        return successors(self._node_id, self.state, self._proposed or ())
+
     def certain(self, now_ms: float, *, session_alive: bool) -> bool:
         """Whether nobody else can have acknowledged anything yet that this leader lacks."""
         fresh = {
@@ -353,6 +370,18 @@ class InSyncReplicas:
                 UNKNOWN < follower.end < high_watermark
                 or not follower.is_caught_up(leader_end, now_ms, max_lag_ms)
             )
+        )
+
+    def silent(self, now_ms: float, max_lag_ms: float) -> frozenset[int]:
+        """In-sync replicas that have not fetched for long, though they may have everything; nobody
+        while a change is in flight."""
+        if self.in_flight:
+            return frozenset()
+        return frozenset(
+            each
+            for each in self.state.isr
+            if (follower := self.followers.get(each)) is not None
+            and now_ms - max(follower.fetched_ms, follower.caught_up_ms) > max_lag_ms
         )
 
     def lacking(self, high_watermark: int) -> frozenset[int]:

@@ -7,7 +7,10 @@ leader that was fenced changes nothing.
 
 A change goes out at once, unless another has gone out a moment ago: then it waits, and goes with
 all that come meanwhile. When many brokers come back together, each leader would else commit once
-for each of them, and every commit is read by everybody.
+for each of them, and every commit is read by everybody. The more brokers there are, the longer it
+waits, so that all of them together commit no more often, and for a random moment in addition, since
+whoever comes back does so for all leaders at once. A change that producers wait for does neither:
+one that takes a replica out, or adds one where too few are in sync. It takes the others along.
 
 While the outcome is not known the partition counts both sets (`isr.py`). Whatever it is shows in
 the next image; where the store was out of reach it is read until it answers.
@@ -16,12 +19,13 @@ the next image; where the store was out of reach it is read until it answers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ottla.cluster import layout
-from ottla.cluster.registry import Registry
+from ottla.cluster.registry import ImageChange, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
@@ -37,7 +41,7 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 MOST_TOGETHER = 1_000
 GATHER_SECONDS = 0.1
-"""Between the beginnings of two commits: what comes meanwhile goes together."""
+"""Between the beginnings of two commits of few brokers: what comes meanwhile goes together."""
 
 
 class Proposal(NamedTuple):
@@ -47,6 +51,17 @@ class Proposal(NamedTuple):
     in_sync: InSyncReplicas
     change: PartitionChange
     added: dict[int, int]
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether producers wait for it: a replica that does not follow is taken out, or too few
+        were in sync, or the mark stands still because of those who are eligible."""
+        before = self.change.before
+        return (
+            len(before.isr) < self.in_sync.min_insync
+            or bool(before.elr)
+            or not {*before.isr} <= {*self.change.after.isr}
+        )
 
     @property
     def stands(self) -> bool:
@@ -72,7 +87,9 @@ class IsrUpdates:
         self._tasks = tasks
         self._queue: dict[TopicPartition, Proposal] = {}
         self._worker: asyncio.Task[None] | None = None
-        self._next_at = float("-inf")  # by the loop's clock
+        self._last_at = float("-inf")  # when the last commit began, by the loop's clock
+        self._awaited = asyncio.Event()  # while the queue has one that is
+        self._unsubscribe: Callable[[], None] | None = registry.subscribe(self._on_image)
         # what became of them
         self.shrinks = 0
         self.expands = 0
@@ -86,10 +103,27 @@ class IsrUpdates:
         if made is None:
             return
         self._queue[partition.id] = made
+        if made.is_awaited:
+            self._awaited.set()
         if self._worker is None or self._worker.done():
             self._worker = self._tasks.start("changing in-sync replicas", self._work())
 
+    def _on_image(self, change: ImageChange) -> None:
+        """Withdraw what would add somebody who has gone while it waited: the mark waits for him."""
+        if not change.brokers:
+            return
+        for tp, made in tuple(self._queue.items()):
+            if not made.added.keys().isdisjoint(change.brokers) and not self._is_sound(made):
+                del self._queue[tp]
+                if made.stands:
+                    forget(made)
+                    made.partition.expand_isr()
+                    self._count([], 1)
+
     async def stop(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None  # it may be called twice
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
@@ -97,15 +131,27 @@ class IsrUpdates:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while self._queue:
-            await asyncio.sleep(max(0.0, self._next_at - loop.time()))
-            self._next_at = loop.time() + GATHER_SECONDS
+            await asyncio.sleep(max(0.0, self._last_at + GATHER_SECONDS - loop.time()))
+            await self._let_others_go()
+            self._last_at = loop.time()
             together = dict(list(self._queue.items())[:MOST_TOGETHER])
             for tp in together:
                 del self._queue[tp]
+            if not any(made.is_awaited for made in self._queue.values()):
+                self._awaited.clear()
             try:
                 await self._commit(list(together.values()))
             except StoreClosed:
                 return
+
+    async def _let_others_go(self) -> None:
+        """Wait among many brokers, but no longer than until there is something that is awaited."""
+        spread = GATHER_SECONDS * (self._registry.crowding - 1)
+        if spread and not self._awaited.is_set():
+            left = self._last_at + GATHER_SECONDS + spread - asyncio.get_running_loop().time()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, left) + self._registry.any_part_of(spread)):
+                    await self._awaited.wait()
 
     async def _commit(self, proposals: list[Proposal]) -> None:
         # What was overtaken while it waited must not spoil the others.
@@ -127,11 +173,7 @@ class IsrUpdates:
             again = True
         except KafkaError as error:
             if len(proposals) > 1:
-                # One of them spoils the others: each for itself.
-                names = first_few(made.partition.id for made in proposals)
-                logger.info("in-sync replicas are changed one by one (%s): %s", error, names)
-                for made in proposals:
-                    await self._commit([made])
+                await self._commit_apart(proposals, error)
                 return
             unchanged = proposals[0].partition.id
             logger.debug("%s: in-sync replicas stay as they are: %s", unchanged, error)
@@ -147,6 +189,35 @@ class IsrUpdates:
                 taken.append(made)
         self._count(taken, len(proposals))
         report(taken)
+
+    async def _commit_apart(self, proposals: list[Proposal], error: KafkaError) -> None:
+        """Some of them spoil the others, which go together without these. A broker that comes back
+        again and again may spoil hundreds, and each commit is read by everybody."""
+        sound: list[Proposal] = []
+        unsound: list[Proposal] = []
+        for made in proposals:
+            (sound if self._is_sound(made) else unsound).append(made)
+        if not unsound:  # it is none by itself, or the image is another by now
+            sound, unsound = [], sound
+        names = first_few(made.partition.id for made in unsound)
+        logger.info("in-sync replicas are changed one by one (%s): %s", error, names)
+        if sound:
+            await self._commit(sound)
+        # Once for all of them: to be told each for itself would take a read of the store each.
+        await self._learn()
+        for made in unsound:
+            if self._is_sound(made):
+                await self._commit([made])
+            elif made.stands:
+                forget(made)
+                self._count([], 1)
+
+    def _is_sound(self, made: Proposal) -> bool:
+        try:
+            self._demands([made])
+        except KafkaError:
+            return False
+        return True
 
     def _count(self, taken: Collection[Proposal], asked: int) -> None:
         self.failed += asked - len(taken)

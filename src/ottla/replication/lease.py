@@ -31,10 +31,11 @@ Nobody else has acknowledged anything while one of these holds (`certain`):
 
 Where no follower has to vouch (one replica; one in sync; all are needed for a commit) the leader's
 own session with the metadata store must be alive for certain: else the replicas, or the minimum,
-may be others by now. Two things are beyond the rule: an unclean election gives up more than it
-protects, and whoever lowers `min.insync.replicas`, or takes replicas away, while these are cut off
-from the store lets the others acknowledge alone. While a reassignment goes on the smaller of what
-acknowledging needs before and after it counts.
+may be others by now. Who only asks whether there is another leader can do without it where nobody
+could be elected (`successors`). Two things are beyond the rule: an unclean election gives up more
+than it protects, and whoever lowers `min.insync.replicas`, or gives the partition to other brokers,
+while these are cut off from the store lets the others acknowledge alone. While a reassignment goes
+on the smaller of what acknowledging needs before and after it counts.
 
 All that counts up to the moment the fresh vouch for, which is up to `LEASE_MS` ago. The rest is the
 successor's part: it keeps what was written in its own epoch to itself until everybody who led
@@ -67,6 +68,12 @@ SUCCESSION_MS = LEASE_MS + DRIFT_MS
 LONG_AGO = float("-inf")
 
 
+def successors(leader: int, state: PartitionState, joining: Collection[int] = ()) -> set[int]:
+    """Who could be elected next without `leader`; `joining` are replicas that the store was asked
+    to call in sync."""
+    return {*state.isr, *state.elr, *joining} - {leader}
+
+
 def certain(
     leader: int,
     state: PartitionState,
@@ -78,10 +85,10 @@ def certain(
 ) -> bool:
     """Whether nobody but `leader` can have acknowledged anything before the moment that the `fresh`
     followers vouch for; `joining` are replicas that the store was asked to call in sync."""
-    successors = {*state.isr, *state.elr, *joining} - {leader}
+    next_leaders = successors(leader, state, joining)
     others = sum(each != leader and each not in fresh for each in state.replicas)
     needed = min(min_insync, len(state.original), len(state.target))
-    if successors.issubset(fresh) and (successors or session_alive):
+    if next_leaders.issubset(fresh) and (next_leaders or session_alive):
         return True
     return others < needed and (bool(fresh) or session_alive)
 

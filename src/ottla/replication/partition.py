@@ -103,8 +103,8 @@ class Partition:
 
     __slots__ = (
         "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail",
-        "_known_stable", "_known_start", "_last_waiting", "_taken_away_ms", "_waiting",
-        "_waiting_here",
+        "_known_stable", "_known_start", "_last_waiting", "_shown_before", "_taken_away_ms",
+        "_waiting", "_waiting_here",
         "appended", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log", "readable",
         "stable", "state", "topic_id", "traffic", "truncating", "watches", "written",
     )  # fmt: skip
@@ -153,6 +153,7 @@ class Partition:
             # Only followers can tell what is safe; until they do, what was known before counts.
             end = min(max(high_watermark, log.log_start_offset), end)
         self.high_watermark = log.high_watermark = end
+        self._shown_before = end  # at most, by this broker before its restart
         if log.unflushed_messages and log.flush_due:
             shown = max(log.recovery_point, log.log_start_offset)
             self.written = shown
@@ -177,8 +178,7 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.leading = True
         self.log.begin_epoch(state.leader_epoch)
-        if self.written < self.log.log_end_offset and not self._flushing:
-            self._flush_tail()  # got as a follower, and perhaps nobody has asked for it since
+        self._flush_rest()
         cluster, followers = self._cluster, self.in_sync
         if cluster is None or len(state.replicas) == 1:
             self.in_sync = None
@@ -245,6 +245,15 @@ class Partition:
             return self.leading
         if in_sync is None:
             return cluster.session_alive
+        return in_sync.certain(cluster.now_ms(), session_alive=cluster.session_alive)
+
+    @property
+    def unrivalled(self) -> bool:
+        """As `certainly_leads`; but who has nobody that could be elected in its place has no rival,
+        though its session with the store may have ended."""
+        cluster, in_sync = self._cluster, self.in_sync
+        if cluster is None or in_sync is None or not self.leading or not in_sync.successors:
+            return self.leading
         return in_sync.certain(cluster.now_ms(), session_alive=cluster.session_alive)
 
     @property
@@ -453,6 +462,17 @@ class Partition:
             lost = in_sync.lacking(self.high_watermark)
             cluster.propose_isr(self, in_sync.without(removed), lost)
 
+    def leave_out_silent(self) -> None:
+        """Ask for an in-sync set without those who do not fetch any more, if there are any, though
+        nothing was appended that they lack: their word is needed, and does not come."""
+        in_sync, cluster = self.in_sync, self._cluster
+        if in_sync is None or cluster is None:
+            return
+        removed = in_sync.silent(cluster.now_ms(), cluster.max_lag_ms)
+        if removed:
+            lost = in_sync.lacking(self.high_watermark)
+            cluster.propose_isr(self, in_sync.without(removed), lost)
+
     def expand_isr(self) -> None:
         """Ask for an in-sync set with those who have caught up while another change was in flight,
         or for whom it was asked in vain, if there are any. They may not fetch for a while (a
@@ -589,6 +609,7 @@ class Partition:
     def end_truncation(self) -> None:
         self.truncating = False
         end = self.written = self.log.log_end_offset
+        self._shown_before = min(self._shown_before, end)
         if self.high_watermark > end:
             self.high_watermark = self.log.high_watermark = end
         elected, self._elected = self._elected, None
@@ -620,9 +641,15 @@ class Partition:
             lambda flush: self._on_tail_flushed(flush, end)
         )
 
+    def _flush_rest(self) -> None:
+        """Have a leader's disk get what it got as a follower: perhaps nobody asks for that."""
+        if self.written < self.log.log_end_offset and not self._flushing:
+            self._flush_tail()
+
     def _on_tail_flushed(self, flush: asyncio.Future[None], end: int) -> None:
         self._flushing_tail = False
-        self._flushed(flush, end)
+        if self._flushed(flush, end) and self.leading:
+            self._flush_rest()
 
     def _flushed(self, flush: asyncio.Future[None], end: int) -> bool:
         """A flush of everything below `end` is over: show it, acknowledge it. Says whether it
@@ -650,9 +677,14 @@ class Partition:
 
     @property
     def knows_high_watermark(self) -> bool:
-        """Whether the mark is at least where the leader before this one may have shown it."""
+        """Whether the mark is at least where the leader before this one, or this one before its
+        restart, may have shown it."""
         in_sync = self.in_sync
-        return in_sync is None or self.high_watermark >= in_sync.epoch_start
+        if in_sync is None:
+            if self._elected is not None:
+                return False  # it will lead, with a follower's mark until then
+            return self.high_watermark >= self._shown_before
+        return self.high_watermark >= in_sync.epoch_start
 
     @property
     def log_start_offset(self) -> int:

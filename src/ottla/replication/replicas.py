@@ -32,6 +32,7 @@ from ottla.replication.partition import ClusterView, Durability, Partition
 from ottla.replication.traffic import Traffic
 from ottla.storage.directory import LogDirectories
 from ottla.storage.faults import OutOfDescriptors
+from ottla.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
@@ -408,6 +409,18 @@ class Replicas:
         if partition is not None:
             partition.retire()
         logger.info("%s was moved to other brokers, its log is deleted here", tp)
+
+    # ------------------------------------------------------------------ moves between folders
+
+    def may_replace(self, partition: TopicPartition) -> bool:
+        held = self._held.get(partition)
+        return held is None or not held.truncating
+
+    def replaced(self, partition: TopicPartition, log: Log) -> None:
+        """The log goes on in another data folder."""
+        held = self._held.get(partition)
+        if held is not None:
+            held.log = log
 
     def take_offline(self, lost: Iterable[TopicPartition]) -> None:
         """The disk of these partitions failed: they answer with an error from now on."""

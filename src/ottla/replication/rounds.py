@@ -46,7 +46,8 @@ class Rounds:
     """The partitions of one follower's session; `epoch` is that of its broker's registration."""
 
     __slots__ = (
-        "_active", "_watches", "appends", "asked_after_ms", "at_ms", "broker", "epoch", "news",
+        "_active", "_watches", "appends", "asked_after_ms", "at_ms", "broker", "closed", "epoch",
+        "news",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,7 @@ class Rounds:
         self.news = Signal()  # signalled with the number of bytes that can be fetched
         self._watches: dict[Key, Watch] = {}
         self.appends = 0  # so far, to all of them: one may come while a fetch is looked at
+        self.closed = False  # the session has ended
         # changes with every fetch
         self.epoch = epoch
         self.at_ms = now_ms
@@ -136,6 +138,8 @@ class Rounds:
 
     def looked_at(self, key: Key, partition: Partition, *, settled: bool) -> None:
         """A fetch has looked at a partition; `settled` if there is nothing to be sent or told."""
+        if self.closed:
+            return  # the follower has another session by now, where the partition may be at rest
         watch = self._watches.get(key)
         if watch is None or watch.partition is not partition:
             if watch is not None:
@@ -152,7 +156,8 @@ class Rounds:
             self._active[key] = None
 
     def close(self) -> None:
-        """The session has ended."""
+        """The session has ended; a fetch of it may still be under way."""
+        self.closed = True
         for watch in self._watches.values():
             watch.end()
         self._watches.clear()

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 
+from ottla.config.broker import BrokerConfig
 from ottla.config.setting import MAX_LONG
+from ottla.runtime.clock import Clock
 
 ALL = ("*",)
 
@@ -74,3 +76,17 @@ class Throttle:
         oldest = now - self._samples * self._seconds
         while self._windows and self._windows[0][0] <= oldest:
             self._total -= self._windows.popleft()[1]
+
+
+def folder_moves_throttle(
+    node_id: int, config: Callable[[], BrokerConfig], clock: Clock
+) -> Throttle:
+    """How fast a broker copies logs from one data folder to another (KIP-113), all together."""
+    window = config()
+    return Throttle(
+        node_id,
+        lambda: config().replica_alter_log_dirs_io_max_bytes_per_second,
+        clock.monotonic,
+        samples=window.alter_log_dirs_replication_quota_window_num,
+        seconds=window.alter_log_dirs_replication_quota_window_size_seconds,
+    )

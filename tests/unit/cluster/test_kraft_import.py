@@ -22,6 +22,7 @@ from ottla.cluster.kraft_import import (
     read_kafka_metadata,
 )
 from ottla.cluster.registry import Registry
+from ottla.model.features import FORMATS, SUPPORTED, TRANSACTIONS, initial
 from ottla.model.ids import parse_topic_id
 from ottla.model.topic import PartitionState, Topic
 from ottla.records.batch import batches
@@ -136,7 +137,7 @@ async def test_a_store_opened_on_a_kafka_folder_begins_with_its_metadata(
     assert image.broker_configs == imported.broker_configs
     assert image.group_configs == GROUP_CONFIGS
     assert (await registry.allocate_producer_ids()).start == 1000, "beyond Kafka's last block"
-    assert registry.features == {}
+    assert registry.features == initial({}), "of Kafka 4.2: transaction version 2"
     await store.close()
     assert "2 topics with 6 partitions" in caplog.text
     assert "1 SCRAM credentials, 1 client quotas" in caplog.text
@@ -404,6 +405,34 @@ def test_a_gap_between_partitions_is_refused() -> None:
 def test_producer_ids_never_go_back() -> None:
     taken = [frame(15, bytes(12) + number.to_bytes(8, "big") + b"\x00") for number in (3000, 2000)]
     assert replayed(taken).next_producer_id == 3000
+
+
+def feature_record(name: str, level: int) -> bytes:
+    return frame(12, string(name) + level.to_bytes(2, "big") + b"\x00")
+
+
+@pytest.mark.parametrize(
+    ("records", "level"),
+    [
+        ([], 0),
+        ([feature_record(TRANSACTIONS, 1)], 1),
+        ([feature_record(TRANSACTIONS, 2)], 2),
+        ([feature_record(TRANSACTIONS, 2), feature_record(TRANSACTIONS, 0)], 0),
+    ],
+)
+def test_the_transaction_version_is_kafkas_and_other_levels_are_not(
+    records: list[bytes], level: int
+) -> None:
+    contents = replayed([feature_record("metadata.version", 21), *records]).contents()
+    levels = layout.decode_features(contents[layout.FEATURES])
+    assert levels[TRANSACTIONS] == level
+    assert levels["metadata.version"] == SUPPORTED["metadata.version"][-1]
+    assert levels[FORMATS] == SUPPORTED[FORMATS][-1]
+
+
+def test_a_transaction_version_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ImportRefused, match=r"transaction\.version at 3: the newest .* is 2"):
+        replayed([feature_record(TRANSACTIONS, 3)])
 
 
 def test_records_that_a_snapshot_covers_are_not_replayed_again() -> None:

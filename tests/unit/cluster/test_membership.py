@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from ottla.cluster import membership
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.membership import Host, Membership
 from ottla.cluster.registry import Registry
@@ -53,6 +56,51 @@ async def test_brokers_come_and_go_with_ever_higher_epochs(
     assert registry.image.registrations == {2: two.broker}
     again = await members.register(1, ABOUT)
     assert again.broker.epoch > two.broker.epoch
+
+
+async def test_brokers_that_register_together_go_one_after_the_other(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[float] = []
+    pauses: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        turns.append(seconds)
+        await asyncio.sleep(0)
+
+    def none_of_it(_: Registry, seconds: float) -> float:
+        pauses.append(seconds)
+        return 0.0
+
+    monkeypatch.setattr(membership, "asyncio", SimpleNamespace(sleep=wait))
+    monkeypatch.setattr(Registry, "any_part_of", none_of_it)
+    brokers = (0, 4, 8, 101)
+    made = await asyncio.gather(
+        *(Membership(Registry(store)).register(each, ABOUT) for each in brokers)
+    )
+    assert len({each.broker.epoch for each in made}) == 4
+    first_wait = dict.fromkeys(turns)
+    assert list(first_wait) == pytest.approx([0.04, 0.08, 0.01]), "a hundred have turns"
+    assert len(pauses) == len(turns) - 3, "who loses again waits for a random moment, too"
+
+
+async def test_among_many_brokers_who_loses_a_race_waits_longer(
+    members: Membership, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def none_of_it(seconds: float) -> float:
+        pauses.append(seconds)
+        return 0.0
+
+    monkeypatch.setattr(registry, "any_part_of", none_of_it)
+    for broker in range(30):
+        if broker in (1, 10):
+            await registry.let_others_go(1)
+        await members.register(broker, Host())
+    for lost in (1, 2, 100):
+        await registry.let_others_go(lost)
+    assert pauses == pytest.approx([0.01, 0.01, 0.03, 0.06, 0.96])
 
 
 async def test_a_broker_is_live_when_the_controller_has_admitted_it(

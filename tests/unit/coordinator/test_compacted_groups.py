@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,7 +53,9 @@ async def load(log: Log, workers: Workers) -> tuple[int, GroupShard]:
     numbers, config = itertools.count(), BrokerConfig()
     shard = GroupShard(ShardState(config=lambda: config, new_id=lambda: str(next(numbers))))
     clock = SystemClock()
-    count = await replay_log(log, shard, slice_bytes=1 << 20, clock=clock, workers=workers)
+    count = await replay_log(
+        SimpleNamespace(log=log), shard, slice_bytes=1 << 20, clock=clock, workers=workers
+    )
     shard.loaded(NOW)
     return count, shard
 

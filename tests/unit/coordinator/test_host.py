@@ -816,10 +816,16 @@ class Lease:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.certain = True
+        self.looks = 0
         self.succeeded = True
-        monkeypatch.setattr(Partition, "certainly_leads", property(lambda _: self.certain))
+        monkeypatch.setattr(Partition, "certainly_leads", property(lambda _: self._look()))
+        monkeypatch.setattr(Partition, "unrivalled", property(lambda _: self._look()))
         monkeypatch.setattr(Partition, "has_succeeded", property(lambda _: self.succeeded))
         monkeypatch.setattr(host_module, "WATCH_PAUSE", 0.0)
+
+    def _look(self) -> bool:
+        self.looks += 1
+        return self.certain
 
 
 @pytest.fixture
@@ -852,6 +858,110 @@ async def test_who_asks_is_sent_elsewhere_when_doubt_remains(
     with pytest.raises(KafkaError) as caught:
         await waiting
     assert caught.value.code is ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_sign_of_life_counts_at_once_and_is_confirmed_with_certainty(
+    bench: Bench, lease: Lease
+) -> None:
+    await bench.ready()
+    bench.run(write(b"a"))
+    assert bench.host.run_and_confirm(0, look(b"a")) == b"v"
+    lease.certain = False
+    waiting = bench.host.run_and_confirm(0, look(b"a"))
+    bench.run(write(b"a", b"newer"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done
+    lease.certain = True
+    assert await settled(waiting) == b"v", "it was heard before"
+
+
+async def test_nobody_is_confirmed_nor_refused_when_doubt_remains(
+    bench: Bench, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.ready()
+    bench.run(write(b"a"))
+    lease.certain = False
+    monkeypatch.setattr(host_module, "DOUBT_SECONDS", 0.0)
+
+    def refuse(*_: object) -> None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    confirmed = bench.host.run_and_confirm(0, look(b"a"))
+    slot = bench.host.slot(0)
+    assert slot is not None
+    monkeypatch.setattr(slot.shard, "handle", refuse)
+    refused = bench.host.run_and_confirm(0, look(b"a"))
+    for waiting in (confirmed, refused):
+        with pytest.raises(KafkaError) as caught:
+            await waiting
+        assert caught.value.code is ErrorCode.NOT_COORDINATOR
+    lease.certain = False
+    monkeypatch.setattr(host_module, "DOUBT_SECONDS", 60.0)
+    refused = bench.host.run_and_confirm(0, look(b"a"))
+    lease.certain = True
+    with pytest.raises(KafkaError) as caught:
+        await refused
+    assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_however_many_are_in_doubt_it_is_looked_at_once(
+    bench: Bench, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of members may wait, and it is looked at again and again for a second."""
+    await bench.ready()
+    monkeypatch.setattr(host_module, "DOUBT_SECONDS", 60.0)
+    lease.certain = False
+    waiting = [bench.host.run_and_confirm(0, look(b"a")) for _ in range(50)]
+    waiting += [bench.host.run_certainly(0, look(b"a")) for _ in range(50)]
+    slot = bench.host.slot(0)
+    assert slot is not None
+    lease.looks = 0
+    slot.look()
+    assert lease.looks == 2
+    lease.certain = True
+    for each in waiting:
+        assert await settled(each) is None
+
+
+async def test_who_waits_for_others_is_sent_elsewhere_when_doubt_comes_up_and_stays(
+    bench: Bench, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have gone there. What they bring here later is told nobody any more."""
+    await bench.ready()
+    monkeypatch.setattr(host_module, "DOUBT_SECONDS", 0.0)
+    parked, later = Parked(), Parked()
+    waiting = bench.host.run_together(0, lambda slate, now: Result(parked))
+    await turns()
+    assert not waiting.done
+    lease.certain = False
+    with pytest.raises(KafkaError) as caught:
+        await waiting
+    assert caught.value.code is ErrorCode.NOT_COORDINATOR
+    bench.run(write(b"a", answers=[(parked, "yours")]))
+    lease.certain = True
+    again = bench.host.run_together(0, lambda slate, now: Result(later))
+    await turns()
+    bench.run(write(b"a", answers=[(later, "yours")]))
+    assert await settled(again) == "yours"
+
+
+async def test_who_waits_for_others_goes_on_when_doubt_passes(
+    bench: Bench, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.ready()
+    monkeypatch.setattr(host_module, "DOUBT_SECONDS", 0.0)
+    parked = Parked()
+    waiting = bench.host.run_together(0, lambda slate, now: Result(parked))
+    await turns()
+    monkeypatch.setattr(host_module, "DOUBT_SECONDS", 60.0)
+    lease.certain = False
+    await turns()
+    lease.certain = True
+    await turns()
+    assert not waiting.done
+    bench.run(write(b"a", answers=[(parked, "yours")]))
+    assert await settled(waiting) == "yours"
 
 
 async def test_who_waits_for_certainty_is_told_when_the_shard_goes_elsewhere(

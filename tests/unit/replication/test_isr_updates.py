@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from ottla.cluster.store import Op, Revision, Snapshot, Unavailable
 from ottla.config.topic import TopicConfig
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionChange, PartitionState, Topic
+from ottla.records.builder import build_batch
 from ottla.replication import isr_updates
 from ottla.replication.isr import InSyncReplicas, Rules
 from ottla.replication.isr_updates import IsrUpdates
@@ -37,6 +39,7 @@ class FlakyStore(StoreHandle):
         self.before_commit: Callable[[], Awaitable[None]] | None = None
         self.lost = ""  # on its way: "request" or "answer"
         self.readable = True
+        self.reads = 0
 
     async def commit(self, *ops: Op) -> Revision:
         before, self.before_commit = self.before_commit, None
@@ -50,6 +53,7 @@ class FlakyStore(StoreHandle):
         return revision
 
     async def read(self, prefix: str) -> Snapshot:
+        self.reads += 1
         if not self.readable:
             raise Unavailable("no answer")
         return await super().read(prefix)
@@ -163,6 +167,84 @@ async def test_many_partitions_are_one_commit_and_one_line(
     ]
 
 
+async def test_among_many_brokers_replicas_are_added_at_a_random_moment_and_taken_out_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.begin(2)
+    for broker in range(4, 31):
+        await bench.register(broker)
+    await bench.registry.load()
+    parts: list[float] = []
+
+    def none_of_it(seconds: float) -> float:
+        parts.append(seconds)
+        return 0.0
+
+    monkeypatch.setattr(bench.registry, "any_part_of", none_of_it)
+    bench.catch_up(3)
+    await bench.settled()
+    assert parts == [pytest.approx(0.2)], "thirty brokers commit no more often than ten"
+    bench.updates.propose(bench.partitions[1], (1,))
+    await bench.settled()
+    assert (await bench.stored(1)).isr == (1,)
+    assert len(parts) == 1
+
+
+async def test_among_many_brokers_nothing_waits_that_producers_wait_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where too few are in sync nothing is taken with acks=all before one is added."""
+    await bench.begin(3)
+    for broker in range(4, 31):
+        await bench.register(broker)
+    await bench.registry.load()
+    monkeypatch.setattr(bench.registry, "any_part_of", lambda seconds: 60.0)
+    bench.catch_up(3)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bench.in_sync().in_flight, "it goes at a random moment"
+    bench.updates.propose(bench.partitions[1], (1,))
+    await bench.settled()
+    assert [(await bench.stored(index)).isr for index in (0, 1)] == [(1, 2, 3), (1,)]
+    bench.catch_up(2, 1)
+    await bench.settled()
+    assert (await bench.stored(1)).isr == (1, 2)
+    bench.partitions[1].lead(bench.in_sync(1).state, Rules(3))
+    bench.catch_up(3, 1)
+    await bench.settled()
+    assert (await bench.stored(1)).isr == (1, 2, 3)
+    bench.updates.propose(bench.partitions[2], (1,))
+    await bench.settled()
+    assert (await bench.stored(2)).elr == (2,)
+    bench.partitions[2].lead(bench.in_sync(2).state, Rules(1))
+    await bench.settled()
+    assert (await bench.stored(2)).elr == (), "else the mark would stand still"
+
+
+async def test_who_dies_before_it_is_added_is_waited_for_no_longer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.begin()
+    for broker in range(4, 31):
+        await bench.register(broker)
+    await bench.registry.load()
+    monkeypatch.setattr(bench.registry, "any_part_of", lambda seconds: 60.0)
+    monkeypatch.setattr(bench, "may_join", lambda broker, _: broker in bench.registry.image.brokers)
+    bench.catch_up(3)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    led = bench.partitions[0]
+    batch = bytearray(build_batch([(0, None, b"a", ())]))
+    led.append(memoryview(batch), 0)
+    led.fetched_by(2, bench.brokers[2].broker.epoch, 1, 0)
+    assert (bench.in_sync().in_flight, led.high_watermark) == (True, 0)
+    await bench.brokers[3].session.release()
+    await bench.registry.load()
+    assert (bench.in_sync().in_flight, led.high_watermark) == (False, 1)
+    assert bench.updates.failed == 1
+    assert (await bench.stored()).isr == (1, 2)
+
+
 @pytest.mark.parametrize("broker", [3, 1], ids=["the one who joins", "the leader"])
 async def test_nothing_changes_when_a_broker_has_registered_anew(bench: Bench, broker: int) -> None:
     await bench.begin()
@@ -190,6 +272,37 @@ async def test_one_that_is_refused_does_not_hold_up_others(bench: Bench) -> None
     await bench.settled()
     assert (await bench.stored(0)).isr == (1, 2)
     assert (await bench.stored(1)).isr == (1,)
+
+
+async def test_those_that_are_not_refused_go_together_however_many_are(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker comes back again and again: each change would else be a commit that everybody reads,
+    and who lags behind elsewhere would stay in sync for as long."""
+    await bench.begin(20)
+    commits: list[int] = []
+    commit = bench.registry.change_partitions
+
+    async def counted(changes: Collection[Any], **more: Any) -> Any:
+        refused = await commit(changes, **more)
+        commits.append(len(changes) - len(refused))
+        return refused
+
+    monkeypatch.setattr(bench.registry, "change_partitions", counted)
+
+    async def come_back() -> None:
+        await bench.register(3)
+
+    bench.store.before_commit = come_back
+    for index in range(0, 20, 2):
+        bench.catch_up(3, index)
+        bench.updates.propose(bench.partitions[index + 1], (1,))
+    before = bench.store.reads
+    await bench.settled()
+    assert commits == [10]
+    assert bench.store.reads - before < 10, "nor is the store read for each that is refused"
+    assert bench.updates.failed == 10
+    assert [(await bench.stored(index)).isr for index in (0, 1)] == [(1, 2), (1,)]
 
 
 async def test_the_controller_may_be_faster(bench: Bench) -> None:

@@ -30,6 +30,7 @@ class Neighbours:
 
     node_id = 1
     max_lag_ms = 1_000.0
+    session_alive = False  # the store is away
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -246,9 +247,11 @@ async def test_who_is_elected_while_its_log_is_cut_leads_when_that_is_done() -> 
     again = replace(LED, leader_epoch=7, partition_epoch=2)
     partition.lead(again, Rules(2))
     assert not partition.leading
+    assert not partition.knows_high_watermark, "it has that of a follower"
     partition.log.truncate_to(2)
     partition.end_truncation()
     assert partition.leading
+    assert not partition.knows_high_watermark
     assert partition.leader_epoch == 7
     assert partition.written == 2
     assert partition.in_sync is not None
@@ -310,6 +313,40 @@ async def test_a_leader_syncs_what_it_got_as_a_follower() -> None:
     assert partition.knows_high_watermark
 
 
+async def test_a_leader_syncs_what_it_got_while_it_synced_what_it_had_found() -> None:
+    """Else ListOffsets would be OFFSET_NOT_AVAILABLE until somebody appends to it."""
+    replica = Replica(TopicConfig(flush_messages=1), records=2)
+    partition = replica.partition
+    partition.follow(FOLLOWED)
+    batch = bytearray(build_batch([(NOW, None, b"a", ())], base_offset=2))
+    partition.append_replicated(memoryview(batch), 0, 0)
+    partition.lead(replace(LED, leader_epoch=7, partition_epoch=2), Rules(2))
+    replica.fetch(b2=3, b3=3)
+    [found] = replica.disk.waiting
+    found.set_result(None)
+    await asyncio.sleep(0)
+    assert (partition.high_watermark, partition.knows_high_watermark) == (2, False)
+    [got] = replica.disk.waiting[1:]
+    got.set_result(None)
+    await asyncio.sleep(0)
+    assert (partition.high_watermark, partition.knows_high_watermark) == (3, True)
+
+
+async def test_who_was_cut_has_not_shown_what_is_gone() -> None:
+    """What it knew to be safe before a kill was given up since: by an unclean election."""
+    bench = LogBench(TopicConfig(flush_messages=1))
+    log = bench.open()
+    bench.append(log, b"a", b"b", b"c", epoch=4)
+    disk, tp = SlowDisk(), TopicPartition("t", 0)
+    partition = Partition(tp, TopicId(bytes(16)), log, LED, disk, Neighbours(), high_watermark=3)
+    partition.follow(FOLLOWED)
+    partition.begin_truncation()
+    log.truncate_to(1)
+    partition.end_truncation()
+    partition.lead(replace(LED, leader_epoch=7, partition_epoch=2, replicas=(1,), isr=(1,)))
+    assert (partition.high_watermark, partition.knows_high_watermark) == (1, True)
+
+
 @pytest.mark.parametrize("target", [(1, 3), (1,)])
 async def test_a_leader_to_which_a_partition_was_moved_waits_for_the_one_before(
     target: tuple[int, ...],
@@ -361,3 +398,75 @@ async def test_who_has_caught_up_while_a_change_was_in_flight_is_added_after_it(
     replica.lead(replace(moving, isr=(1, 2), partition_epoch=1), min_insync=1)
     assert not led.committed(info)
     assert replica.cluster.proposed == [((1, 2), frozenset()), ((1, 2, 3), frozenset())]
+
+
+async def test_who_has_left_is_not_about_to_join_before_it_has_caught_up_again() -> None:
+    """Its disk has failed: it has given up its place by itself, and fetches no more."""
+    replica = Replica()
+    led = replica.lead()
+    append(led, b"a")
+    replica.fetch(_2=1, _3=1)
+    left = replace(LED, isr=(1, 2), partition_epoch=1)
+    replica.lead(left)
+    led.expand_isr()
+    assert not replica.cluster.proposed
+    info = append(led, b"b")
+    replica.fetch(_2=2)
+    assert led.committed(info), "nobody waits for it"
+    led.expand_isr()
+    assert not replica.cluster.proposed
+    replica.fetch(_3=2)
+    assert replica.cluster.proposed == [((1, 2, 3), frozenset())]
+
+
+async def test_who_could_not_be_replaced_needs_no_session_to_be_without_a_rival() -> None:
+    replica = Replica()
+    alone = replica.lead(replace(LED, isr=(1,)), min_insync=1)
+    assert alone.unrivalled
+    assert not alone.certainly_leads
+    others = replica.lead(replace(LED, partition_epoch=1), min_insync=1)
+    assert not others.unrivalled
+    for each in (2, 3):
+        others.fetched_by(each, each, 0, 0, asked_after_ms=0.0)
+    assert others.unrivalled
+    replica.cluster.now = LEASE_MS
+    assert not others.unrivalled
+    all_needed = replica.lead(replace(LED, partition_epoch=2), min_insync=3)
+    assert not all_needed.unrivalled, "they can do nothing alone, but may be more by now"
+    replica.cluster.session_alive = True
+    assert all_needed.unrivalled
+    others.follow(FOLLOWED)
+    assert not others.unrivalled
+
+
+async def test_who_does_not_fetch_from_an_idle_leader_leaves_when_its_word_is_needed() -> None:
+    replica = Replica()
+    led = replica.lead(min_insync=1)
+    append(led, b"a")
+    replica.fetch(_2=1, _3=1)
+    replica.cluster.now = 900.0
+    replica.fetch(_2=1)
+    led.leave_out_silent()
+    replica.cluster.now = 1_001.0
+    led.shrink_isr()
+    assert not replica.cluster.proposed, "it has everything"
+    led.leave_out_silent()
+    assert replica.cluster.proposed == [((1, 2), frozenset())]
+    assert led.in_sync is not None
+    led.in_sync.proposed((1, 2))
+    replica.cluster.now = 9_000.0
+    led.leave_out_silent()
+    assert len(replica.cluster.proposed) == 1, "one change is in flight"
+    led.follow(FOLLOWED)
+    led.leave_out_silent()
+
+
+async def test_who_was_not_heard_of_yet_has_its_time_before_its_word_is_needed() -> None:
+    replica = Replica()
+    led = replica.lead()
+    replica.cluster.now = 1_000.0
+    led.leave_out_silent()
+    assert not replica.cluster.proposed
+    replica.cluster.now = 1_001.0
+    led.leave_out_silent()
+    assert replica.cluster.proposed == [((1,), frozenset())]

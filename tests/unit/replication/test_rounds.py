@@ -541,3 +541,17 @@ def test_what_is_named_and_what_is_forgotten_reaches_the_rounds() -> None:
     table.resume(session.id, 1, False, changed, [("t", 2)], 1.0)
     assert dict(mine.due(session.partitions)) == {("t", 1): session.partitions["t", 1]}
     assert not leader.partitions["t", 2].watches
+
+
+def test_a_fetch_of_a_session_that_has_ended_takes_nothing_from_the_next_one() -> None:
+    """Many partitions are looked at in turns with other requests, the new session's among them."""
+    leader = Leader(1)
+    late, (key, partition) = leader.rounds, next(iter(leader.partitions.items()))
+    leader.round()
+    late.close()
+    leader.rounds = Rounds(2, 20, leader.partitions, leader.cluster.now)
+    leader.round()
+    late.looked_at(key, partition, settled=True)
+    assert partition.in_sync is not None
+    assert partition.in_sync.followers[2].rests_with(leader.rounds)
+    assert len(partition.watches) == 1

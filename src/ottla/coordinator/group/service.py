@@ -16,6 +16,8 @@ from ottla.config.broker import BrokerConfig
 from ottla.coordinator.group.classic import ClassicMachine
 from ottla.coordinator.group.commands import (
     CommitOffsets,
+    ConsumerAlive,
+    ConsumerHeartbeat,
     DeleteGroup,
     DeleteOffsets,
     DescribedGroup,
@@ -167,6 +169,15 @@ class Groups:
         """Any command that has a `group_id`: its reply, or a Deferred of it. Raises KafkaError."""
         return self.host.run(self.partition_for(command.group_id), command)
 
+    def consumer_heartbeat(self, command: ConsumerHeartbeat) -> Reply[ConsumerAlive]:
+        """The one request of the consumer protocol."""
+        reply: Reply[ConsumerAlive] = self._confirm(command)
+        return reply
+
+    def _confirm(self, command: Heartbeat | ConsumerHeartbeat | CommitOffsets) -> Any:
+        """Somebody says that he is a member; who was replaced neither confirms nor refuses it."""
+        return self.host.run_and_confirm(self.partition_for(command.group_id), command)
+
     # ------------------------------------------------------------------ the classic protocol
 
     def join(self, command: Join) -> Reply[Joined]:
@@ -175,19 +186,27 @@ class Groups:
         low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
         if not low <= command.session_timeout_ms <= high:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
-        reply: Reply[Joined] = self.run(command)
+        index = self.partition_for(command.group_id)
+        reply: Reply[Joined]
+        if command.member_id or command.instance_id is not None:
+            reply = self.host.run_together(index, command)
+        else:
+            # A new member has nothing yet that could be another's, and comes as another one next
+            # time: so it is not sent away. But a refusal may end it.
+            reply = self.host.run_and_confirm(index, command, _takes_in)
         return reply
 
     def sync(self, command: Sync) -> Reply[Synced]:
         check_group_id(command.group_id)
-        reply: Reply[Synced] = self.run(command)
+        # It may wait for the leader's assignments, and keep what it has meanwhile.
+        reply: Reply[Synced] = self.host.run_together(self.partition_for(command.group_id), command)
         return reply
 
     def heartbeat(self, command: Heartbeat) -> Reply[ErrorCode]:
         """While the group is being loaded any heartbeat is right: nobody can know better."""
         check_group_id(command.group_id)
         try:
-            reply: Reply[ErrorCode] = self.run(command)
+            reply: Reply[ErrorCode] = self._confirm(command)
         except KafkaError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return ErrorCode.NONE
@@ -202,7 +221,7 @@ class Groups:
     # ------------------------------------------------------------------ offsets
 
     def commit_offsets(self, command: CommitOffsets) -> Reply[list[ErrorCode]]:
-        reply: Reply[list[ErrorCode]] = self.run(command)
+        reply: Reply[list[ErrorCode]] = self._confirm(command)
         return reply
 
     def commit_in_transaction(self, command: CommitOffsets) -> Reply[list[ErrorCode]]:
@@ -271,6 +290,10 @@ class Groups:
         return gather(
             [attempt(functools.partial(self.run, DeleteGroup(group_id))) for group_id in group_ids]
         )
+
+
+def _takes_in(joined: Joined) -> bool:
+    return joined.error in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
 
 
 def _id(image: ClusterImage, name: str) -> bytes:

@@ -3,8 +3,8 @@
 `MarkerSender` sees to it that every partition of a decided transaction gets its marker: directly
 where this broker leads it, else with WriteTxnMarkers, one request at a time to each broker, with as
 much of what has gathered for it as is handled in one go. What fails is tried again, at whoever
-leads the partition then, as long as this broker coordinates the transaction. A partition that was
-deleted needs none.
+leads the partition then, as long as this broker coordinates the transaction: after 50 ms, as in
+Kafka, with a line in the log only now and then. A partition that was deleted needs none.
 
 `Coordinators` asks the coordinator of a transaction whether it includes a partition, or to include
 it, for the leader of that partition.
@@ -45,6 +45,8 @@ from ottla.protocol.messages.transactions import (
 )
 from ottla.replication.partition import Marker
 from ottla.replication.remote import Peers
+from ottla.runtime.clock import SystemClock
+from ottla.runtime.logs import RateLimit
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 
@@ -52,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.05
 LONG_RETRY_SECONDS = 1.0
+COMPLAIN_SECONDS = 60.0
 ASK_SECONDS = 30.0
 MOST_MARKERS = 300
 """Of one request. Each is three elements at most, and a broker refuses requests of too many."""
@@ -135,12 +138,19 @@ class MarkerSender:
         self._tasks = tasks
         self._queued: dict[int, list[tuple[_Decided, TopicPartition]]] = {}  # by broker
         self._sending: dict[int, asyncio.Task[None]] = {}
+        self._unwritten: set[_Decided] = set()  # complete, which could not be written yet
+        self._complaints = RateLimit(logger, SystemClock(), burst=1, interval=COMPLAIN_SECONDS)
         self._closed = False
 
     def send(self, slot: Slot, what: WriteMarkers) -> None:
         """The decision is committed in the log of `slot`: tell everybody."""
         decided = _Decided(slot, what)
         self._distribute(decided, what.partitions)
+
+    @property
+    def unwritten(self) -> int:
+        """Transactions that have all of their markers, of which that could not be written yet."""
+        return len(self._unwritten)
 
     def close(self) -> None:
         self._closed = True
@@ -236,7 +246,12 @@ class MarkerSender:
         try:
             response: WriteTxnMarkersResponse = await peer.ask(request, timeout=TIMEOUT_SECONDS + 1)
         except (ChannelClosed, KafkaError) as error:
-            logger.info("markers could not be sent to broker %d, again soon: %s", broker, error)
+            self._complaints.warning(
+                f"sending to {broker}",
+                "markers could not be sent to broker %d, again soon: %s",
+                broker,
+                error,
+            )
             return {}
         return {
             (each.producer_id, TopicPartition(topic.name, part.partition_index)): ErrorCode.of(
@@ -274,6 +289,7 @@ class MarkerSender:
 
     def _complete(self, decided: _Decided) -> None:
         """All have their marker: the transaction is over, once that is written."""
+        self._unwritten.discard(decided)
         if self._closed or not decided.is_ours:
             return
         what = decided.what
@@ -296,7 +312,13 @@ class MarkerSender:
 
     def _complete_again(self, decided: _Decided, error: KafkaError) -> None:
         if not self._closed and decided.is_ours:
-            logger.info("%s cannot be completed now: %s", decided.what.transactional_id, error)
+            self._complaints.warning(
+                "completing",
+                "%s cannot be completed now: %s",
+                decided.what.transactional_id,
+                error,
+            )
+            self._unwritten.add(decided)
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._complete, decided)
 
 

@@ -16,7 +16,7 @@ from ottla.cluster.registry import ImageChange
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.host import Host, Partitions
 from ottla.coordinator.key_hash import key_hash
-from ottla.coordinator.replies import gather, then
+from ottla.coordinator.replies import gather, then, when_there
 from ottla.coordinator.transaction.joining import join
 from ottla.coordinator.transaction.machine import TransactionShard
 from ottla.coordinator.transaction.marking import GroupLogs, MarkerWriter
@@ -111,7 +111,7 @@ class Transactions:
         self._connections = for_markers, for_questions = Connections(peers), Connections(peers)
         self.writer = MarkerWriter(partitions, groups, clock)
         self._endings = Endings()
-        self._sender = MarkerSender(
+        self.sender = MarkerSender(
             node_id,
             lambda: self.host.image,
             for_markers,
@@ -131,7 +131,7 @@ class Transactions:
             settings=settings,
             make_shard=lambda index, image: TransactionShard(settings, self.counts),
             on_loaded=on_loaded,
-            on_effect=self._sender.send,
+            on_effect=self.sender.send,
         )
 
     # ------------------------------------------------------------------ where
@@ -173,7 +173,7 @@ class Transactions:
 
     def stop_sending(self) -> None:
         """Tell other brokers nothing any more."""
-        self._sender.close()
+        self.sender.close()
         for each in self._connections:
             each.close()
 
@@ -192,11 +192,11 @@ class Transactions:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         return self.host.run_certainly(self.partition_for(command.transactional_id), command)
 
-    def add(self, command: AddPartitions, *, certainly: bool = True) -> Any:
-        """As `run_certainly` or `run`; the end of the transaction before is waited for."""
-        run = self.run_certainly if certainly else self.run
+    def add(self, command: AddPartitions) -> Any:
+        """As `run_certainly`; the end of the transaction before is waited for."""
         seconds = self._config().add_partitions_to_txn_retry_backoff_max_ms / 1000
-        return self._endings.patiently(command.transactional_id, partial(run, command), seconds)
+        ask = partial(self.run_certainly, command)
+        return self._endings.patiently(command.transactional_id, ask, seconds)
 
     def list_all(self) -> list[Transaction] | Deferred[list[Transaction]]:
         """The transactions that this broker coordinates. Raises KafkaError while it loads some."""
@@ -226,12 +226,19 @@ class Transactions:
 
     async def _with_id(self, command: InitProducer | EndTransaction) -> Identity:
         """Give a command, and once more with a new producer id if it needs one."""
-        reply = await _settled(self.run(command))
+        reply = await when_there(self._run_and_confirm(command))
         if reply is NEEDS_PRODUCER_ID:
             with_id = command._replace(new_producer_id=await self._new_producer_id())
-            reply = await _settled(self.run(with_id))
+            reply = await when_there(self._run_and_confirm(with_id))
         identity: Identity = reply
         return identity
+
+    def _run_and_confirm(self, command: InitProducer | EndTransaction) -> Any:
+        """As `run`; but who was replaced neither calls a transaction ended because the one before
+        was, nor a producer fenced that goes on elsewhere."""
+        if not command.transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        return self.host.run_and_confirm(self.partition_for(command.transactional_id), command)
 
     # ------------------------------------------------------------------ for leaders of partitions
 
@@ -247,10 +254,10 @@ class Transactions:
         try:
             if add:
                 adding = AddPartitions(transactional_id, producer, partitions, RAISES_EPOCH)
-                reply = await _settled(self.add(adding))
+                reply = await when_there(self.add(adding))
             else:
                 verifying = VerifyPartitions(transactional_id, producer, partitions)
-                reply = await _settled(self.run_certainly(verifying))
+                reply = await when_there(self.run_certainly(verifying))
         except KafkaError as error:
             return dict.fromkeys(partitions, error.code)
         if isinstance(reply, dict):
@@ -305,7 +312,3 @@ def _joined(lists: Iterable[list[Transaction] | KafkaError]) -> list[Transaction
             raise reply
         transactions += reply
     return transactions
-
-
-async def _settled(reply: Any) -> Any:
-    return await reply if isinstance(reply, Deferred) else reply

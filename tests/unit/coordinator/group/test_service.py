@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
 
 from ottla.cluster.registry import ImageChange
 from ottla.config.broker import BrokerConfig
 from ottla.config.topic import TopicConfig
+from ottla.coordinator import host as host_module
 from ottla.coordinator.group import journal
-from ottla.coordinator.group.commands import FetchOffsets
-from ottla.coordinator.group.group import CommittedOffset, GroupType
+from ottla.coordinator.group.commands import FetchOffsets, Join, Joined, Sync
+from ottla.coordinator.group.group import Client, CommittedOffset, GroupType
 from ottla.coordinator.group.service import OFFSETS_TOPIC, Groups
 from ottla.coordinator.key_hash import key_hash
+from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
@@ -141,3 +147,104 @@ async def test_retention_is_told_where_groups_are_once_they_are_loaded() -> None
     assert groups.committed_in("kept") == [("g", 0, 5), ("h", 1, 7)]
     await groups.close()
     workers.close()
+
+
+class Members:
+    """Members of one group, whose coordinator may be `in_doubt` about another one."""
+
+    def __init__(self, groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._groups = groups
+        self.in_doubt = False
+        monkeypatch.setattr(Partition, "unrivalled", property(lambda _: not self.in_doubt))
+        for pause in ("DOUBT_SECONDS", "WATCH_PAUSE"):
+            monkeypatch.setattr(host_module, pause, 0.0)
+
+    def join(self, member_id: str = "", **more: Any) -> Any:
+        fields: dict[str, Any] = {
+            "instance_id": None,
+            "client": Client("c", "/127.0.0.1"),
+            "session_timeout_ms": 60_000,
+            "rebalance_timeout_ms": 60_000,
+            "protocol_type": "consumer",
+            "protocols": (("range", b""),),
+            "id_required": False,
+        }
+        return self._groups.join(Join("g", member_id, **{**fields, **more}))
+
+    def sync(self, joined: Joined, assignments: tuple[tuple[str, bytes], ...] = ()) -> Any:
+        return self._groups.sync(
+            Sync("g", joined.member_id, None, joined.generation, assignments=assignments)
+        )
+
+
+@pytest.fixture
+async def members(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Members]:
+    led, workers = Led(), Workers(children=1)
+    ids = iter("abcdef")
+    groups = Groups(
+        1,
+        partitions=led,
+        clock=SystemClock(),
+        workers=workers,
+        config=lambda: BrokerConfig(
+            offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0
+        ),
+        new_id=lambda: next(ids),
+    )
+    groups.apply(ImageChange(ClusterImage(), image(*TOPICS), frozenset(TOPICS)))
+    await groups.wait_loaded()
+    yield Members(groups, monkeypatch)
+    await groups.close()
+    workers.close()
+
+
+async def test_nobody_waits_for_an_assignment_of_who_may_have_gone_elsewhere(
+    members: Members,
+) -> None:
+    """It would keep what it has meanwhile, where members are cooperative."""
+    waiting = [members.join(), members.join()]
+    leader, other = [await each for each in waiting]
+    assert leader.leader == leader.member_id
+    synced = members.sync(other)
+    members.in_doubt = True
+    with pytest.raises(KafkaError) as caught:
+        async with asyncio.timeout(10):
+            await synced
+    assert caught.value.code is ErrorCode.NOT_COORDINATOR
+    members.in_doubt = False
+    again = members.sync(other)
+    members.sync(leader, ((other.member_id, b"yours"),))
+    assert (await again).assignment == b"yours"
+
+
+async def test_who_comes_back_with_its_instance_id_does_not_wait_for_others_there(
+    members: Members,
+) -> None:
+    """It is the same member the next time, without an id that others would be waiting for."""
+    waiting = [members.join(), members.join(instance_id="i")]
+    for each in waiting:
+        await each
+    back = members.join(instance_id="i")
+    members.in_doubt = True
+    with pytest.raises(KafkaError) as caught:
+        async with asyncio.timeout(10):
+            await back
+    assert caught.value.code is ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_new_member_is_not_refused_by_who_may_have_been_replaced(members: Members) -> None:
+    """Members end by that, who may be welcome where the group is now; others wait here."""
+    waiting = members.join()
+    await waiting
+    members.in_doubt = True
+    given = members.join(id_required=True)
+    assert given.error is ErrorCode.MEMBER_ID_REQUIRED, "it has an id when it comes again"
+    refused = members.join(protocols=(("roundrobin", b""),))
+    with pytest.raises(KafkaError) as caught:
+        async with asyncio.timeout(10):
+            await refused
+    assert caught.value.code is ErrorCode.NOT_COORDINATOR
+    second = members.join()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not second.done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -202,6 +203,20 @@ async def test_what_fails_is_tried_again(world: World) -> None:
     assert sorted(index for index, _ in world.cluster.marked) == [0, 1]
 
 
+async def test_what_is_tried_often_is_told_seldom(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that is away for a minute is tried 1,200 times for every transaction."""
+    caplog.set_level(logging.INFO)
+    world.cluster.broken = 20
+    world.slot.failures = [KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)] * 20
+    world.send(0, 1)
+    await world.wait_completed()
+    told = [record.getMessage() for record in caplog.records]
+    assert len([each for each in told if "could not be sent to broker 2" in each]) == 1
+    assert len([each for each in told if "cannot be completed" in each]) == 1
+
+
 async def test_whoever_leads_by_then_is_told(world: World) -> None:
     world.cluster.lead(NO_LEADER, NO_LEADER)
     world.send(0, 1)
@@ -246,5 +261,17 @@ async def test_a_completion_that_could_not_be_written_is_tried_again(world: Worl
         while world.slot.failures:
             await asyncio.sleep(0.001)
     assert not world.slot.completed
+    assert world.sender.unwritten == 0, "it is being written"
     later.fail(refusal)
+    assert world.sender.unwritten == 1
     await world.wait_completed()
+    assert world.sender.unwritten == 0
+
+
+async def test_what_another_coordinator_completes_is_not_to_be_written(world: World) -> None:
+    world.slot.failures = [KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+    world.send(0)
+    assert world.sender.unwritten == 1
+    world.slot.active = False
+    await turns()
+    assert world.sender.unwritten == 0
