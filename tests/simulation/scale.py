@@ -55,12 +55,14 @@ COUNTED = {
 class Scale:
     """One cluster, and what is done to it."""
 
-    def __init__(self, brokers: int, partitions: int, shape: str, rest: float) -> None:
+    def __init__(
+        self, brokers: int, partitions: int, shape: str, rest: float, seed: int = 1
+    ) -> None:
         self.rest = rest
         self.count = brokers
         self.partitions = partitions
         self.shape = shape
-        self.cluster = Cluster(1, brokers, SETTINGS, racks=RACKS, metered=True)
+        self.cluster = Cluster(seed, brokers, SETTINGS, racks=RACKS, metered=True)
         self._decoded: dict[str, tuple[bytes, tuple[PartitionState, ...]]] = {}
         self.rows: list[dict[str, Any]] = []
 
@@ -224,6 +226,7 @@ def main() -> int:
     parser.add_argument("--shape", choices=("spread", "one", "both"), default="both")
     parser.add_argument("--events", default="broker,controller,rack,rolling")
     parser.add_argument("--rest", type=float, default=10.0, help="seconds at rest, measured too")
+    parser.add_argument("--seed", type=int, default=1, help="another one gives other chances")
     parser.add_argument("--profile", action="store_true", help="what the events cost, by function")
     parser.add_argument("--verbose", action="store_true", help="show what the brokers log")
     options = parser.parse_args()
@@ -235,7 +238,7 @@ def main() -> int:
     shapes = ("spread", "one") if options.shape == "both" else (options.shape,)
     for shape in shapes:
         for brokers in map(int, options.brokers.split(",")):
-            scale = Scale(brokers, options.partitions, shape, options.rest)
+            scale = Scale(brokers, options.partitions, shape, options.rest, options.seed)
             profile = cProfile.Profile() if options.profile else None
             if profile is not None:
                 profile.enable()

@@ -64,10 +64,12 @@ def test_an_invariant_that_is_broken_on_purpose_is_missed(mistake: str, invarian
     ("mistake", "invariant", "seeds"),
     [
         ("stable-past-open", "NoAbortedVisible", "0-99"),
-        ("stable-too-soon", "MonotonicLastStableOffset", "65-199"),
+        ("stable-too-soon", "MonotonicLastStableOffset", "92-199"),
         ("decision-forgotten", "NoTornTransaction", "10-99"),
-        ("markers-forgotten", "NoHangingTransaction", "5-99"),
-        ("any-epoch", "ZombieFenced", "5-99"),
+        ("markers-forgotten", "NoHangingTransaction", "2-99"),
+        ("any-epoch", "ZombieFenced", "8-99"),
+        ("offsets-at-once", "OffsetsWithTransaction", "0-99"),
+        ("offsets-forgotten", "OffsetsWithTransaction", "5-99"),
     ],
 )
 def test_a_mistake_in_transactions_is_found(mistake: str, invariant: str, seeds: str) -> None:

@@ -8,7 +8,9 @@ batch_log   logs of real batches, with what they know of producers
 broker      one broker, put together as `ottla.broker.app` does it
 cluster     all of them, and clients that write
 invariants  what must hold after every step
+requests    what clients ask, late and sometimes in vain
 producers   clients that write in transactions
 transactions  what must hold of these
+offsets     readers of offsets committed in them, and what must hold of these
 schedule    what goes wrong when, drawn from a seed, and shrunk
 """

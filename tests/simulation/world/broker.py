@@ -2,7 +2,8 @@
 
 Registry, controller, lifecycle, failure detector, replication, partition table, fetch sessions and
 the handlers that brokers use among themselves are the product's own, and so are the store on
-ZooKeeper and the coordinator of transactions. Left out: listeners, codecs, real logs, groups.
+ZooKeeper and the coordinators of transactions and of groups' offsets. Left out: listeners, codecs,
+real logs, members of groups.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import asyncio
 import logging
 import random
 import struct
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, cast
 
 from ottla.broker.failure_detector import FailureDetector
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.loaded_logs import behind_their_leaders, lost_partitions, needing_new_epochs
+from ottla.broker.offline_partitions import OfflinePartitions
 from ottla.broker.running_config import RunningConfig
 from ottla.cluster.contact import StoreContact
 from ottla.cluster.membership import Host
@@ -29,20 +30,29 @@ from ottla.cluster.zookeeper.store import ZooKeeperStore
 from ottla.config.broker import BrokerConfig
 from ottla.controller.remote import LogEnds
 from ottla.controller.service import Controller
-from ottla.coordinator.group.service import OFFSETS_TOPIC
+from ottla.coordinator.group.service import OFFSETS_TOPIC, Groups
 from ottla.coordinator.transaction.service import Transactions
 from ottla.coordinator.transaction.state import RAISES_EPOCH, TRANSACTIONS_TOPIC, Identity
 from ottla.dispatch.context import Request, Services
 from ottla.errors import ErrorCode, KafkaError
 from ottla.handlers.fetch import MANY, fetch
+from ottla.handlers.group_offsets import offset_fetch
 from ottla.handlers.offsets import list_offsets
+from ottla.handlers.transactional_offsets import txn_offset_commit
 from ottla.handlers.transactions import add_partitions_to_txn, write_txn_markers
 from ottla.model.broker import Endpoint
 from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestTopic
 from ottla.protocol.messages.offsets import ListOffsetsRequest
-from ottla.protocol.messages.transactions import AddPartitionsToTxnRequest, WriteTxnMarkersRequest
+from ottla.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    WriteTxnMarkersRequest,
+)
 from ottla.records.batch import read_header
 from ottla.replication.fetch_sessions import FetchSessions
 from ottla.replication.partition import Durability
@@ -50,6 +60,7 @@ from ottla.replication.remote import HighWatermarks
 from ottla.replication.replicas import Replicas
 from ottla.replication.service import Replication
 from ottla.runtime.tasks import Tasks
+from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import Workers
 from ottla.storage.directory import LogDirectories
 
@@ -67,13 +78,16 @@ FETCH_VERSION = 18
 OFFSETS_VERSION = 10
 ADD_VERSION = 5
 MARKERS_VERSION = 2
+TXN_COMMIT_VERSION = 5
+OFFSET_FETCH_VERSION = 7
 NUMBERS = struct.Struct(">q")
 TRANSACTIONAL_TOPIC = "x"
 """What is in transactions is written to this one."""
 
 
 def _log_of(tp: TopicPartition) -> type[SimLog]:
-    return BatchLog if tp.topic in (TRANSACTIONAL_TOPIC, TRANSACTIONS_TOPIC) else SimLog
+    of_batches = (TRANSACTIONAL_TOPIC, TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
+    return BatchLog if tp.topic in of_batches else SimLog
 
 
 class Served:
@@ -129,6 +143,7 @@ class SimBroker:
         self.controller: Controller | None = None
         self.transactions: Transactions | None = None
         self.connection: SimConnection | None = None
+        self.offline: OfflinePartitions | None = None
         self.seconds_before = 0.0  # of processes before this one
         self._parts: tuple[Any, ...] = ()
         self._starting: asyncio.Task[None] | None = None
@@ -214,10 +229,19 @@ class SimBroker:
             ask_log_ends=LogEnds(peers).ask,
             upkeep=config.upkeep,
         )
+        groups = Groups(
+            self.id,
+            partitions=replicas,
+            clock=self._clock,
+            workers=cast(Workers, Threads(self._rng)),
+            tasks=tasks,
+            config=config.current,
+            new_id=lambda: f"{self._rng.getrandbits(64):016x}",
+        )
         transactions = Transactions(
             self.id,
             partitions=replicas,
-            groups=NO_GROUPS,
+            groups=groups,
             clock=self._clock,
             workers=cast(Workers, Threads(self._rng)),
             tasks=tasks,
@@ -234,13 +258,24 @@ class SimBroker:
             replicas=replicas,
             replication=replication,
             controller=controller,
+            groups=groups,
             transactions=transactions,
             fetch_sessions=FetchSessions(1000, lambda: self._rng.randrange(1, 2**31)),
         )
+        self.offline = offline = OfflinePartitions(
+            registry,
+            self.id,
+            logs=logs,
+            table=replicas,
+            rules_of=config.rules_of,
+            broker_epoch=lambda: replication.broker_epoch,
+            unclean=controller.unclean,
+            tasks=tasks,
+        )
         image = registry.image
         everything = ImageChange(ClusterImage(), image, frozenset(image.topics))
-        replicas.apply(everything)
-        transactions.apply(everything)
+        for part in (replicas, groups, transactions):
+            part.apply(everything)
         replication.start(replicas)
 
         def follow(change: ImageChange) -> None:
@@ -250,10 +285,13 @@ class SimBroker:
                 replicas.reconfigure()
             else:
                 replicas.apply(change)
+            groups.apply(change)
             transactions.apply(change)
+            offline.look()
 
         def registered(epoch: int) -> None:
             replication.registered(epoch)
+            groups.host.look()
             transactions.host.look()
 
         registry.subscribe(follow)
@@ -292,7 +330,7 @@ class SimBroker:
         await lifecycle.wait_ready()
         detector = FailureDetector(registry, self.id, LISTENER, tasks)
         detector.start()
-        self._parts = lifecycle, detector, transactions, replication, store
+        self._parts = lifecycle, detector, transactions, groups, replication, store
 
     def _task_died(self, what: str, error: BaseException | None) -> None:
         if self.ending:
@@ -311,8 +349,30 @@ class SimBroker:
     def kill(self) -> None:
         """kill -9, now."""
         if self.running:
+            failed = self._failed
             self._end()
             self.disk.process_died()
+            if failed:
+                self.disk.lose_unwritten()
+
+    @property
+    def _failed(self) -> bool:
+        """Whether the cluster knows that a disk has failed: else the next process might be trusted
+        with what is missing, and would find that by its checksums, which this world has not."""
+        if not self.disk.offline_partitions or self.registry is None:
+            return False
+        state = self.registry.image.broker_states.get(self.id)
+        return state is not None and state.failed
+
+    def fail_disk(self, partitions: Collection[TopicPartition]) -> None:
+        """The folder of these partitions fails, as the process learns by its next write."""
+        replicas, transactions, offline = self.replicas, self.transactions, self.offline
+        if replicas is None or transactions is None or offline is None:
+            return
+        self.disk.fail(partitions)
+        replicas.take_offline(partitions)
+        transactions.lose(partitions)
+        offline.folder_failed()
 
     def fail_power(self) -> int:
         """The machine is off: returns how many records are lost with it."""
@@ -333,13 +393,20 @@ class SimBroker:
     async def stop(self) -> None:
         """A stop as it should be: leaderships are handed over first."""
         self.ending = True
-        lifecycle, detector, transactions, replication, store = self._parts
+        lifecycle, detector, transactions, groups, replication, store = self._parts
+        assert self.offline is not None
+        await self.offline.note_failure()
         await lifecycle.hand_over()
         await detector.stop()
         await lifecycle.stop()
         await transactions.close()
+        await groups.close()
+        await self.offline.stop()
         await replication.stop()
+        failed = self._failed
         self.disk.stop_cleanly()
+        if failed:
+            self.disk.lose_unwritten()
         await store.close()
         self._end()
 
@@ -399,8 +466,48 @@ class SimBroker:
             await partition.wait_committed(info)
         return acked
 
+    async def commit_offset_in_transaction(
+        self, group: str, offset: int, transactional_id: str, producer: Identity
+    ) -> None:
+        """TxnOffsetCommit. Raises KafkaError."""
+        partition = TxnOffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_metadata=""
+        )
+        body = TxnOffsetCommitRequest(
+            transactional_id=transactional_id,
+            group_id=group,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=TRANSACTIONAL_TOPIC, partitions=[partition])],
+        )
+        response = await txn_offset_commit(*self._asked(TXN_COMMIT_VERSION, body))
+        _check(response.topics[0].partitions[0].error_code)
 
-NO_GROUPS: Any = SimpleNamespace(host=SimpleNamespace(topic=OFFSETS_TOPIC, slot=lambda _: None))
+    async def committed_offset(self, group: str, *, stable: bool) -> int:
+        """OffsetFetch of what `commit_offset_in_transaction` commits; -1 for none. Raises
+        KafkaError."""
+        topic = OffsetFetchRequestTopic(name=TRANSACTIONAL_TOPIC, partition_indexes=[0])
+        body = OffsetFetchRequest(group_id=group, topics=[topic], require_stable=stable)
+        response = offset_fetch(*self._asked(OFFSET_FETCH_VERSION, body))
+        if isinstance(response, Deferred):
+            response = await response
+        _check(response.error_code)
+        (partition,) = response.topics[0].partitions
+        _check(partition.error_code)
+        return partition.committed_offset
+
+    def _asked(self, version: int, body: Any) -> tuple[Request[Any], Services]:
+        """A client's request, for a handler."""
+        if self.replicas is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return Request(version, "client", cast(Any, None), body), cast(Services, self.services)
+
+
+def _check(code: int) -> None:
+    if code:
+        raise KafkaError(ErrorCode(code))
+
+
 HANDLERS: dict[type, tuple[Callable[..., Any], int]] = {
     ListOffsetsRequest: (list_offsets, OFFSETS_VERSION),
     AddPartitionsToTxnRequest: (add_partitions_to_txn, ADD_VERSION),

@@ -34,6 +34,7 @@ from .ensemble import Ensemble, SimConnection
 from .invariants import Acked, Violation, all_invariants, check_acked
 from .loop import PROCESS, Process, VirtualClock, VirtualLoop
 from .network import Network, SimChannel
+from .offsets import OffsetReader
 from .producers import TransactionalProducer
 from .transactions import History
 
@@ -75,6 +76,7 @@ class Cluster:
         self._numbers = 0
         self._clients: list[asyncio.Task[None]] = []
         self._producers: list[TransactionalProducer] = []
+        self._readers: list[OffsetReader] = []
         self.destroyed: set[int] = set()  # brokers that lost records, and are not back in sync
         # what is checked
         self._invariants = all_invariants()
@@ -189,13 +191,17 @@ class Cluster:
         self.loop.after_step = self._check
 
     def produce_in_transactions(self, names: Iterable[str]) -> History:
-        """A transactional producer for each name, until `stop_writing`."""
+        """Until `stop_writing`: a transactional producer for each name, and a reader of the offsets
+        that it commits."""
         history = History()
         self._invariants.append(history)
         for name in names:
             producer = TransactionalProducer(self, history, name)
             self._producers.append(producer)
             producer.start()
+            reader = OffsetReader(self, history, name)
+            self._readers.append(reader)
+            reader.start()
         return history
 
     def _check(self) -> None:
@@ -250,6 +256,16 @@ class Cluster:
             state.leader >= 0 and len(state.isr) == len(state.replicas)
             for _, state in self.states()
         )
+
+    def has_all(self, broker: int) -> bool:
+        """Whether a broker has what the leaders of its partitions show. One that has lost records
+        is called in sync until the controller hears of it."""
+        mine = self.brokers[broker].disk.logs
+        for leader, partition in self.leaders():
+            tp, mark = partition.id, partition.high_watermark
+            if tp in mine and mine[tp].records[:mark] != self.log_of(leader, tp).records[:mark]:
+                return False
+        return True
 
     def active_controller(self) -> SimBroker | None:
         for broker in self.brokers.values():
@@ -315,6 +331,8 @@ class Cluster:
         await asyncio.gather(*self._clients, return_exceptions=True)
         for producer in self._producers:
             await producer.stop()
+        for reader in self._readers:
+            await reader.stop()
 
     async def _write_on(self, tp: TopicPartition, pause: float) -> None:
         rng = self.rng(f"client {tp}")
@@ -365,6 +383,11 @@ class Cluster:
     def note_acked(self, tp: TopicPartition, acked: Acked) -> None:
         self.acked.setdefault(tp, []).append(acked)
         self.loop.touch()
+
+    async def check_offsets(self) -> None:
+        """When all transactions have ended: groups are told the offsets of what was committed."""
+        for reader in self._readers:
+            await reader.check_end()
 
     def check_end(self) -> None:
         """When everything is in sync again: all replicas have everything that was acknowledged."""

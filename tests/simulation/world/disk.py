@@ -1,4 +1,5 @@
-"""Disks: logs that outlive a broker's process, and lose what was not synced when the power fails.
+"""Disks: logs that outlive a broker's process, and lose what was not synced when the power fails,
+or the disk: that one is whole again for the next process, but for what it had not written.
 
 A `SimLog` is what `Partition` needs of `storage.log.Log`, with the product's own `LeaderEpochs`. A
 record is a leader epoch and a number that no other record has; on the wire they are 12 bytes.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import Any
 
@@ -56,7 +57,7 @@ class SimLog:
         self.recovery_point = 0  # everything below is synced
         self.log_start_offset = 0
         self.mark = 0
-        self.failure = None
+        self.failure: str | None = None
         self.config: Any = None
         self.cuts = 0
         self.checked = 0  # by the invariants: committed records that were compared
@@ -159,6 +160,7 @@ class Disk:
         self._rng = rng
         self.logs: dict[TopicPartition, SimLog] = {}
         self.offline_partitions: dict[TopicPartition, str] = {}
+        self.damaged: dict[TopicPartition, TopicId] = {}  # none ever is
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.directory_ids = (f"disk-{rng.getrandbits(32):08x}",)
         self.boot = 1
@@ -178,6 +180,21 @@ class Disk:
 
     def start(self) -> None:
         self.were_clean, self._dirty = not self._dirty, True
+        for tp in self.offline_partitions:
+            self.logs[tp].failure = None
+        self.offline_partitions.clear()
+
+    def fail(self, partitions: Iterable[TopicPartition]) -> None:
+        """The folder of these is gone, until the next process."""
+        for tp in partitions:
+            self.logs[tp].failure = self.offline_partitions[tp] = "the disk has failed"
+
+    def lose_unwritten(self) -> None:
+        """What a disk that has failed did not write: found missing by the next process."""
+        for tp in self.offline_partitions:
+            log = self.logs[tp]
+            log.cut(self._rng.randint(min(log.recovery_point, len(log.records)), len(log.records)))
+            self.high_watermarks[tp] = min(self.high_watermarks[tp], len(log.records))
 
     def stop_cleanly(self) -> None:
         for log in self.logs.values():

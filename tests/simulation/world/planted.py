@@ -8,7 +8,10 @@ from typing import Any
 from unittest.mock import patch
 
 from ottla.controller import election
+from ottla.coordinator.group.offsets import OffsetMachine
+from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.transaction.machine import TransactionShard
+from ottla.model.ids import NO_PRODUCER_ID
 from ottla.replication.isr import InSyncReplicas
 from ottla.replication.partition import Partition
 from ottla.storage.producers import ProducerStates
@@ -64,6 +67,19 @@ def _abort_what_was_decided(self: TransactionShard, command: Any, now: Any) -> A
     return result
 
 
+def _offsets_at_once(self: OffsetMachine, entry: Any, offset: int, producer_id: int) -> None:
+    """Offsets that are committed in a transaction do not wait for its end."""
+    _replay(self, entry, offset, NO_PRODUCER_ID)
+
+
+def _nothing_pending(self: GroupShard, now: Any) -> Any:
+    """The next coordinator of a group does not know of offsets in open transactions."""
+    self.offsets._pending.clear()
+    return _group_loaded(self, now)
+
+
+_group_loaded = GroupShard.loaded
+_replay = OffsetMachine.replay
 _loaded = TransactionShard.loaded
 _resume = TransactionShard._resume
 
@@ -103,6 +119,14 @@ MISTAKES: dict[str, tuple[str, Callable[[], Any]]] = {
     "any-epoch": (
         "ZombieFenced",
         lambda: patch.object(TransactionShard, "_check_end", _any_epoch),
+    ),
+    "offsets-at-once": (
+        "OffsetsWithTransaction",
+        lambda: patch.object(OffsetMachine, "replay", _offsets_at_once),
+    ),
+    "offsets-forgotten": (
+        "OffsetsWithTransaction",
+        lambda: patch.object(GroupShard, "loaded", _nothing_pending),
     ),
 }
 

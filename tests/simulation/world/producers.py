@@ -1,16 +1,13 @@
 """Transactional producers: clients that commit, abort, die, and come back with the same id.
 
-Each speaks transaction version 2 (KIP-890): every end gives it a new epoch. A request takes a
-moment to arrive, sometimes seconds, and its answer may get lost; then the producer asks again. One
-that dies leaves its transaction as it is, and may go on as a zombie while another begins under its
-id.
+Each speaks transaction version 2 (KIP-890): every end gives it a new epoch. Some transactions
+commit offsets of a group. Who is not answered asks again. A producer that dies leaves its
+transaction as it is, and may go on as a zombie while another begins under its id.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ottla.coordinator.key_hash import key_hash
@@ -26,19 +23,19 @@ from ottla.model.ids import TopicPartition
 from ottla.records.builder import build_batch
 
 from .broker import TRANSACTIONAL_TOPIC, SimBroker
-from .ensemble import WORLD
 from .invariants import Acked, Violation
+from .offsets import group_of, place_of
+from .requests import Requests, Work
 from .transactions import History, SimTransaction
 
 if TYPE_CHECKING:
     from .cluster import Cluster
 
 TIMEOUT_MS = 6_000  # of a transaction
-REQUEST_SECONDS = 3.0
 GIVE_UP_SECONDS = 15.0
 COORDINATORS = 2  # partitions of the transactions' topic
 PARTITIONS = 3
-LATE_CHANCE = LOST_CHANCE = 0.03
+OFFSETS_CHANCE = 0.5
 
 # The producer is not who it takes itself for any more.
 FENCED = frozenset(
@@ -49,8 +46,6 @@ FENCED = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-
-Work = Callable[[SimBroker], Awaitable[Any]]
 
 
 class Fenced(Exception):
@@ -79,15 +74,14 @@ class TransactionalProducer:
         self._rng = cluster.rng(f"producer {name}")
         self._coordinator = TopicPartition(TRANSACTIONS_TOPIC, key_hash(name) % COORDINATORS)
         self._lives: list[asyncio.Task[None]] = []
-        self._served: list[asyncio.Task[None]] = []  # at brokers, some of which have died
-        self._stopping = False
+        self._requests = Requests(cluster, self._rng)
 
     def start(self) -> None:
         self._lives.append(self._loop.create_task(self._live()))
 
     async def stop(self) -> None:
         """Leave what is open as it is: that is for the coordinator to end."""
-        self._stopping = True
+        self._requests.stop()
         for task in self._lives:
             task.cancel()
         await asyncio.gather(*self._lives, return_exceptions=True)
@@ -168,6 +162,19 @@ class TransactionalProducer:
             acked = await self._until_done(tp, append, own)
             transaction.acked.add(number)
             self._cluster.note_acked(tp, acked)
+        if self._rng.random() < OFFSETS_CHANCE:
+            await self._commit_offset(own, transaction)
+
+    async def _commit_offset(self, own: Incarnation, transaction: SimTransaction) -> None:
+        group = group_of(self._name)
+
+        async def commit(broker: SimBroker) -> None:
+            await broker.commit_offset_in_transaction(
+                group, transaction.number, self._name, transaction.producer
+            )
+
+        await self._until_done(place_of(group), commit, own)
+        transaction.offset_acked = True
 
     async def _end(
         self, own: Incarnation, transaction: SimTransaction, *, commit: bool
@@ -191,7 +198,7 @@ class TransactionalProducer:
         until = self._loop.time() + GIVE_UP_SECONDS
         while self._loop.time() < until:
             replaced = own.replaced
-            reply = await self._ask(leader_of, work)
+            reply = await self._requests.ask(leader_of, work)
             if not isinstance(reply, KafkaError):
                 if replaced:
                     text = f"{self._name}: {leader_of} took a request of a producer that was fenced"
@@ -201,50 +208,3 @@ class TransactionalProducer:
                 raise Fenced
             await asyncio.sleep(self._rng.uniform(0.02, 0.2))
         raise GivenUp
-
-    async def _ask(self, leader_of: TopicPartition, work: Work) -> Any:
-        """The answer, or a KafkaError."""
-        nobody = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        leaders = [
-            broker
-            for broker in self._cluster.brokers.values()
-            if broker.replicas is not None and broker.replicas.leads(*leader_of)
-        ]
-        if not leaders:
-            return nobody
-        broker, answer = self._rng.choice(leaders), self._loop.create_future()
-
-        def arrive() -> None:
-            if broker.running and not self._stopping:
-                serving = self._serve(broker, work, answer)
-                task = self._loop.create_task(serving, context=broker.process.context)
-                self._served.append(task)
-
-        self._loop.call_later(self._delay(), arrive, context=WORLD)
-        try:
-            async with asyncio.timeout(REQUEST_SECONDS):
-                return await answer
-        except TimeoutError:
-            return nobody
-
-    async def _serve(self, broker: SimBroker, work: Work, answer: asyncio.Future[Any]) -> None:
-        """In the broker's process."""
-        process, reply = broker.process, None
-        try:
-            reply = await work(broker)
-        except KafkaError as error:
-            reply = error
-        self._loop.touch()
-
-        def arrive() -> None:
-            if not answer.done() and process.alive:
-                answer.set_result(reply)
-
-        if self._rng.random() >= LOST_CHANCE:
-            self._loop.call_later(self._delay(), arrive, context=WORLD)
-
-    def _delay(self) -> float:
-        rng: random.Random = self._rng
-        if rng.random() < LATE_CHANCE:
-            return rng.uniform(0.0, 6.0)
-        return rng.expovariate(1 / 0.0005)

@@ -3,7 +3,8 @@
 Every fault undoes itself after a while, so that each can be left out without harm to the others.
 Faults that destroy records spare so many replicas that nothing acknowledged may be lost: between
 two moments at which all replicas are in sync, the power fails for one broker at most, unless the
-topic asks for fsync before anything is acknowledged.
+topic asks for fsync before anything is acknowledged. A disk that fails counts as one of these: when
+its broker is started anew, what was not synced may be missing.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Collection, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from ottla.controller.topics import NewTopic
+from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.coordinator.transaction.state import TRANSACTIONS_TOPIC
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
@@ -22,6 +25,7 @@ from ottla.model.ids import TopicPartition
 from .broker import TRANSACTIONAL_TOPIC
 from .cluster import SETTLE_SECONDS, Cluster
 from .invariants import Violation
+from .offsets import GROUP_COORDINATORS
 from .producers import COORDINATORS, PARTITIONS
 from .transactions import History
 
@@ -99,7 +103,17 @@ def draw(seed: int, seconds: float = 25.0) -> Setup:
         faults.append(Fault(at, kind, broker, other, length))
     partitions, synced = rng.choice((1, 2, 3)), rng.random() < 0.3
     transactional = random.Random(f"{seed}/transactions").random() < 0.5
+    faults = sorted([*faults, *_draw_disks(seed, brokers, seconds)])
     return Setup(seed, brokers, partitions, synced, transactional, seconds, tuple(faults))
+
+
+def _draw_disks(seed: int, brokers: int, seconds: float) -> Iterator[Fault]:
+    """In some seeds disks fail, too."""
+    rng = random.Random(f"{seed}/disks")
+    for _ in range(rng.choice((0, 0, 1, 3))):
+        broker, other = rng.sample(range(1, brokers + 1), 2)
+        length = rng.choice((rng.uniform(0.05, 1.0), rng.uniform(1.0, 8.0)))
+        yield Fault(rng.uniform(1.0, seconds), "disk", broker, other, length)
 
 
 def run(setup: Setup) -> Outcome:
@@ -139,7 +153,11 @@ async def _play(cluster: Cluster, setup: Setup) -> None:
     await cluster.create([NewTopic(TOPIC, setup.partitions, 3, config=config)])
     history: History | None = None
     if setup.transactional:
-        topics = ((TRANSACTIONAL_TOPIC, PARTITIONS), (TRANSACTIONS_TOPIC, COORDINATORS))
+        topics = (
+            (TRANSACTIONAL_TOPIC, PARTITIONS),
+            (TRANSACTIONS_TOPIC, COORDINATORS),
+            (OFFSETS_TOPIC, GROUP_COORDINATORS),
+        )
         await cluster.create([NewTopic(*topic, 3, config=config) for topic in topics])
         history = cluster.produce_in_transactions(("one", "two"))
     begun = cluster.loop.time()
@@ -163,6 +181,7 @@ async def _play(cluster: Cluster, setup: Setup) -> None:
             name="NoHangingTransaction",
         )
         history.check_end()
+        await cluster.check_offsets()
 
 
 def _whole(cluster: Cluster) -> bool:
@@ -170,9 +189,9 @@ def _whole(cluster: Cluster) -> bool:
 
 
 async def _happen(cluster: Cluster, setup: Setup, fault: Fault) -> None:
-    if cluster.destroyed and _whole(cluster):
+    if cluster.destroyed and _whole(cluster) and all(map(cluster.has_all, cluster.destroyed)):
         cluster.destroyed.clear()
-    await KINDS[fault.kind](cluster, setup, fault)
+    await ALL_KINDS[fault.kind](cluster, setup, fault)
 
 
 # --- kinds of faults ------------------------------------------------------------------------------
@@ -196,6 +215,25 @@ async def _power(cluster: Cluster, setup: Setup, fault: Fault) -> None:
         broker.fail_power()
         await asyncio.sleep(fault.seconds)
         broker.start()
+
+
+async def _disk(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    """A folder fails, with some partitions or all; after a while the broker is started anew."""
+    broker = cluster.brokers[fault.broker]
+    if not broker.ready or cluster.destroyed or not _whole(cluster):
+        return
+    cluster.destroyed.add(broker.id)
+    process = broker.process
+    lost = [tp for tp in broker.disk.logs if (_number(tp) + fault.other) % 3]
+    cluster.loop.call_soon(broker.fail_disk, lost, context=process.context)
+    await asyncio.sleep(fault.seconds)
+    if broker.process is process and broker.running:
+        broker.kill()
+        broker.start()
+
+
+def _number(tp: TopicPartition) -> int:
+    return zlib.crc32(str(tp).encode())
 
 
 async def _stop(cluster: Cluster, setup: Setup, fault: Fault) -> None:
@@ -308,16 +346,15 @@ async def _slow_link(cluster: Cluster, setup: Setup, fault: Fault) -> None:
 
 
 async def _prefer(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    async def ask() -> None:
+        with contextlib.suppress(KafkaError):
+            await cluster.as_controller(lambda each: each.elect_leaders(None, unclean=False))
+
     broker = cluster.active_controller()
     if broker is not None and not broker.process.stopped:
-        asking = asyncio.ensure_future(
-            cluster.as_controller(lambda each: each.elect_leaders(None, unclean=False))
-        )
-        # What is asked of a process that dies meanwhile never ends, also when it is cancelled.
-        done, _ = await asyncio.wait([asking], timeout=5.0)
-        for each in done:
-            with contextlib.suppress(KafkaError):
-                each.result()
+        # What is asked of a process that dies meanwhile never ends, also when it is cancelled. And
+        # it may fail later than anybody waits for it, when the store has been away for long.
+        await asyncio.wait([asyncio.ensure_future(ask())], timeout=5.0)
 
 
 KINDS: dict[str, Callable[..., object]] = {
@@ -337,6 +374,7 @@ KINDS: dict[str, Callable[..., object]] = {
     "slow-link": _slow_link,
     "prefer": _prefer,
 }
+ALL_KINDS = {**KINDS, "disk": _disk}
 
 
 # --- making a failure smaller ---------------------------------------------------------------------

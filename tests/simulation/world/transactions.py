@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from ottla.coordinator.group.service import OFFSETS_TOPIC
 from ottla.coordinator.transaction.state import Identity
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import read_header
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 class SimTransaction:
     """One transaction: what its producer has written, asked for, and was told."""
 
-    def __init__(self, name: str, producer: Identity) -> None:
+    def __init__(self, number: int, name: str, producer: Identity) -> None:
+        self.number = number  # also the offset that it commits, if it does
         self.name = name
         self.producer = producer
         self.sequences: dict[TopicPartition, int] = {}
@@ -38,6 +40,8 @@ class SimTransaction:
         self.told: bool | None = None  # whether it was committed
         self.shown: set[int] = set()
         self.hidden: set[int] = set()  # aborted
+        self.offset_acked = False
+        self.offset_shown = False
 
     def __str__(self) -> str:
         producer_id, epoch = self.producer
@@ -54,7 +58,7 @@ class History:
         self._stable: dict[TopicPartition, dict[int, int]] = {}  # what was shown, by leader epoch
 
     def begin(self, name: str, producer: Identity) -> SimTransaction:
-        transaction = SimTransaction(name, producer)
+        transaction = SimTransaction(len(self.transactions), name, producer)
         self.transactions.append(transaction)
         return transaction
 
@@ -109,7 +113,7 @@ class History:
             raise Violation("NoTornTransaction", f"{where} is there twice")
         if aborted:
             transaction.hidden.add(number)
-            if transaction.told:
+            if transaction.told or transaction.offset_shown:
                 raise Violation("NoTornTransaction", f"{where} is aborted; that was committed")
         else:
             transaction.shown.add(number)
@@ -119,6 +123,38 @@ class History:
                 raise Violation("NoAbortedVisible", f"{where} is shown; that was aborted")
         if transaction.shown and transaction.hidden:
             raise Violation("NoTornTransaction", f"{where} is {aborted=}, others are not")
+
+    # --- offsets, see `offsets` ---------------------------------------------------------------
+
+    def last_told(self, name: str) -> int:
+        """The last transaction with an offset of which its producer knows that it is committed."""
+        numbers = (
+            each.number
+            for each in reversed(self.transactions)
+            if each.name == name and each.offset_acked and each.told
+        )
+        return next(numbers, -1)
+
+    def meet_offset(self, number: int) -> None:
+        """A group was told this offset."""
+        transaction = self.transactions[number]
+        transaction.offset_shown = True
+        if not transaction.asked or transaction.told is False or transaction.hidden:
+            text = f"the offset of the {transaction} is shown, which is not committed"
+            raise Violation("OffsetsWithTransaction", text)
+
+    def check_last_offset(self, name: str, last: int) -> None:
+        """When everything has settled, and everybody has read everything: with its records the
+        offset of a transaction is shown, too, or a later one's."""
+        for transaction in self.transactions:
+            if (
+                transaction.name == name
+                and transaction.number > last
+                and transaction.offset_acked
+                and transaction.shown
+            ):
+                text = f"the group has {last}, and the records of the {transaction} are shown"
+                raise Violation("OffsetsWithTransaction", text)
 
     # --- when everything has settled ----------------------------------------------------------
 
@@ -135,7 +171,7 @@ class History:
                         if not each.state.is_idle
                     ]
         for broker_id, partition in cluster.leaders():
-            if partition.id.topic == TRANSACTIONAL_TOPIC:
+            if partition.id.topic in (TRANSACTIONAL_TOPIC, OFFSETS_TOPIC):
                 log = cast(BatchLog, cluster.log_of(broker_id, partition.id))
                 if log.open_transactions() or partition.last_stable_offset() < log.log_end_offset:
                     found.append(f"{partition.id} has open transactions")

@@ -26,9 +26,7 @@ from ottla.verify.history import Recorder
 from ottla.verify.values import runs_of, write_value
 
 POLL_SECONDS = 0.005
-GIVE_UP_SECONDS = 30.0
-_REPORT_SECONDS = 5.0
-"""How much later than that a producer has told what became of a message."""
+GIVE_UP_SECONDS = 35.0
 COMMIT_SECONDS = 0.5
 ASK_SECONDS = 10.0
 SESSION_MS = 6_000
@@ -64,7 +62,9 @@ class Senders:
             **_settings(bootstrap),
             "enable.idempotence": True,
             "linger.ms": 5,
-            "message.timeout.ms": int(GIVE_UP_SECONDS * 1000),
+            # A producer that gives a message up takes a new epoch, and sends again under it what
+            # may be stored already: its promise is kept only where it never gives up.
+            "message.timeout.ms": 0,
         }
         self._topic = topic
         self._partitions = partitions
@@ -137,10 +137,10 @@ class Senders:
             return False
         progress.in_flight += 1
         try:
-            async with asyncio.timeout(GIVE_UP_SECONDS + _REPORT_SECONDS):
+            async with asyncio.timeout(GIVE_UP_SECONDS):
                 failure, offset = await done
         except TimeoutError:
-            # After a broker has forgotten its sequence numbers it may wait for ever.
+            # An outage, or a broker has forgotten its sequence numbers: it may wait for ever.
             self._replace(producer)
             progress.unknown += 1
             record(client, "send", "unknown", error="the producer tells nothing")

@@ -1,8 +1,14 @@
-"""Readers: each reads one partition from its beginning, with positions of its own."""
+"""Readers: each reads one partition from its beginning, with positions of its own.
+
+`PartitionReader` is what any of them is: it asks the leader, again and again, and takes an offset
+that is not there any more for the end of it. `Reader` records what it is given of plain topics.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -16,15 +22,24 @@ from ottla.verify.history import Recorder
 from ottla.verify.values import read_batches
 
 WAIT_MS = 200
-MOST_BYTES = 1 << 20
+UNCOMMITTED = 0
 _LATEST = -1
 
 
-class Reader:
+class PartitionReader(ABC):
     """One consumer of one partition; `await run(stopping)`, or `await read_to(end)`."""
 
+    MOST_BYTES: ClassVar[int]
+
     def __init__(
-        self, name: str, partition: int, connections: Connections, recorder: Recorder
+        self,
+        name: str,
+        partition: int,
+        connections: Connections,
+        recorder: Recorder,
+        *,
+        isolation: int = UNCOMMITTED,
+        wait_ms: int = WAIT_MS,
     ) -> None:
         self.name = name
         self.position = 0
@@ -32,46 +47,85 @@ class Reader:
         self._partition = partition
         self._connections = connections
         self._recorder = recorder
+        self._isolation = isolation
+        self._wait_ms = wait_ms
         self._pause = Pause()
+
+    @abstractmethod
+    async def answered(self) -> bool:
+        """One fetch; whether it was answered."""
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Read until told to stop."""
         while not stopping.is_set() and not self.broken:
-            if not await self.read():
+            if not await self.answered():
                 await self._pause.wait()
 
     async def read_to(self, end: int) -> None:
         """Read everything below an offset, however long that takes."""
         while self.position < end and not self.broken:
-            if not await self.read():
+            if not await self.answered():
                 await self._pause.wait()
 
-    async def read(self) -> bool:
-        """One fetch; whether it was answered."""
-        begun = self._recorder.now()
+    async def _fetch(self) -> tuple[Any, int]:
+        """What the leader says of the partition, and under which epoch; None for what passes."""
+        told, epoch = None, -1
         try:
             leader, epoch = await self._connections.leader(self._partition)
             answer = await self._connections.ask(leader, self._request(epoch))
+            if not answer.error_code and answer.responses:
+                told = answer.responses[0].partitions[0]
         except (NotSent, NoAnswer):
+            pass
+        if told is None or told.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             self._connections.forget_leader(self._partition)
-            return False
-        if answer.error_code or not answer.responses:
-            self._connections.forget_leader(self._partition)
-            return False
-        told = answer.responses[0].partitions[0]
-        code = ErrorCode.of(told.error_code)
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return None, epoch
+        if told.error_code:
             self.broken = True
+        else:
+            self._pause.reset()
+        return told, epoch
+
+    def _request(self, epoch: int) -> FetchRequest:
+        return FetchRequest(
+            max_wait_ms=self._wait_ms,
+            min_bytes=1,
+            max_bytes=self.MOST_BYTES,
+            isolation_level=self._isolation,
+            topics=[
+                FetchTopic(
+                    topic=self._connections.topic,
+                    topic_id=self._connections.topic_id,
+                    partitions=[
+                        FetchPartition(
+                            partition=self._partition,
+                            current_leader_epoch=epoch,
+                            fetch_offset=self.position,
+                            partition_max_bytes=self.MOST_BYTES,
+                        )
+                    ],
+                )
+            ],
+        )
+
+
+class Reader(PartitionReader):
+    """A consumer of a plain topic."""
+
+    MOST_BYTES = 1 << 20
+
+    async def answered(self) -> bool:
+        begun = self._recorder.now()
+        told, epoch = await self._fetch()
+        if told is None:
+            return False
+        if told.error_code:
             self._recorder.record(
                 self.name, "read", "fail",
-                p=self._partition, begun=begun, epoch=epoch, error=code.name,
-                **{"from": self.position},
+                p=self._partition, begun=begun, epoch=epoch,
+                error=ErrorCode.of(told.error_code).name, **{"from": self.position},
             )  # fmt: skip
             return False
-        if code is not ErrorCode.NONE:
-            self._connections.forget_leader(self._partition)
-            return False
-        self._pause.reset()
         if told.records is not None and len(told.records):
             content = read_batches(memoryview(told.records), self.position)
             if content.next_offset > self.position:
@@ -83,51 +137,35 @@ class Reader:
                 self.position = content.next_offset
         return True
 
-    def _request(self, epoch: int) -> FetchRequest:
-        return FetchRequest(
-            max_wait_ms=WAIT_MS,
-            min_bytes=1,
-            max_bytes=MOST_BYTES,
-            topics=[
-                FetchTopic(
-                    topic=self._connections.topic,
-                    topic_id=self._connections.topic_id,
-                    partitions=[
-                        FetchPartition(
-                            partition=self._partition,
-                            current_leader_epoch=epoch,
-                            fetch_offset=self.position,
-                            partition_max_bytes=MOST_BYTES,
-                        )
-                    ],
-                )
-            ],
-        )
-
 
 async def ask_end(
     name: str, partition: int, connections: Connections, recorder: Recorder
 ) -> int | None:
     """How far a partition can be read, by its leader; None when that is not to be had."""
     begun = recorder.now()
+    found = await ask_latest(partition, connections)
+    if found is None:
+        return None
+    mark, epoch = found
+    recorder.record(name, "mark", "ok", p=partition, begun=begun, epoch=epoch, mark=mark)
+    return mark
+
+
+async def ask_latest(
+    partition: int, connections: Connections, isolation: int = UNCOMMITTED
+) -> tuple[int, int] | None:
+    """The end of a partition, and under which epoch its leader has told it."""
     try:
         leader, epoch = await connections.leader(partition)
+        asked = ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=epoch, timestamp=_LATEST
+        )
         answer = await connections.ask(
             leader,
             ListOffsetsRequest(
                 replica_id=-1,
-                topics=[
-                    ListOffsetsTopic(
-                        name=connections.topic,
-                        partitions=[
-                            ListOffsetsPartition(
-                                partition_index=partition,
-                                current_leader_epoch=epoch,
-                                timestamp=_LATEST,
-                            )
-                        ],
-                    )
-                ],
+                isolation_level=isolation,
+                topics=[ListOffsetsTopic(name=connections.topic, partitions=[asked])],
             ),
         )
     except (NotSent, NoAnswer):
@@ -137,5 +175,4 @@ async def ask_end(
     if told.error_code:
         connections.forget_leader(partition)
         return None
-    recorder.record(name, "mark", "ok", p=partition, begun=begun, epoch=epoch, mark=told.offset)
-    return int(told.offset)
+    return int(told.offset), epoch
