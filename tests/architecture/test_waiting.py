@@ -8,6 +8,7 @@ finds is neither: it is too short on a busy machine, and lost time on every othe
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,3 +63,14 @@ def test_unit_tests_do_not_sleep() -> None:
 def test_no_test_sleeps_and_looks() -> None:
     found = found_in(TESTS, before_an_assert=True)
     assert not found, "wait for the condition (`eventually`):\n" + "\n".join(found)
+
+
+def test_nobody_changes_the_time_of_all_threads() -> None:
+    """`time.sleep` that a test has replaced is called by every other thread of its worker, too."""
+    patch = re.compile(r"""setattr\(\s*("[\w.]+\.time\.\w+"|(\w+\.)?time,)""")
+    found = [
+        f"{path.relative_to(TESTS.parent)}: {match[0]}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for match in patch.finditer(path.read_text())
+    ]
+    assert not found, "use own_time (tests/unit/conftest.py):\n" + "\n".join(found)

@@ -142,7 +142,7 @@ ottla.Consumer(sys.argv[1], timeout=600).assign("orders", "earliest")
 def test_a_question_to_nobody_ends_with_ctrl_c(stranger: Stranger) -> None:
     with stranger(b"good day to you") as address:
         asking = subprocess.Popen(
-            [sys.executable, "-c", WAITING, address],
+            [sys.executable, "-X", "faulthandler", "-c", WAITING, address],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -152,6 +152,9 @@ def test_a_question_to_nobody_ends_with_ctrl_c(stranger: Stranger) -> None:
             assert asking.stdout.readline() == "asking\n"
             asking.send_signal(signal.SIGINT)
             _, errors = asking.communicate(timeout=250)
+        except subprocess.TimeoutExpired:
+            asking.send_signal(signal.SIGABRT)  # it says where it stands
+            pytest.fail(f"it does not end:\n{asking.communicate()[1]}")
         finally:
             asking.kill()
             asking.communicate()

@@ -125,7 +125,7 @@ class Terminal:
             self.cluster.kill()
             self.cluster.wait()
         home = ClusterFolder((str(self.folder / "cluster-data"),))
-        for broker in home.processes() if os.path.isdir(home.home) else ():
+        for broker in home.brokers() if os.path.isdir(home.home) else ():
             pid = holder(home.process(broker))
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)

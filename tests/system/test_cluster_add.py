@@ -88,7 +88,7 @@ class Up:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for broker in self.folder.processes() if self.data.exists() else ():
+        for broker in self.folder.brokers() if self.data.exists() else ():
             pid = holder(self.folder.process(broker))
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`ottla cluster rebalance` and `ottla cluster drain`, under load."""
+"""`ottla cluster rebalance`, `ottla cluster drain` and `ottla topic replicate`, under load."""
 
 from __future__ import annotations
 
@@ -93,11 +93,44 @@ def test_a_dead_broker_is_drained_from_the_other_replicas(cluster: Cluster) -> N
 def test_a_drain_that_leaves_too_few_replicas_changes_nothing(cluster: Cluster) -> None:
     before = held(cluster)
     shown = ottla(cluster, "drain", "2", "--yes", code=1).output
-    assert "without broker 2 there are 1 brokers" in shown
+    assert "without broker 2 there is 1 broker" in shown
     assert "add a broker first" in shown
     assert held(cluster) == before
     shown = ottla(cluster, "drain", "9", "--yes", code=1).output
     assert "there is no broker 9; this cluster has 1, 2" in shown
+
+
+def test_a_topic_gets_more_replicas_and_fewer_again(
+    cluster: Cluster, start_load: Callable[..., Any]
+) -> None:
+    load = start_load(cluster.bootstrap)
+    load.wait_for_more()
+    cluster.add()
+
+    def replicate(*arguments: str, code: int = 0) -> str:
+        words = ["topic", "replicate", *arguments, "-b", cluster[1].bootstrap]
+        done = CliRunner().invoke(command_line, words)
+        assert done.exit_code == code, done.output
+        return done.output
+
+    def replicas() -> list[int]:
+        topic = cluster[1]._services().image.topics["t"]
+        return [len(state.replicas) for state in topic.partitions]
+
+    assert "nothing is changed without --yes" in replicate("t", "--replication", "3")
+    assert replicas() == [2, 2, 2]
+    assert "3 partitions moved" in replicate("t", "--replication", "3", "--yes")
+    assert replicas() == [3, 3, 3]
+    load.wait_for_more()
+    assert replicate("t", "--replication", "3") == "everything is where it should be\n"
+    assert "4 replicas need as many brokers, and there are 3" in replicate(
+        "t", "--replication", "4", "--yes", code=1
+    )
+    assert "there is no topic 'other'" in replicate("other", "--replication", "3", code=1)
+    replicate("t", "--replication", "2", "--yes")
+    assert replicas() == [2, 2, 2]
+    load.wait_for_more()
+    load.check_kept()
 
 
 def test_what_is_on_its_way_is_waited_for(cluster: Cluster) -> None:

@@ -45,3 +45,10 @@ def test_who_does_not_lead_a_partition_tells_who_does(cluster: Cluster) -> None:
     assert len(cluster[1].consume("t", partition=0)) == before
     with pytest.raises(KafkaError, match="t has no partition 3"):
         cluster[1].produce("t", "x", partition=3)
+
+
+def test_who_and_what_is_not_there_is_named(cluster: Cluster) -> None:
+    with pytest.raises(KeyError, match="there is no broker 9; this cluster has 1, 2, 3"):
+        cluster[9]
+    with pytest.raises(KeyError, match="there is no topic 'nowhere'; make it with `create`"):
+        cluster.leader("nowhere", 0)

@@ -223,4 +223,7 @@ def test_transactions_can_be_scraped(eventually: Callable[..., None]) -> None:
         assert (
             found["ottla_transactions Ongoing"] == found["ottla_transaction_markers_pending"] == 0
         )
+        queues = "kafka_coordinator_transaction_transaction_marker_channel_manager_"
+        assert found[f"{queues}unknown_destination_queue_size"] == 0
+        assert found[f"{queues}log_append_retry_queue_size"] == 0
         del slow

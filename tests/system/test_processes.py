@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -95,7 +97,7 @@ class Processes:
         """The brokers that run."""
         if not self.data.exists():
             return {}
-        found = {each: self.pid(each) for each in self.folder.processes()}
+        found = {each: self.pid(each) for each in self.folder.brokers()}
         return {broker: pid for broker, pid in found.items() if pid is not None}
 
     def signal(self, number: signal.Signals) -> None:
@@ -255,6 +257,30 @@ def test_a_rolling_restart_is_not_noticed_by_clients(
     assert load.failures == []
 
 
+def test_an_interrupted_rolling_restart_says_how_to_go_on(processes: Processes) -> None:
+    processes.start()
+    line = ["cluster", "restart", "--rolling", "--bootstrap", processes.bootstrap]
+    line += ["--data-dir", str(processes.data)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ottla", *line],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as restart:
+        assert restart.stdout is not None
+        first = restart.stdout.readline()
+        restart.send_signal(signal.SIGINT)
+        _, words = restart.communicate(timeout=END)
+    assert re.fullmatch(r"broker \d: stopping\n", first)
+    assert restart.returncode == 130
+    assert "interrupted: no broker is restarted and in sync" in words
+    left = re.search(r"To go on: ottla (.*)", words)
+    assert left is not None, words
+    arguments = shlex.split(left[1])
+    assert arguments[:3] == line[:3]
+    assert arguments[-4::2] == ["--broker", "--broker"]
+
+
 def test_a_rolling_restart_that_clients_would_notice_is_refused(processes: Processes) -> None:
     processes.start()
     with Admin(processes.bootstrap) as admin:
@@ -276,6 +302,24 @@ def test_a_rolling_restart_that_clients_would_notice_is_refused(processes: Proce
     assert processes.pids() == before
 
 
+def test_an_upgrade_refuses_the_folder_of_another_cluster(
+    two: Processes, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Also when all brokers are new, and only whoever runs them would be told to go on as one."""
+    (tmp_path / "other").mkdir()
+    other = Processes(tmp_path / "other", 1)
+    request.addfinalizer(other.close)
+    other.start()
+    two.start()
+    upgrade = ["cluster", "upgrade", "--yes", "--bootstrap", two.bootstrap]
+    code, text = two.run(*upgrade, "--data-dir", str(other.data))
+    assert code == 1, text
+    assert f"{other.data} has another cluster than " in text
+    assert "nothing was changed" in text
+    code, text = two.run(*upgrade, "--data-dir", str(two.data))
+    assert code == 0, text
+
+
 def test_what_was_there_is_there_after_a_stop(processes: Processes) -> None:
     processes.start()
     with Admin(processes.bootstrap) as admin:
@@ -283,8 +327,36 @@ def test_what_was_there_is_there_after_a_stop(processes: Processes) -> None:
     produce(processes.bootstrap, "t", range(100))
     processes.signal(signal.SIGTERM)
     assert processes.wait() == 0
+    assert not list(processes.data.glob("*.pid")), "no process, no file that names one"
     processes.start()
     assert consumed(processes.bootstrap, "t", 100) == set(map(str, range(100)))
+
+
+@pytest.mark.parametrize("command", ["cluster up", "server start"])
+def test_what_is_ignored_at_the_start_stays_so_but_sigterm_ends_it(
+    two: Processes, command: str, eventually: Eventually
+) -> None:
+    """A script's background has SIGINT ignored, nohup has SIGHUP, as with Kafka. If one of them
+    counted SIGTERM would be the second signal, and the exit code 1."""
+    line = two.line()
+    if command == "server start":
+        line = two.line("server", "start", "--listen", f"127.0.0.1:{two.base}")
+        line += ["--data-dir", str(two.data)]
+    with two.log_path.open("ab") as log:
+        two.process = subprocess.Popen(
+            ["sh", "-c", 'trap "" INT HUP TERM; exec "$@"', "sh", *line],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    eventually(lambda: "Ctrl-C stops" in two.log(), timeout=END)
+    two.signal(signal.SIGINT)
+    two.signal(signal.SIGHUP)
+    with Admin(f"127.0.0.1:{two.base}") as admin:
+        admin.create_topic("t")
+    two.signal(signal.SIGTERM)
+    assert two.wait() == 0
+    assert two.pids() == {}
 
 
 def test_a_folder_is_for_one_supervisor(two: Processes) -> None:
@@ -334,6 +406,7 @@ def test_fewer_brokers_are_refused_while_one_of_them_has_partitions(
     code, text = processes.run(*start, "2")
     assert code == 1
     assert "2 brokers are fewer than before, but broker 3 has 1 partition (t-0): start 3" in text
+    assert "`ottla cluster drain 3 --yes`" in text
     assert processes.pids() == {}
 
     processes.start(*start, "3")
@@ -356,13 +429,30 @@ def test_ctrl_c_while_brokers_start_leaves_none(two: Processes, eventually: Even
     assert two.pids() == {}
 
 
+def test_a_signal_that_a_wrapper_sends_once_more_is_one(two: Processes) -> None:
+    """timeout(1) sends it to its child and then to the group of processes that this is in, and
+    `uv run` sends on what the terminal has sent to everybody: neither means to kill."""
+    two.start()
+    two.signal(signal.SIGSTOP)  # it finds both of them, however slowly they are sent
+    two.signal(signal.SIGTERM)
+    two.signal(signal.SIGINT)
+    two.signal(signal.SIGCONT)
+    assert two.wait() == 0
+    assert "all brokers are stopped" in two.log()
+
+
 def test_a_second_signal_ends_everything_at_once(two: Processes, eventually: Eventually) -> None:
     two.start()
     stuck = two.pid(2)
     assert stuck is not None
     os.kill(stuck, signal.SIGSTOP)  # the first signal waits for it
     two.signal(signal.SIGTERM)
-    two.signal(signal.SIGINT)
+
+    def ended() -> bool:
+        two.signal(signal.SIGINT)
+        return two.process is not None and two.process.poll() is not None
+
+    eventually(ended, timeout=END)
     assert two.wait() == 1
     eventually(lambda: two.pids() == {}, timeout=END)
 

@@ -9,10 +9,13 @@ their source, by `tests/architecture/test_waiting.py`.
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,3 +62,30 @@ def nothing_but_this_process() -> Iterator[None]:
     GUARD.active = False
     if GUARD.notes:
         pytest.fail("not in a unit test (see tests/README.md):\n" + "\n".join(GUARD.notes))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[None]:
+    """Spark, which another test of this worker may have started, has taken Ctrl-C for itself."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Who leaves another handler of Ctrl-C behind ends all tests with the next that types it."""
+    yield
+    left = signal.getsignal(signal.SIGINT)
+    if left is not signal.default_int_handler:
+        pytest.fail(f"SIGINT is left to {left}")
+
+
+@pytest.fixture
+def own_time(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`own_time("ottla.cli.live", sleep=…)` gives one module a `time` of its own: the functions of
+    the real one are called by every thread of the worker, also by those of tests long over."""
+
+    def give(module: str, **functions: Any) -> None:
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(**{**vars(time), **functions}))
+
+    return give

@@ -7,7 +7,7 @@
     brokers.json        which brokers there are, and how far their ports are from the first one's
     cluster/            the metadata, or
     zookeeper/          that of a ZooKeeper, and zookeeper.pid and zookeeper.log
-    broker-1.pid        held by broker 1, while it runs
+    broker-1.pid        held by broker 1, while it runs, and gone after a clean stop
     broker-1/           its data
 
 With several data folders (`log.dirs`) each has a `broker-1/`, and the first has all the rest.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from ottla.runtime.files import FileSystem
 from ottla.storage import paths
 
 MARK = "ottla.cluster"
+_BROKER = re.compile(r"broker-(\d+)(\.pid)?")
 _TEXT = b"# The brokers of one machine, started together. Each has its data in a folder below.\n"
 
 
@@ -104,11 +106,10 @@ class ClusterFolder:
         """A broker's data folders."""
         return tuple(os.path.join(root, f"broker-{broker}") for root in self.roots)
 
-    def processes(self) -> list[int]:
-        """The brokers that ever had a process here."""
-        names = [os.path.splitext(name) for name in os.listdir(self.home)]
-        found = [stem.removeprefix("broker-") for stem, suffix in names if suffix == ".pid"]
-        return sorted(int(number) for number in found if number.isdigit())
+    def brokers(self) -> list[int]:
+        """The brokers that were ever here: they have a process, or left their data."""
+        found = map(_BROKER.fullmatch, os.listdir(self.home))
+        return sorted({int(each[1]) for each in found if each is not None})
 
     def prepare(self, fs: FileSystem, *, lent: bool = True) -> None:
         """Make the folders, or refuse those that are something else. Raises StartFailed.

@@ -32,6 +32,7 @@ from ottla.model.names import CLUSTER_METADATA_TOPIC
 from ottla.runtime.files import FileSystem
 from ottla.storage import paths
 from ottla.storage.checkpoints import CheckpointError, read_meta_properties
+from ottla.storage.move_marks import is_unfinished
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +150,8 @@ def remember(
 
 
 def partition_folders(fs: FileSystem, folder: str) -> list[str]:
-    """The names of the partitions' folders in a data folder."""
+    """The names of the partitions' folders in a data folder, without unfinished copies of logs
+    that are in another."""
     found = ((name, paths.parse_partition_dir(name)) for name in fs.listdir(folder))
     return [
         name
@@ -157,6 +159,7 @@ def partition_folders(fs: FileSystem, folder: str) -> list[str]:
         if partition is not None
         and partition.topic != CLUSTER_METADATA_TOPIC
         and fs.is_dir(os.path.join(folder, name))
+        and not is_unfinished(fs, os.path.join(folder, name))
     ]
 
 

@@ -122,14 +122,14 @@ class MetricsPage:
 
 
 def _made(readings: Sequence[Reading], folders: Sequence[str], wanted: str) -> Page:
-    from ottla.broker.exposition import page
+    from ottla.runtime.exposition import text
 
-    return page([*readings, *volumes(folders)], wanted)
+    return Page(*text([*readings, *volumes(folders)], wanted))
 
 
 def documented(metrics: Metrics, folders: Sequence[str]) -> list[Reading]:
     """Everything that the page has of a broker."""
-    from ottla.broker.exposition import of_process
+    from ottla.runtime.exposition import of_process
 
     readings = [reading for reading in metrics.read() if reading is not None]
     return [*readings, *volumes(folders), *of_process()]

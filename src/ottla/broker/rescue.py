@@ -45,6 +45,7 @@ from ottla.model.topic import PartitionState
 from ottla.runtime.files import FileSystem
 from ottla.storage import paths
 from ottla.storage.checkpoints import CheckpointError, MetaProperties, read_meta_properties
+from ottla.storage.move_marks import has_arrived
 
 PRODUCER_ID_GAP = 1_000_000
 LEADER_EPOCH_GAP = 1_000
@@ -162,7 +163,11 @@ def scan(
             result.notes += traces.problems
             result.next_producer_id = max(result.next_producer_id, traces.producer_id + 1)
             other = result.found.setdefault(partition, traces)
-            if other is not traces:
+            if other is traces or has_arrived(fs, other.folder):
+                continue
+            if has_arrived(fs, traces.folder):  # it was moved here, and the other is older
+                result.found[partition] = traces
+            else:
                 result.conflicts.append(
                     f"{partition} is in {other.folder} and in {traces.folder}: move the copy you "
                     "do not want out of its data folder"

@@ -33,7 +33,7 @@ from ottla.cluster.lender import Lender
 from ottla.cluster.registry import Registry
 from ottla.cluster.store import StoreError
 from ottla.runtime.files import FileSystem, OsFileSystem
-from ottla.runtime.pid_file import hold, holder
+from ottla.runtime.pid_file import hold, holder, release
 from ottla.storage.checkpoints import CheckpointError, read_meta_properties
 
 logger = logging.getLogger(__name__)
@@ -89,10 +89,11 @@ class Supervisor:
         self._check_addresses()
         self._folder.prepare(self._fs, lent=self._zookeeper is None)
         try:
-            hold(self._folder.supervisor)
+            held = hold(self._folder.supervisor)
         except BlockingIOError:
             raise StartFailed(self._in_use()) from None
         async with AsyncExitStack() as stack:
+            stack.callback(release, self._folder.supervisor, held)
             kept = [member.keep for member in self._members]
             if self._zookeeper is None:
                 lent = Lent(self._fs, self._folder)
@@ -250,7 +251,7 @@ class Supervisor:
         """The same, where the metadata is not ours to read: by what is on the disks."""
         wanted = {member.id for member in self._members}
         held: dict[int, list[str]] = {}
-        for broker in set(self._folder.processes()) - wanted:
+        for broker in set(self._folder.brokers()) - wanted:
             for data in filter(self._fs.is_dir, self._folder.data(broker)):
                 held.setdefault(broker, []).extend(partition_folders(self._fs, data))
         self._refuse({broker: found for broker, found in held.items() if found})
@@ -266,18 +267,19 @@ class Supervisor:
             shown = ", ".join(sorted(partitions, key=lambda name: (name[:2] == "__", name))[:SHOWN])
             noun = "partition" if len(partitions) == 1 else "partitions"
             parts.append(f"broker {broker} has {len(partitions)} {noun} ({shown}{more})")
-        known = {*wanted, *held, *self._folder.processes()}
+        known = {*wanted, *held, *self._folder.brokers()}
         needed = sum(each <= max(held) for each in known)
+        commands = " and ".join(f"`ottla cluster drain {each} --yes`" for each in sorted(held))
         those = "1 broker is" if len(wanted) == 1 else f"{len(wanted)} brokers are"
         raise StartFailed(
-            f"{those} fewer than before, but {' and '.join(parts)}: start {needed}, or delete "
-            "those topics first"
+            f"{those} fewer than before, but {' and '.join(parts)}: start {needed}, and have "
+            f"{commands} move them to the others first"
         )
 
     async def _stop_others(self) -> None:
         """Brokers that an earlier supervisor has left, and that are not wanted any more."""
         wanted = {member.id for member in self._members}
-        for broker in set(self._folder.processes()) - wanted:
+        for broker in set(self._folder.brokers()) - wanted:
             left = Member(MemberPlan(broker, (), self._folder.process(broker)))
             if holder(self._folder.process(broker)) is not None:
                 await left.start()

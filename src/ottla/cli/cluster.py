@@ -10,6 +10,7 @@ from itertools import pairwise
 import click
 
 from ottla.cli.cluster_add import add
+from ottla.cli.cluster_logs import move_logs
 from ottla.cli.cluster_moves import drain, rebalance
 from ottla.cli.cluster_restart import restart
 from ottla.cli.cluster_status import status
@@ -70,8 +71,8 @@ def up(
 
     Brokers are numbered from 1 and listen on 127.0.0.1. A topic has three replicas unless its
     creator says otherwise (fewer where there are fewer brokers), and a write with acks=all waits
-    for two. One that crashes is started again: try kill -9. The next `up` on the same folder goes
-    on with what is there.
+    for all of them but one. A broker that crashes is started again: try kill -9. The next `up` on
+    the same folder goes on with what is there.
 
     The metadata is kept by this process, or with --zookeeper in an Apache ZooKeeper, for which the
     extra ottla[zookeeper] and a Java are needed.
@@ -133,4 +134,5 @@ cluster.add_command(add)
 cluster.add_command(restart)
 cluster.add_command(upgrade)
 cluster.add_command(rebalance)
+cluster.add_command(move_logs)
 cluster.add_command(drain)

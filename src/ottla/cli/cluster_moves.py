@@ -1,6 +1,6 @@
-"""`ottla cluster rebalance` and `ottla cluster drain`: partitions on other brokers.
+"""`ottla cluster rebalance`, `ottla cluster drain`, `ottla topic replicate`: partitions elsewhere.
 
-Both show a plan, and carry it out with --yes. The plan is handed to the cluster as a whole, as
+All show a plan, and carry it out with --yes. The plan is handed to the cluster as a whole, as
 reassignments (KIP-455): from then on the cluster goes on by itself, and who types the command again
 sees how far it is.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.command import Command
-from ottla.cli.options import bootstrap_option, connect, json_option
+from ottla.cli.options import bootstrap_option, complete_topics, connect, json_option
 from ottla.cli.output import Column, broker_errors, count, show_json, show_table
 
 if TYPE_CHECKING:
@@ -96,23 +96,63 @@ def drain(
     \b
     JSON: as of `ottla cluster rebalance`.
     """
-    from ottla.client.rebalancing import TooFewBrokers, plan_drain
+    from ottla.client.rebalancing import plan_drain
 
     def plan(cluster: Cluster) -> list[Move]:
         named = {each for replicas in cluster.placement.values() for each in replicas}
         if broker not in cluster.racks and broker not in named:
             there = ", ".join(map(str, sorted(cluster.racks)))
             raise click.ClickException(f"there is no broker {broker}; this cluster has {there}")
-        try:
-            return plan_drain(cluster, broker)
-        except TooFewBrokers as error:
-            raise click.ClickException(str(error)) from None
+        return plan_drain(cluster, broker)
 
     document = run_moves(bootstrap, plan, throttle, accept and not dry_run, as_json=as_json)
     if as_json:
         show_json(document)
     elif accept and not dry_run:
         click.echo(f"broker {broker} holds no partitions: it can be stopped and removed")
+
+
+@click.command(cls=Command)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_topics)
+@click.option(
+    "--replication", type=click.IntRange(1, 10_000), required=True, help="Copies of each partition."
+)
+@throttle_option
+@dry_run_option
+@yes_option
+@bootstrap_option
+@json_option
+def replicate(
+    names: tuple[str, ...],
+    replication: int,
+    throttle: int | None,
+    dry_run: bool,
+    accept: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Give topics more replicas, or fewer.
+
+    Shows which brokers would have them; --yes does it, and waits until all copies are there.
+    Clients go on meanwhile. When this command is interrupted the cluster goes on by itself, and
+    the same command shows how far it is. `min.insync.replicas` stays as it is.
+
+    \b
+    JSON: as of `ottla cluster rebalance`.
+    """
+    from ottla.cli.names import no_topic
+    from ottla.client.rebalancing import plan_replication
+
+    def plan(cluster: Cluster) -> list[Move]:
+        known = {tp.topic for tp in cluster.placement}
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise click.ClickException(no_topic(missing[0], known))
+        return plan_replication(cluster, names, replication)
+
+    document = run_moves(bootstrap, plan, throttle, accept and not dry_run, as_json=as_json)
+    if as_json:
+        show_json(document)
 
 
 def run_moves(
@@ -127,12 +167,16 @@ def run_moves(
     """Make a plan, show it, carry it out if that is wanted; returns it for programs."""
     from ottla.client.direct import DirectAdmin
     from ottla.client.reassignments import ongoing
+    from ottla.client.rebalancing import TooFewBrokers
 
     with broker_errors(bootstrap):
         connect(bootstrap)
     with broker_errors(bootstrap), DirectAdmin(bootstrap, client_id="ottla-cli") as admin:
         active = ongoing(admin.router)
-        moves = plan(_look(admin, active))
+        try:
+            moves = plan(_look(admin, active))
+        except TooFewBrokers as error:
+            raise click.ClickException(str(error)) from None
         if not as_json:
             _show(moves, throttle, active, None if accept else hint)
         if accept:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -18,31 +19,88 @@ from ottla.cli.output import broker_errors, count, show_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ottla.broker.cluster_folder import ClusterFolder
     from ottla.client.cluster_health import BrokerHealth, ClusterHealth
-    from ottla.client.rolling import Exposure
+    from ottla.client.rolling import Exposure, Rolling
+
+ELSEWHERE = "name its folder with --data-dir or, for brokers elsewhere, a command with --with"
+
+
+class CutShort(click.ClickException):
+    """By Ctrl-C."""
+
+    exit_code = 130
+
+
+class Means(NamedTuple):
+    """How brokers are restarted one after the other: what `rolling_options` were given."""
+
+    data_dir: str
+    command: str | None
+    timeout: float
+    accept_pause: bool
+
+    def prepare(
+        self,
+        looker: Looker,
+        health: ClusterHealth,
+        brokers: Sequence[int],
+        *,
+        quiet: bool,
+        check: Callable[[int, ClusterHealth], str | None] = lambda broker, health: None,
+    ) -> Rolling:
+        """Everything but to begin. Raises Doubt where these brokers cannot be restarted, or where
+        clients would notice it."""
+        from ottla.client.rolling import Rolling, exposures
+
+        if self.command:
+            restart = _by_command(self.command)
+        else:
+            restart = _by_supervisor(self.data_dir, health, brokers)
+        _refuse_pauses(exposures(looker.admin, brokers), self.accept_pause)
+        report = _say_nothing if quiet else _say
+        return Rolling(looker.look, restart, report, check=check, patience=self.timeout)
+
+    def words(self) -> list[str]:
+        """The same, to be typed again."""
+        words = ["--with", self.command] if self.command else ["--data-dir", self.data_dir]
+        return [*words, "--accept-pause"] if self.accept_pause else words
+
+
+def rolling_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options of every command that restarts brokers; the function gets them as `means`."""
+
+    @click.option("--data-dir", metavar="FOLDER", default="cluster-data", show_default=True,
+                  help="Of a cluster on this machine: its folder.")  # fmt: skip
+    @click.option("--with", "command", metavar="COMMAND",
+                  help="What restarts a broker elsewhere, with {id} and {host} in it.")  # fmt: skip
+    @click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True,
+                  metavar="SECONDS", help="For a broker to return, and to catch up.")  # fmt: skip
+    @click.option(
+        "--accept-pause",
+        is_flag=True,
+        help="Go on though partitions will be offline or read-only meanwhile.",
+    )
+    @functools.wraps(function)
+    def command_with_means(
+        data_dir: str, command: str | None, timeout: float, accept_pause: bool, **others: object
+    ) -> None:
+        function(means=Means(data_dir, command, timeout, accept_pause), **others)
+
+    return command_with_means
 
 
 @click.command(cls=Command)
 @click.option("--rolling", is_flag=True, help="One broker after the other; has to be given.")
 @click.option("--broker", "brokers", type=int, multiple=True, metavar="ID",
               help="Only this one; may be given several times.")  # fmt: skip
-@click.option("--data-dir", metavar="FOLDER", default="cluster-data", show_default=True,
-              help="Of a cluster on this machine: its folder.")  # fmt: skip
-@click.option("--with", "command", metavar="COMMAND",
-              help="What restarts a broker elsewhere, with {id} and {host} in it.")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True,
-              metavar="SECONDS", help="For a broker to return, and to catch up.")  # fmt: skip
-@click.option("--accept-pause", is_flag=True,
-              help="Go on though partitions will be offline or read-only meanwhile.")  # fmt: skip
+@rolling_options
 @bootstrap_option
 @json_option
 def restart(
     rolling: bool,
     brokers: tuple[int, ...],
-    data_dir: str,
-    command: str | None,
-    timeout: float,
-    accept_pause: bool,
+    means: Means,
     bootstrap: str,
     as_json: bool,
 ) -> None:
@@ -51,7 +109,8 @@ def restart(
     A broker is stopped only while all brokers are up and all replicas in sync. It hands its
     leaderships over, stops, starts, and has to be in sync again before the next one's turn; the
     controller comes last. At the first doubt nothing more is touched. At the end leaderships go
-    back to the preferred replicas.
+    back to the preferred replicas. Ctrl-C leaves the others as they are, says who was restarted
+    and how to go on, and exits with 130.
 
     The brokers of `ottla cluster up` and `ottla server start --processes` are started again by the
     process that runs them, which is found in --data-dir. Others need a command, such as
@@ -65,26 +124,26 @@ def restart(
     """
     if not rolling:
         raise click.UsageError("say --rolling: brokers are restarted one after the other")
-    from ottla.client.rolling import Doubt, Rolling, exposures, order
+    from ottla.client.rolling import Doubt, Interrupted, order
 
     looker = Looker(bootstrap)
     rolling_restart: Rolling | None = None
-    stopped = None
+    stopped, ending = None, click.ClickException
     with broker_errors(bootstrap):
         try:
             health = looker.look()
             looker.bootstrap = ",".join(each.address for each in health.brokers if each.address)
             chosen = order(health, brokers)
-            how = (
-                restart_by_command(command)
-                if command
-                else restart_by_supervisor(data_dir, health, chosen)
-            )
-            refuse_pauses(exposures(looker.admin, chosen), accept_pause)
-            report = say_nothing if as_json else say
-            rolling_restart = Rolling(looker.look, how, report, patience=timeout)
+            rolling_restart = means.prepare(looker, health, chosen, quiet=as_json)
             rolling_restart.run(chosen)
             looker.admin.elect_leaders(None)
+        except Interrupted as interrupt:
+            stopped, ending = str(interrupt), CutShort
+            if interrupt.left:
+                line = ["ottla", "cluster", "restart", "--rolling", "--bootstrap", bootstrap]
+                line += means.words()
+                line += [word for each in interrupt.left for word in ("--broker", str(each))]
+                stopped += f". To go on: {shlex.join(line)}"
         except Doubt as doubt:
             stopped = str(doubt)
         finally:
@@ -96,18 +155,18 @@ def restart(
     elif stopped is None:
         click.echo(f"{count(len(taken), 'broker')} restarted; all replicas are in sync")
     if stopped is not None:
-        raise click.ClickException(stopped)
+        raise ending(stopped)
 
 
-def say(broker: int, what: str) -> None:
+def _say(broker: int, what: str) -> None:
     click.echo(f"broker {broker}: {what}")
 
 
-def say_nothing(broker: int, what: str) -> None:
+def _say_nothing(broker: int, what: str) -> None:
     """Programs read the document at the end."""
 
 
-def refuse_pauses(found: Sequence[Exposure], accepted: bool) -> None:
+def _refuse_pauses(found: Sequence[Exposure], accepted: bool) -> None:
     """Nothing is stopped that clients would miss."""
     from ottla.client.rolling import Doubt
 
@@ -115,31 +174,25 @@ def refuse_pauses(found: Sequence[Exposure], accepted: bool) -> None:
         lines = "\n  ".join(map(str, found))
         raise Doubt(
             f"clients would notice it:\n  {lines}\nNothing was changed. Give these topics more "
-            "replicas, or accept the pause with --accept-pause"
+            "replicas with `ottla topic replicate`, or accept the pause with --accept-pause"
         )
 
 
-def restart_by_supervisor(
+def _by_supervisor(
     data_dir: str, health: ClusterHealth, chosen: Sequence[int]
 ) -> Callable[[BrokerHealth], None]:
     """The brokers of a cluster on this machine: whoever runs them starts them again."""
     from ottla.broker.cluster_folder import ClusterFolder
     from ottla.client.rolling import Doubt
-    from ottla.runtime.files import OsFileSystem
     from ottla.runtime.pid_file import holder
-    from ottla.storage.checkpoints import read_meta_properties
 
     folder = ClusterFolder((data_dir,))
-    other = "name its folder with --data-dir or, for brokers elsewhere, a command with --with"
     if holder(folder.supervisor) is None:
-        raise Doubt(f"nobody runs a cluster in {data_dir}: {other}")
-    files = OsFileSystem()
+        raise Doubt(f"nobody runs a cluster in {data_dir}: {ELSEWHERE}")
     for broker in chosen:
-        [data] = folder.data(broker)
-        properties = read_meta_properties(files, data) if files.is_dir(data) else None
-        if properties is None or properties.cluster_id != health.cluster:
+        if cluster_of(folder, broker) != health.cluster:
             raise Doubt(
-                f"broker {broker} of cluster {health.cluster} is not in {data_dir}: {other}"
+                f"broker {broker} of cluster {health.cluster} is not in {data_dir}: {ELSEWHERE}"
             )
 
     def stop(broker: BrokerHealth) -> None:
@@ -151,7 +204,18 @@ def restart_by_supervisor(
     return stop
 
 
-def restart_by_command(command: str) -> Callable[[BrokerHealth], None]:
+def cluster_of(folder: ClusterFolder, broker: int) -> str | None:
+    """The cluster to which a broker's data in a folder belongs; None when there is none."""
+    from ottla.runtime.files import OsFileSystem
+    from ottla.storage.checkpoints import read_meta_properties
+
+    files = OsFileSystem()
+    [data] = folder.data(broker)
+    properties = read_meta_properties(files, data) if files.is_dir(data) else None
+    return None if properties is None else properties.cluster_id
+
+
+def _by_command(command: str) -> Callable[[BrokerHealth], None]:
     """What the operator says, for each broker."""
     from ottla.client.rolling import Doubt
 

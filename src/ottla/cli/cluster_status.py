@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,15 @@ from ottla.cli.retention import moment
 from ottla.errors import KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ottla.client.cluster_health import ClusterHealth, Known, PartitionHealth
     from ottla.client.direct import DirectAdmin
 
 _PATIENCE = 10.0  # seconds for one answer
 _MOST = 20  # partitions that are listed for people
+_LESS_IMPORTANT = ("SINCE", "HOST", "ELIGIBLE", "RACK")
+_NARROWEST = 20  # columns, for sentences
 _TERMINATED = 143  # as a shell tells of SIGTERM
 
 
@@ -76,7 +79,8 @@ class Looker:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self._admin: DirectAdmin | None = None
-        self._ours = True
+        self._ask = True  # what only Ottla's brokers answer
+        self._ours = False
 
     @property
     def admin(self) -> DirectAdmin:
@@ -91,8 +95,10 @@ class Looker:
         from ottla.client.cluster_health import look
 
         try:
-            health = look(self.admin, ours=self._ours)
-            self._ours = health.known.ours
+            health = look(self.admin, ours=self._ask)
+            # A broker that is going away does not answer either: who has been Ottla's stays that.
+            self._ours = self._ours or health.known.ours
+            self._ask = self._ours
             return health
         except KafkaError:
             self.close()
@@ -109,16 +115,23 @@ def _draw(looker: Looker, interval: float) -> None:
     from ottla.cli.terminal import Terminal
 
     with Terminal() as terminal:
-        lines: list[str] = []
+        shown: Frame | None = None
+        looked = ""
         while True:
-            note = ""
+            note, stale, now = "", "", time.strftime("%H:%M:%S")
             try:
-                lines = list(as_lines(frame(looker.look())))
+                shown = frame(looker.look())
+                looked = now
             except KafkaError as error:
                 note = f"  {explain(error, looker.bootstrap).partition(';')[0]}; trying again"
+                stale = f"below is how it was at {looked}" if shown else ""
             width, height = terminal.size()
-            head = f"ottla cluster status  {time.strftime('%H:%M:%S')}{note}"
-            terminal.draw([line[:width] for line in (head, "", *lines)][:height])
+            head = f"ottla cluster status  {now}{note}"
+            lines = [head, stale, *(as_lines(shown, width) if shown else ())]
+            if len(lines) > height:
+                left = len(lines) - height + 1
+                lines[height - 1 :] = [f"… {count(left, 'more line')}: the window is too small"]
+            terminal.draw([line[:width] for line in lines])
             for event in terminal.wait(interval):
                 if event in ("q", "interrupt"):
                     return
@@ -126,21 +139,39 @@ def _draw(looker: Looker, interval: float) -> None:
                     raise click.exceptions.Exit(_TERMINATED)
 
 
-def as_lines(shown: Frame) -> Iterator[str]:
-    """The tables of a frame as plain lines."""
+def as_lines(shown: Frame, width: int) -> Iterator[str]:
+    """The tables of a frame as plain lines. Where one is too wide, columns are left out, those
+    without content first; sentences go on in the next line."""
     from ottla.cli.harmless import harmless
 
     for number, table in enumerate(shown.tables):
         if number:
             yield ""
         if table.title:
-            yield from map(harmless, table.title.splitlines())
+            for line in map(harmless, table.title.splitlines()):
+                yield from textwrap.wrap(line, max(width, _NARROWEST)) or [""]
         rows = [
             [harmless(column.text(cell)) for column, cell in zip(table.columns, row, strict=True)]
             for row in table.rows
         ]
-        if table.rows:
-            yield from aligned(table.columns, rows)
+        if rows:
+            yield from _fitting(table.columns, rows, width)
+
+
+def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Sequence[str]:
+    """The lines of a table, without as many of the less important columns as have to go."""
+    titles = [column.title for column in columns]
+    empty = [at for at in range(len(titles)) if all(row[at] in ("", "-") for row in rows)]
+    going = [*empty, *(titles.index(each) for each in _LESS_IMPORTANT if each in titles)]
+    kept = list(range(len(titles)))
+    while True:
+        lines = list(
+            aligned([columns[at] for at in kept], [[row[at] for at in kept] for row in rows])
+        )
+        if max(map(len, lines)) <= width or not going:
+            return lines
+        left_out = going.pop(0)
+        kept = [at for at in kept if at != left_out]
 
 
 def frame(health: ClusterHealth) -> Frame:

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla import __version__
-from ottla.cli.cluster_restart import (
-    refuse_pauses,
-    restart_by_command,
-    restart_by_supervisor,
-    say,
-    say_nothing,
-)
+from ottla.cli.cluster_restart import ELSEWHERE, CutShort, Means, cluster_of, rolling_options
 from ottla.cli.cluster_status import Looker
 from ottla.cli.command import Command
 from ottla.cli.options import bootstrap_option, json_option
@@ -28,6 +22,7 @@ from ottla.cli.output import Column, broker_errors, count, show_json, show_table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ottla.broker.cluster_folder import ClusterFolder
     from ottla.client.cluster_health import ClusterHealth
     from ottla.client.direct import DirectAdmin
 
@@ -39,23 +34,13 @@ _OLDER = "older"  # a broker that does not tell its version
 @click.option("--yes", "accept", is_flag=True, help="Do it.")
 @click.option("--finalize", is_flag=True,
               help="At the end let brokers use what is new: there is no way back.")  # fmt: skip
-@click.option("--data-dir", metavar="FOLDER", default="cluster-data", show_default=True,
-              help="Of a cluster on this machine: its folder.")  # fmt: skip
-@click.option("--with", "command", metavar="COMMAND",
-              help="What restarts a broker elsewhere, with {id} and {host} in it.")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True,
-              metavar="SECONDS", help="For a broker to return, and to catch up.")  # fmt: skip
-@click.option("--accept-pause", is_flag=True,
-              help="Go on though partitions will be offline or read-only meanwhile.")  # fmt: skip
+@rolling_options
 @bootstrap_option
 @json_option
 def upgrade(
     accept: bool,
     finalize: bool,
-    data_dir: str,
-    command: str | None,
-    timeout: float,
-    accept_pause: bool,
+    means: Means,
     bootstrap: str,
     as_json: bool,
 ) -> None:
@@ -63,8 +48,8 @@ def upgrade(
 
     Install the new version where the brokers run, then type this with it. It shows which brokers
     run something else; --yes restarts them as `ottla cluster restart --rolling` does, and looks
-    whether each came back with the new version. At the first doubt nothing more is touched; typed
-    again, it goes on with those that are left.
+    whether each came back with the new version. At the first doubt, or Ctrl-C, nothing more is
+    touched; typed again, it goes on with those that are left.
 
     Until --finalize brokers write only what the old version can read: to go back, install that and
     restart the brokers with it, one after the other. Finalized, the cluster may use everything that
@@ -77,11 +62,11 @@ def upgrade(
      "finalize": {feature: level}, "executed", "upgraded": [{"broker", "seconds"}],
      "finalized", "stopped": why it ended early, or null}
     """
-    from ottla.client.rolling import Doubt, Rolling, exposures, order
+    from ottla.client.rolling import Doubt, Interrupted, order
 
     looker = Looker(bootstrap)
     taken: dict[int, float] = {}
-    stopped = None
+    stopped, ending = None, click.ClickException
     finalized = False
     document: dict[str, Any] = {}
     with broker_errors(bootstrap):
@@ -95,28 +80,21 @@ def upgrade(
             document = _document(health, new)
             if not as_json:
                 _show(health, left, new, accept=accept, finalize=finalize)
-            if left and accept:
-                restart = (
-                    restart_by_command(command)
-                    if command
-                    else restart_by_supervisor(data_dir, health, left)
-                )
-                refuse_pauses(exposures(looker.admin, left), accept_pause)
-                rolling = Rolling(
-                    looker.look,
-                    restart,
-                    say_nothing if as_json else say,
-                    check=_came_back_old,
-                    patience=timeout,
-                )
-                taken = rolling.taken
-                rolling.run(left)
-                looker.admin.elect_leaders(None)
-            if accept and not command:
-                _renew_supervisor(data_dir)
-            if new and finalize and accept:
-                _finalize(looker, new)
-                finalized = True
+            if accept:
+                supervisor = _supervisor(means, health)
+                if left:
+                    rolling = means.prepare(
+                        looker, health, left, quiet=as_json, check=_came_back_old
+                    )
+                    taken = rolling.taken
+                    rolling.run(left)
+                    looker.admin.elect_leaders(None)
+                _renew(supervisor)
+                if new and finalize:
+                    _finalize(looker, new)
+                    finalized = True
+        except Interrupted as interrupt:
+            stopped, ending = f"{interrupt}. The same command goes on", CutShort
         except Doubt as doubt:
             stopped = str(doubt)
         finally:
@@ -128,7 +106,7 @@ def upgrade(
     elif stopped is None and accept:
         _tell_end(len(taken), new, finalized)
     if stopped is not None:
-        raise click.ClickException(stopped)
+        raise ending(stopped)
 
 
 def _is_new(broker: int, health: ClusterHealth) -> bool:
@@ -157,23 +135,39 @@ def _refuse_unreadable(levels: Mapping[str, int]) -> None:
         raise Doubt(f"{why}: nothing was changed. Install a newer version than {__version__}")
 
 
+def _supervisor(means: Means, health: ClusterHealth) -> ClusterFolder | None:
+    """The folder in which a process runs this cluster; None when others do. Raises Doubt when it is
+    another cluster's, whose process must not be told anything."""
+    from ottla.broker.cluster_folder import ClusterFolder
+    from ottla.client.rolling import Doubt
+    from ottla.runtime.pid_file import holder
+
+    folder = ClusterFolder((means.data_dir,))
+    if means.command or holder(folder.supervisor) is None:
+        return None
+    found = {cluster_of(folder, each) for each in folder.brokers()} - {None}
+    if found - {health.cluster}:
+        raise Doubt(
+            f"{means.data_dir} has another cluster than {health.cluster}; nothing was changed: "
+            f"{ELSEWHERE}"
+        )
+    return folder
+
+
 def _newest(levels: Mapping[str, int]) -> dict[str, int]:
     from ottla.model.features import newest
 
     return newest(levels)
 
 
-def _renew_supervisor(data_dir: str) -> None:
-    """Have the process that runs the brokers of this machine go on as one of this version, too."""
-    from ottla.broker.cluster_folder import ClusterFolder
+def _renew(folder: ClusterFolder | None) -> None:
+    """Have the process that runs the brokers in a folder go on as one of this version, too."""
     from ottla.broker.control import ask_to_renew
     from ottla.broker.start_failed import StartFailed
     from ottla.client.rolling import Doubt
-    from ottla.runtime.pid_file import holder
 
-    folder = ClusterFolder((data_dir,))
-    if holder(folder.supervisor) is None:
-        return  # these brokers are run by others
+    if folder is None:
+        return
     try:
         ask_to_renew(folder.control, __version__)
     except StartFailed as error:

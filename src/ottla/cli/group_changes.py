@@ -80,7 +80,7 @@ def reset(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comm
     """
     from ottla.client import resets
 
-    target = _target(name, to, back, shift, from_file)
+    target = target_of(name, to, back, shift, from_file)
     from_list = isinstance(target, resets.ToGiven)
     if sum((bool(topics), all_topics, from_list)) != 1:
         raise click.UsageError(
@@ -116,7 +116,7 @@ def reset(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comm
     show_table(columns, rows, title=f"{name}  {count(len(rows), 'partition')} {done}")
 
 
-def _target(  # noqa: C901, PLR0911 - one branch for each way to name a target
+def target_of(  # noqa: C901, PLR0911 - one branch for each way to name a target
     name: str,
     to: str | None,
     back: str | None,

@@ -48,6 +48,12 @@ def did_you_mean(topic: str, known: Iterable[str]) -> str | None:
     return None if near is None else f"did you mean {near!r}?"
 
 
+def no_topic(topic: str, known: Iterable[str]) -> str:
+    """There is no topic of that name: a sentence, with the one that was probably meant."""
+    question = did_you_mean(topic, known)
+    return f"there is no topic {topic!r}" + ("" if question is None else f"; {question}")
+
+
 def no_group(groups: Groups, name: str, else_do: str) -> KafkaError:
     """There is no group of that name: the one that was probably meant, and what else to do."""
     near = nearest(name, (each.name for each in groups.list_groups()))
@@ -56,8 +62,8 @@ def no_group(groups: Groups, name: str, else_do: str) -> KafkaError:
 
 
 def with_suggestion(error: KafkaError, bootstrap: str, topics: Sequence[str]) -> KafkaError:
-    """The same error; where it says that one of these topics is not there, with the name that was
-    probably meant. `topics` are as given on a command line, TOPIC or TOPIC:0,1."""
+    """The same error; where it says that one of these topics is not there, with its name, or with
+    the one that was probably meant. `topics` are as given on a command line, TOPIC or TOPIC:0,1."""
     failures = getattr(error, "failures", None)
     if not isinstance(failures, dict):
         return _suggest(error, bootstrap, topics)
@@ -79,6 +85,6 @@ def _suggest(error: KafkaError, bootstrap: str, topics: Sequence[str]) -> KafkaE
         name = text.partition(":")[0]
         if name in known:
             continue
-        if question := did_you_mean(name, known):
-            return KafkaError(error.code, f"there is no topic {name!r}; {question}")
+        if did_you_mean(name, known) or (known and not error.message):
+            return KafkaError(error.code, no_topic(name, known))
     return error

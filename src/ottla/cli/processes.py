@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -256,22 +255,17 @@ async def _renew_when_asked(supervisor: Supervisor) -> None:
 async def _run(plan: Plan, banner: Callable[[float], str], quiet: bool, started: float) -> int:
     from ottla.broker.start_failed import StartFailed
     from ottla.broker.supervisor import Supervisor
+    from ottla.runtime.process import ending
 
     supervisor = Supervisor(
         plan.folder, plan.members, zookeeper=plan.zookeeper, seats=plan.seats, growth=plan.growth
     )
-    stop = asyncio.Event()
 
-    def on_signal() -> None:
-        if stop.is_set():  # the second one: recovery is made for this
-            supervisor.kill()
-            os._exit(EXIT_FAILED)
-        stop.set()
+    def kill() -> None:  # recovery is made for this
+        supervisor.kill()
+        os._exit(EXIT_FAILED)
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
-            loop.add_signal_handler(number, on_signal)
+    stop = ending(kill)
     stopping = asyncio.ensure_future(stop.wait())
     starting = asyncio.ensure_future(supervisor.start())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)

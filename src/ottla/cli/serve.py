@@ -7,7 +7,6 @@ import logging
 import os
 import shlex
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -312,17 +311,8 @@ async def serve(
     from ottla.broker.app import Broker, StartFailed
     from ottla.runtime import process
 
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-
-    def on_signal() -> None:
-        if stop.is_set():
-            # The second signal: no waiting, no checkpoints. Recovery is made for this.
-            os._exit(EXIT_FAILED)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    # The second signal: no waiting, no checkpoints. Recovery is made for this.
+    stop = process.ending(lambda: os._exit(EXIT_FAILED))
     if not supervised:  # otherwise the supervisor has said it, once for all
         say_what_was_read(loaded)
         say_how_records_are_walked()

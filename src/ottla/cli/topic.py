@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.cluster_moves import replicate
 from ottla.cli.command import Noun
 from ottla.cli.elections import elect_leaders
 from ottla.cli.options import (
@@ -36,6 +37,7 @@ def topic() -> None:
 
 topic.add_command(explain_retention)
 topic.add_command(elect_leaders)
+topic.add_command(replicate)
 
 
 @topic.command()

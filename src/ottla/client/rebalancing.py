@@ -1,16 +1,18 @@
 """Where replicas should be: spread evenly, or away from a broker. No I/O: placements in and out.
 
 A plan changes as little as it can. Draining replaces one broker in the partitions that it holds,
-each time by the broker that gets least to copy. Rebalancing moves single replicas from the broker
-with most of them to that with fewest, small ones first, until these differ by one; then preferred
-leaders are shared out, which copies nothing. Neither puts two replicas of a partition into one rack
-where they were in two.
+each time by the broker that gets least to copy. Rebalancing moves single replicas, small ones
+first, until the brokers have as many of every topic, give or take one, and as many of all topics
+together as that allows; then preferred leaders are shared out in the same way, which copies
+nothing. Topic by topic, since a new broker with a share of empty partitions has no share of the
+load. Neither puts two replicas of a partition into one rack where they were in two. Topics can get
+more or fewer replicas, too.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -76,17 +78,78 @@ def plan_drain(cluster: Cluster, broker: int) -> list[Move]:
         most = max(len(cluster.placement[tp]) for tp in stuck)
         names = ", ".join(map(str, stuck[:3])) + (" and others" if len(stuck) > 3 else "")
         raise TooFewBrokers(
-            f"without broker {broker} there are {len(able)} brokers, and {names} "
+            f"without broker {broker} there {'is' if len(able) == 1 else 'are'} {len(able)} "
+            f"broker{'' if len(able) == 1 else 's'}, and {names} "
             f"{'have' if len(stuck) > 1 else 'has'} {most} replicas: add a broker first, or give "
-            "these topics fewer replicas"
+            "these topics fewer replicas with `ottla topic replicate`"
         )
     return sorted(moves)
 
 
+def plan_replication(cluster: Cluster, topics: Collection[str], replication: int) -> list[Move]:
+    """As many replicas of every partition of these topics. Raises TooFewBrokers.
+
+    New ones go into other racks first, then to the brokers that get least to copy. Those of dead
+    brokers are given up first, then those whose rack has another, then those of the brokers that
+    hold most; the preferred leader stays, if it lives.
+    """
+    if replication > len(cluster.racks):
+        raise TooFewBrokers(
+            f"{replication} replicas need as many brokers, and there "
+            f"{'is' if len(cluster.racks) == 1 else 'are'} {len(cluster.racks)}"
+        )
+    held = Counter(each for replicas in cluster.placement.values() for each in replicas)
+    copied: Counter[int] = Counter()
+    moves: list[Move] = []
+    for tp, before in sorted(cluster.placement.items()):
+        if tp.topic not in topics:
+            continue
+        size = cluster.sizes.get(tp, 0)
+        after = list(before)
+        while len(after) > replication:
+            given_up = max(after, key=lambda each: _worth_giving_up(each, after, cluster, held))
+            after.remove(given_up)
+            held[given_up] -= 1
+        while len(after) < replication:
+            used = {cluster.racks.get(each) for each in after}
+            chosen = min(
+                (each for each in cluster.racks if each not in after),
+                key=lambda each: (cluster.racks[each] in used, copied[each], held[each], each),
+            )
+            after.append(chosen)
+            copied[chosen] += size
+            held[chosen] += 1
+        if after != list(before):
+            moves.append(Move(tp, tuple(before), tuple(after), size))
+    return moves
+
+
+def _worth_giving_up(
+    broker: int, replicas: Sequence[int], cluster: Cluster, held: Mapping[int, int]
+) -> tuple[bool, bool, bool, int, int]:
+    racks = Counter(cluster.racks[each] for each in replicas if each in cluster.racks)
+    return (
+        broker not in cluster.racks,
+        broker != replicas[0],
+        racks[cluster.racks.get(broker)] > 1,
+        held[broker],
+        broker,
+    )
+
+
 def plan_rebalance(cluster: Cluster) -> list[Move]:
-    """The same number of replicas, and of preferred leaders, on every broker, give or take one."""
+    """The same number of replicas, and of preferred leaders, of every topic on every broker, give
+    or take one."""
     placed = {tp: list(replicas) for tp, replicas in cluster.placement.items()}
-    _Spreading(placed, cluster).run()
+    held = _Shares(cluster.racks)
+    for tp, replicas in placed.items():
+        for broker in replicas:
+            held.add(tp, broker)
+    changed = True
+    while changed:  # what evens out the sums may make room for a topic to become more even
+        for partitions in _by_topic(placed).values():
+            _Spreading(partitions, cluster, held).run()
+        changed = _Spreading(placed, cluster, held, among_equals=True).run()
     _share_leaders(placed, cluster.racks)
     return [
         Move(tp, tuple(cluster.placement[tp]), tuple(replicas), cluster.sizes.get(tp, 0))
@@ -95,54 +158,100 @@ def plan_rebalance(cluster: Cluster) -> list[Move]:
     ]
 
 
-class _Spreading:
-    """Moves replicas until every broker has as many as the others, give or take one.
+def _by_topic(
+    placed: Mapping[TopicPartition, list[int]],
+) -> dict[str, dict[TopicPartition, list[int]]]:
+    topics: dict[str, dict[TopicPartition, list[int]]] = {}
+    for tp, replicas in sorted(placed.items()):
+        topics.setdefault(tp.topic, {})[tp] = replicas
+    return topics
 
-    Each broker's partitions are kept with the smallest first, so that a move looks at few of them,
-    and a pair of brokers between which nothing can be moved is not looked at again until something
-    of the first one's has changed.
+
+class _Shares:
+    """How many partitions each of the brokers has, of each topic and in all."""
+
+    def __init__(self, brokers: Collection[int]) -> None:
+        self._brokers = brokers
+        self.all = Counter(dict.fromkeys(brokers, 0))
+        self.of_topic: defaultdict[str, Counter[int]] = defaultdict(Counter)
+
+    def add(self, tp: TopicPartition, broker: int, count: int = 1) -> None:
+        if broker in self._brokers:
+            self.all[broker] += count
+            self.of_topic[tp.topic][broker] += count
+
+    def move(self, tp: TopicPartition, source: int, target: int) -> None:
+        self.add(tp, source, -1)
+        self.add(tp, target)
+
+    def has_more(self, tp: TopicPartition, source: int, target: int) -> bool:
+        """Of this topic: so that one that is moved leaves the two no less even than they were."""
+        return self.of_topic[tp.topic][source] > self.of_topic[tp.topic][target]
+
+
+class _Spreading:
+    """Moves replicas until every broker has as many of some partitions, give or take one.
+
+    `among_equals` moves only what leaves topics as even as they are. Each broker's partitions are
+    kept with the smallest first, so that a move looks at few of them, and a pair of brokers between
+    which nothing can be moved is not looked at again until something of theirs has changed.
     """
 
-    def __init__(self, placed: dict[TopicPartition, list[int]], cluster: Cluster) -> None:
+    def __init__(
+        self,
+        placed: Mapping[TopicPartition, list[int]],
+        cluster: Cluster,
+        shares: _Shares,
+        *,
+        among_equals: bool = False,
+    ) -> None:
         self._placed = placed
         self._racks, self._sizes = cluster.racks, cluster.sizes
+        self._shares = shares
+        self._among_equals = among_equals
         self._held: dict[int, list[tuple[int, TopicPartition]]] = {each: [] for each in self._racks}
         for tp in sorted(placed, key=self._rank):
             for broker in placed[tp]:
                 if broker in self._held:
                     self._held[broker].append(self._rank(tp))
         self._changes = Counter(dict.fromkeys(self._racks, 0))
-        self._vain: dict[tuple[int, int], int] = {}
+        self._vain: dict[tuple[int, int], tuple[int, int]] = {}
 
     def _rank(self, tp: TopicPartition) -> tuple[int, TopicPartition]:
         return self._sizes.get(tp, 0), tp
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        """Whether anything was moved."""
+        moved = False
         while self._move_one():
-            pass
+            moved = True
+        return moved
 
     def _move_one(self) -> bool:
         """Move one replica from a broker that has more than another; False if none has."""
-        held = self._held
-        fewest_first = sorted(held, key=lambda each: (len(held[each]), each))
+        held, in_all = self._held, self._shares.all
+        fewest_first = sorted(held, key=lambda each: (len(held[each]), in_all[each], each))
         for source in reversed(fewest_first):
             for target in fewest_first:
                 if len(held[source]) - len(held[target]) < 2:
                     break
                 pair = source, target
-                if self._vain.get(pair) == self._changes[source]:
+                changes = self._changes[source], self._changes[target]
+                if self._vain.get(pair) == changes:
                     continue
                 tp = self._smallest_movable(source, target)
                 if tp is not None:
                     self._move(tp, source, target)
                     return True
-                self._vain[pair] = self._changes[source]
+                self._vain[pair] = changes
         return False
 
     def _smallest_movable(self, source: int, target: int) -> TopicPartition | None:
         for _, tp in self._held[source]:
             replicas = self._placed[tp]
-            if target not in replicas and not _shares_rack(replicas, source, target, self._racks):
+            if target in replicas or _shares_rack(replicas, source, target, self._racks):
+                continue
+            if not self._among_equals or self._shares.has_more(tp, source, target):
                 return tp
         return None
 
@@ -151,6 +260,7 @@ class _Spreading:
         del self._held[source][bisect_left(self._held[source], rank)]
         insort(self._held[target], rank)
         replicas[replicas.index(source)] = target
+        self._shares.move(tp, source, target)
         self._changes.update((source, *replicas))
 
 
@@ -163,23 +273,44 @@ def _shares_rack(
     return len(after) < len(before)
 
 
-def _share_leaders(placed: dict[TopicPartition, list[int]], brokers: Collection[int]) -> None:
-    """Let other replicas be the preferred leaders, until all brokers lead as many as the others,
-    as far as their replicas allow it."""
-    leads = Counter(dict.fromkeys(brokers, 0))
-    leads.update(replicas[0] for replicas in placed.values() if replicas[0] in leads)
+def _share_leaders(placed: Mapping[TopicPartition, list[int]], brokers: Collection[int]) -> None:
+    """Let other replicas be the preferred leaders, until all brokers lead as many of every topic,
+    and of all together, as the others, as far as their replicas allow it."""
+    leads = _Shares(brokers)
+    for tp, replicas in placed.items():
+        leads.add(tp, replicas[0])
     changed = True
-    while changed:  # each change makes them more even, so there is an end
-        changed = False
-        for _, replicas in sorted(placed.items()):
+    while changed:
+        for topic, partitions in _by_topic(placed).items():
+            _hand_over(partitions, leads, leads.of_topic[topic])
+        changed = _hand_over(placed, leads, leads.all, among_equals=True)
+
+
+def _hand_over(
+    placed: Mapping[TopicPartition, list[int]],
+    leads: _Shares,
+    counts: Counter[int],
+    *,
+    among_equals: bool = False,
+) -> bool:
+    """Whether any partition has got another leader. `counts` are what becomes even."""
+    changes = 0
+    before = -1
+    while changes != before:  # each change makes them more even, so there is an end
+        before = changes
+        for tp, replicas in sorted(placed.items()):
             first = replicas[0]
-            others = [each for each in replicas[1:] if each in leads]
-            if first not in leads or not others:
+            others = [
+                each
+                for each in replicas[1:]
+                if each in leads.all and (not among_equals or leads.has_more(tp, first, each))
+            ]
+            if first not in leads.all or not others:
                 continue
-            best = min(others, key=lambda each: (leads[each], each))
-            if leads[first] - leads[best] >= 2:
+            best = min(others, key=lambda each: (counts[each], leads.all[each], each))
+            if counts[first] - counts[best] >= 2:
                 index = replicas.index(best)
                 replicas[0], replicas[index] = best, first
-                leads[first] -= 1
-                leads[best] += 1
-                changed = True
+                leads.move(tp, first, best)
+                changes += 1
+    return changes > 0

@@ -6,6 +6,7 @@
 A broker is stopped only while nothing is wrong: all brokers are up, all replicas in sync. Then it
 has to go, to come back, and to catch up, before the next one's turn. The controller comes last, so
 that it moves once. At the first doubt everything stays as it is, and `Doubt` says what is wrong.
+Ctrl-C is a doubt, too (`Interrupted`): it ends the watching, not the broker that is under way.
 """
 
 from __future__ import annotations
@@ -31,6 +32,32 @@ SHOWN = 3
 
 class Doubt(Exception):
     """Why a rolling restart does not begin, or does not go on."""
+
+
+class Interrupted(Doubt):
+    """Ctrl-C: what is done, and what is not. `left` are the brokers that are still to be restarted;
+    the first of them may have been stopped if the call that restarts it was not over (`halfway`).
+    """
+
+    def __init__(
+        self, done: Sequence[int], under_way: int | None, left: Sequence[int], *, halfway: bool
+    ) -> None:
+        parts = [f"{_brokers(done)} restarted and in sync"]
+        if under_way is not None:
+            what = "may be stopped" if halfway else "was stopped and should come back"
+            parts.append(f"broker {under_way} {what}: `ottla cluster status` tells how it is")
+        untouched = [each for each in left if each != under_way]
+        if untouched:
+            parts.append(f"{_brokers(untouched)} left as before")
+        super().__init__(f"interrupted: {'; '.join(parts)}")
+        self.left = tuple(left)
+
+
+def _brokers(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return "no broker is"
+    named = ", ".join(map(str, numbers))
+    return f"broker {named} is" if len(numbers) == 1 else f"brokers {named} are"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +164,37 @@ class Rolling:
         self._sleep = sleep
         self.taken: dict[int, float] = {}
         """Who was restarted, and how many seconds that took."""
+        self._under_way: int | None = None
+        self._halfway = False  # it is being told to stop
 
-    def run(self, brokers: Iterable[int]) -> None:
+    def run(self, brokers: Sequence[int]) -> None:
         """Restart these, in this order. Raises Doubt."""
-        for broker in brokers:
-            begun = self._clock()
-            before = self._whole(broker)
-            self._report(broker, "stopping")
-            self._restart(before)
-            self._wait(broker, "restarts", partial(_is_new, before))
-            self._report(broker, "back, catching up")
-            self._wait(broker, "catches up", lambda found: wrong(found) is None)
-            problem = self._check(broker, self._look())
-            if problem is not None:
-                raise Doubt(f"{problem}. The others were left as they are")
-            self.taken[broker] = self._clock() - begun
-            self._report(broker, f"in sync, after {self.taken[broker]:.1f} s")
+        try:
+            for broker in brokers:
+                self._restart_one(broker)
+        except KeyboardInterrupt:
+            stopped = () if self._halfway else (self._under_way,)
+            left = [each for each in brokers if each not in self.taken and each not in stopped]
+            raise Interrupted(
+                list(self.taken), self._under_way, left, halfway=self._halfway
+            ) from None
+
+    def _restart_one(self, broker: int) -> None:
+        begun = self._clock()
+        before = self._whole(broker)
+        self._report(broker, "stopping")
+        self._under_way, self._halfway = broker, True
+        self._restart(before)
+        self._halfway = False
+        self._wait(broker, "restarts", partial(_is_new, before))
+        self._report(broker, "back, catching up")
+        self._wait(broker, "catches up", lambda found: wrong(found) is None)
+        problem = self._check(broker, self._look())
+        if problem is not None:
+            raise Doubt(f"{problem}. The others were left as they are")
+        self.taken[broker] = self._clock() - begun
+        self._under_way = None
+        self._report(broker, f"in sync, after {self.taken[broker]:.1f} s")
 
     def _whole(self, broker: int) -> BrokerHealth:
         """The broker as it is before its turn, in a cluster without a fault."""

@@ -2,7 +2,7 @@
 
 The process locks the file; the lock ends with it, however it ends, and the system knows who has
 it. So whoever asks is never told the number of a process that is gone, even if another has it now.
-The number is also written into the file, for people.
+The number is also written into the file, for people. After a clean end the file is gone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import struct
+from contextlib import suppress
 
 # struct flock of 64-bit Linux: type, whence, start, length, process.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -21,18 +22,42 @@ def hold(path: str) -> int:
 
     Raises BlockingIOError when another process does, OSError when the file cannot be made.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # A lock of the process, not of the descriptor: a child does not inherit it.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(path, descriptor):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, b"%d\n" % os.getpid())
+                return descriptor
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EAGAIN, errno.EACCES):  # POSIX allows both
+                raise BlockingIOError(error.errno, "another process holds it", path) from None
+            raise
+        os.close(descriptor)  # its last holder has taken it away meanwhile
+
+
+def _is_at(path: str, descriptor: int) -> bool:
     try:
-        # A lock of the process, not of the descriptor: a child does not inherit it.
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, b"%d\n" % os.getpid())
-    except OSError as error:
-        os.close(descriptor)
-        if error.errno in (errno.EAGAIN, errno.EACCES):  # POSIX allows both
-            raise BlockingIOError(error.errno, "another process holds it", path) from None
-        raise
-    return descriptor
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def release(path: str, descriptor: int) -> None:
+    """It is this process no more: take the file away. To be called by its holder."""
+    with suppress(OSError):  # the folder may be read-only by now, and an old file harms nobody
+        os.unlink(path)
+    os.close(descriptor)
+
+
+def clear(path: str) -> None:
+    """Take away what a process has left that did not end by itself, if nobody holds it."""
+    if os.path.exists(path):
+        with suppress(OSError):
+            release(path, hold(path))
 
 
 def holder(path: str) -> int | None:

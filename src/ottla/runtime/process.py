@@ -11,13 +11,21 @@ has started lives until it ends, so it is frozen out of those passes.
 A connection is a descriptor, and so is a segment that is being read. The usual soft limit of 1,024
 is for programs that use select(2); the hard limit is what an administrator really allows. It is
 divided: connections never take what files need, so that strangers cannot stop a log from rolling.
+
+A signal that whoever starts the process has it ignore stays ignored, as with Kafka (the JVM does
+that): a script's background has SIGINT ignored, `nohup` has SIGHUP. SIGTERM is the exception, so
+that there is always a clean way to end it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import resource
+import signal
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _M_TRIM_THRESHOLD = -1
@@ -29,8 +37,39 @@ _M_MMAP_THRESHOLD = -3
 OTHER_FILES = 64
 UNLIMITED = 1 << 30
 
+SAME_SECONDS = 0.5
+"""A signal that comes so soon after the first is the same one: timeout(1) sends it to its child and
+to the group that this is in, `uv run` sends on what the terminal has sent to everybody."""
+
 KEEP_BYTES = 64 << 20
 TOP_PAD_BYTES = 4 << 20
+
+
+def ending_signals() -> list[signal.Signals]:
+    """The signals that end this process in order."""
+    inherited = (signal.SIGINT, signal.SIGHUP)
+    heard = [each for each in inherited if signal.getsignal(each) is not signal.SIG_IGN]
+    return [signal.SIGTERM, *heard]
+
+
+def ending(
+    at_once: Callable[[], None], clock: Callable[[], float] = time.monotonic
+) -> asyncio.Event:
+    """What the first of these signals sets; a later one calls `at_once`."""
+    loop = asyncio.get_running_loop()
+    stop, since = asyncio.Event(), 0.0
+
+    def on_signal() -> None:
+        nonlocal since
+        if not stop.is_set():
+            since = clock()
+            stop.set()
+        elif clock() - since >= SAME_SECONDS:
+            at_once()
+
+    for number in ending_signals():
+        loop.add_signal_handler(number, on_signal)
+    return stop
 
 
 def boot_id() -> str:

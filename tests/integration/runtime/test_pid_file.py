@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.runtime.pid_file import hold, holder
+from ottla.runtime.pid_file import clear, hold, holder, release
 
 HOLD = """
 import os, subprocess, sys
@@ -68,6 +69,40 @@ def test_what_another_process_has_left_can_be_held(path: str) -> None:
     descriptor = hold(path)
     assert Path(path).read_text() == f"{os.getpid()}\n"
     os.close(descriptor)
+
+
+def test_a_file_that_is_given_back_is_gone(path: str) -> None:
+    release(path, hold(path))
+    assert not Path(path).exists()
+
+
+def test_a_file_that_goes_while_it_is_locked_is_not_taken_for_held(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last holder ends between the two steps: whoever came next would hold another file."""
+    lock = fcntl.lockf
+    gone = iter([True])
+
+    def late(descriptor: int, operation: int) -> None:
+        if next(gone, False):
+            os.unlink(path)
+        lock(descriptor, operation)
+
+    monkeypatch.setattr("ottla.runtime.pid_file.fcntl.lockf", late)
+    descriptor = hold(path)
+    assert Path(path).read_text() == f"{os.getpid()}\n"
+    assert os.path.samestat(os.stat(path), os.fstat(descriptor))
+    os.close(descriptor)
+
+
+def test_what_nobody_holds_can_be_cleared_away(path: str, other: subprocess.Popen[bytes]) -> None:
+    clear(path)
+    assert holder(path) == other.pid
+    other.kill()
+    other.wait()
+    clear(path)
+    assert not Path(path).exists()
+    clear(path)
 
 
 def test_a_file_that_is_not_there_is_held_by_nobody(path: str) -> None:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from ottla.broker.exposition import page
 from ottla.broker.metrics_page import OPENMETRICS
+from ottla.runtime.exposition import text
 from ottla.runtime.metrics import Reading
 from ottla.telemetry.clients import NO_ID, Telemetry
 from ottla.telemetry.otlp import Point
@@ -46,7 +46,7 @@ def test_the_page_can_be_read(wanted: str, points: list[Point], client_id: str) 
     instance = telemetry.admit(instance_id, client, told.id, terminating=False)
     telemetry.keep(instance, points)
     readings = [reading for reading in telemetry.read() if reading is not None]
-    text = page([OWN, *readings], wanted).body.decode()
+    made, _ = text([OWN, *readings], wanted)
     parse = openmetrics.text_string_to_metric_families if wanted else text_string_to_metric_families
-    names = {family.name for family in parse(text)}
+    names = {family.name for family in parse(made.decode())}
     assert {"ottla_build_info", "ottla_build"} & names

@@ -69,7 +69,9 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         ClusterFolder((str(tmp_path / "file" / "data"),)).prepare(FS)
 
 
-def test_brokers_that_had_a_process_are_found_by_their_files(tmp_path: Path) -> None:
-    for name in ("broker-2.pid", "broker-10.pid", "broker-x.pid", "supervisor.pid", "broker-3"):
+def test_brokers_are_found_by_their_processes_and_their_folders(tmp_path: Path) -> None:
+    for name in ("broker-2.pid", "broker-10.pid", "broker-x.pid", "supervisor.pid", "broker-7.x"):
         (tmp_path / name).touch()
-    assert ClusterFolder((str(tmp_path),)).processes() == [2, 10]
+    for name in ("broker-2", "broker-3", "broker-y", "4"):
+        (tmp_path / name).mkdir()
+    assert ClusterFolder((str(tmp_path),)).brokers() == [2, 3, 10]

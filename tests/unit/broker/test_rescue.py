@@ -29,6 +29,7 @@ from ottla.coordinator.transaction.state import TRANSACTIONS_TOPIC
 from ottla.model.ids import TopicId, topic_id_text
 from ottla.model.topic import PartitionState
 from ottla.records.builder import build_batch
+from ottla.storage.paths import MOVED, MOVING
 from ottla.testing.files import MemoryFileSystem
 
 A, B = "/a", "/b"
@@ -167,6 +168,23 @@ def test_a_partition_in_two_folders_is_for_a_person_to_settle(data: Data) -> Non
     data.partition(B, "orders-0", batch(0))
     (conflict,) = data.plan().conflicts
     assert "orders-0 is in /a/orders-0 and in /b/orders-0" in conflict
+
+
+def test_a_copy_that_was_being_moved_is_none(data: Data) -> None:
+    data.partition(A, "orders-0", batch(0))
+    data.partition(B, "orders-0", batch(0))
+    data.fs.open(f"{B}/orders-0/{MOVING}", create=True).close()
+    assert data.plan().conflicts == []
+    assert [each.folder for each in scan(data.fs, (A, B)).found.values()] == [f"{A}/orders-0"]
+
+
+@pytest.mark.parametrize("arrived", [A, B])
+def test_of_a_partition_that_was_moved_the_new_folder_counts(data: Data, arrived: str) -> None:
+    data.partition(A, "orders-0", batch(0))
+    data.partition(B, "orders-0", batch(0))
+    data.fs.open(f"{arrived}/orders-0/{MOVED}", create=True).close()
+    assert data.plan().conflicts == []
+    assert [each.folder for each in scan(data.fs, (A, B)).found.values()] == [f"{arrived}/orders-0"]
 
 
 def test_an_id_that_is_missing_is_the_one_of_the_other_partitions(data: Data) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import ClassVar, Self, cast
 
+import pytest
 from click.testing import Result
 
-from ottla.cli.cluster_status import as_lines, document, frame
+from ottla.cli import cluster_status
+from ottla.cli.cluster_status import Looker, as_lines, document, frame
 from ottla.client.cluster_health import BrokerHealth, ClusterHealth, Known, PartitionHealth
+from ottla.errors import ErrorCode, KafkaError
 
 Run = Callable[..., Result]
 
@@ -19,9 +24,11 @@ OFFLINE = PartitionHealth("t", 0, None, (3, 2), (), (2, 3), (), 2)
 STRANDED = PartitionHealth("t", 1, None, (3, 2), (), (), (2, 3), 2)
 BARE = PartitionHealth("t", 2, 1, (1, 3), (1,), (3,), (), 2)
 
+WIDE = 500
+
 
 def lines(*troubled: PartitionHealth, brokers: tuple[BrokerHealth, ...]) -> list[str]:
-    return list(as_lines(frame(ClusterHealth("abc", 1, brokers, 12, troubled))))
+    return list(as_lines(frame(ClusterHealth("abc", 1, brokers, 12, troubled)), WIDE))
 
 
 def test_a_cluster_in_order_is_two_lines_and_its_brokers() -> None:
@@ -52,10 +59,24 @@ def test_partitions_that_lack_something_are_listed_with_whom_they_wait_for() -> 
     ]
 
 
+def test_a_narrow_terminal_shows_the_verdict_and_who_is_in_sync() -> None:
+    health = ClusterHealth("abc", 1, (UP, FENCED), 12, (OFFLINE, BARE))
+    shown = list(as_lines(frame(health), 72))
+    assert max(map(len, shown)) <= 72
+    assert shown[:5] == [
+        "cluster abc: 1 broker up, broker 1 is the controller; 12 partitions, 1",
+        "offline, 2 under min.insync, 2 under-replicated",
+        "BROKER  ADDRESS         HOST  RACK  STATE       LEADS  REPLICAS  IN SYNC",
+        "     1  127.0.0.1:9092  one   r1    controller      2         3        3",
+        "     2  127.0.0.1:9093  -     -     fenced          0         3        0",
+    ]
+    assert shown[6] == "PARTITION  STATE             LEADER  REPLICAS  IN SYNC  WAITS FOR"
+
+
 def test_what_is_old_is_called_old() -> None:
     known = Known(ours=True, store_away={1: NOON + 1_000, 2: NOON}, silent=frozenset({3}))
     health = ClusterHealth("abc", 1, (UP,), 12, (), known)
-    assert list(as_lines(frame(health)))[1:3] == [
+    assert list(as_lines(frame(health), WIDE))[1:3] == [
         "the metadata store is out of reach of brokers 1,2 since 2026-11-16 12:00:00: what is "
         "shown may be as old as that, and leaders cannot change",
         "called up, but without an answer: broker 3",
@@ -66,6 +87,63 @@ def test_what_is_old_is_called_old() -> None:
         {"broker": 2, "since": NOON},
     ]
     assert shown["silent"] == [3]
+
+
+class Screen:
+    """A terminal that somebody leaves after three pictures."""
+
+    drawn: ClassVar[list[list[str]]] = []
+
+    def __enter__(self) -> Self:
+        self.drawn.clear()
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def size(self) -> tuple[int, int]:
+        return 200, 10
+
+    def draw(self, lines: list[str]) -> None:
+        self.drawn.append(lines)
+
+    def wait(self, _interval: float) -> list[str]:
+        return ["q"] if len(self.drawn) == 3 else []
+
+
+def test_a_picture_that_stays_says_of_when_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(100))
+    clock = SimpleNamespace(strftime=lambda form: f"12:00:{next(seconds):02}")
+    away = KafkaError(ErrorCode.NETWORK_EXCEPTION, "nobody is there")
+    outcomes = iter([ClusterHealth("abc", 1, (UP,), 12, ()), away, away])
+
+    class Looker:
+        bootstrap = "127.0.0.1:1"
+
+        def look(self) -> ClusterHealth:
+            found = next(outcomes)
+            if isinstance(found, KafkaError):
+                raise found
+            return found
+
+    monkeypatch.setattr("ottla.cli.cluster_status.time", clock)
+    monkeypatch.setattr("ottla.cli.terminal.Terminal", Screen)
+    cluster_status._draw(cast(cluster_status.Looker, Looker()), 1.0)
+    first, second, third = Screen.drawn
+    assert first[:2] == ["ottla cluster status  12:00:00", ""]
+    for later, picture in enumerate((second, third), 1):
+        assert picture[0] == f"ottla cluster status  12:00:0{later}  nobody is there; trying again"
+        assert picture[1] == "below is how it was at 12:00:00"
+        assert picture[2:] == first[2:]
+
+
+def test_lines_that_do_not_fit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    health = ClusterHealth("abc", 1, (UP, FENCED, MISSING), 12, ())
+    looker = SimpleNamespace(bootstrap="127.0.0.1:1", look=lambda: health)
+    monkeypatch.setattr("ottla.cli.terminal.Terminal", Screen)
+    monkeypatch.setattr(Screen, "size", lambda _: (200, 5))
+    cluster_status._draw(cast(cluster_status.Looker, looker), 1.0)
+    assert len(Screen.drawn[0]) == 5
+    assert Screen.drawn[0][-1] == "… 3 more lines: the window is too small"
 
 
 def test_one_that_could_be_led_already_waits_for_the_controller() -> None:
@@ -96,7 +174,7 @@ def test_files_that_do_not_count_are_named() -> None:
 
 
 def as_text(health: ClusterHealth) -> list[str]:
-    return "\n".join(as_lines(frame(health))).splitlines()
+    return "\n".join(as_lines(frame(health), WIDE)).splitlines()
 
 
 def test_a_long_list_is_cut_and_tells_where_the_rest_is() -> None:
@@ -176,3 +254,36 @@ def test_up_refuses_what_cannot_be(ottla: Run) -> None:
     unknown = ottla("cluster", "up", "--set", "num.partitions=many")
     assert unknown.exit_code == 1
     assert "num.partitions" in unknown.stderr
+
+
+def test_a_broker_that_goes_away_under_a_look_does_not_end_the_asking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It latched: `cluster restart` then never saw that a broker was back."""
+    asked: list[bool] = []
+    told = iter([True, False, True])
+
+    def look(admin: object, *, ours: bool) -> ClusterHealth:
+        asked.append(ours)
+        return ClusterHealth("c", 1, (), 0, (), Known(ours=next(told)))
+
+    monkeypatch.setattr("ottla.client.cluster_health.look", look)
+    monkeypatch.setattr(Looker, "admin", None)
+    looker = Looker("127.0.0.1:9092")
+    assert [looker.look().known.ours for _ in range(3)] == [True, False, True]
+    assert asked == [True, True, True]
+
+
+def test_a_cluster_of_others_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def look(admin: object, *, ours: bool) -> ClusterHealth:
+        asked.append(ours)
+        return ClusterHealth("c", 1, (), 0, ())
+
+    monkeypatch.setattr("ottla.client.cluster_health.look", look)
+    monkeypatch.setattr(Looker, "admin", None)
+    looker = Looker("127.0.0.1:9092")
+    for _ in range(2):
+        looker.look()
+    assert asked == [True, False]

@@ -97,7 +97,7 @@ def test_an_example_is_understood(
     path: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("orders.txt", "server.properties", "backup.json", "run.history.gz"):
+    for name in ("orders.txt", "server.properties", "backup.json", "run.history.gz", "orders.yaml"):
         Path(name).touch()
     called: list[str] = []
     for below in TREE.values():

@@ -107,10 +107,10 @@ def test_watch_once_shows_the_one_most_behind_first(group: Run) -> None:
 
 
 def test_a_second_look_knows_how_fast_the_group_reads(
-    group: Run, scene: Any, monkeypatch: pytest.MonkeyPatch
+    group: Run, scene: Any, own_time: Callable[..., None]
 ) -> None:
     times = iter([10.0, 12.0])
-    monkeypatch.setattr("ottla.cli.group.time.monotonic", lambda: next(times))
+    own_time("ottla.cli.group", monotonic=lambda: next(times))
     watcher = Watcher(scene, (f"idle{MARK}",))
     assert watcher.rows()[0]["rate"] is None
     scene.committed[f"idle{MARK}"][TopicPartition(f"orders{MARK}", 0)] += 4

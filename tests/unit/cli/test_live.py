@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_a_frame_is_its_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "title\nA\n1\n\nB\n-\n"
 
 
-def frames_until(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def frames_until(count: int, own_time: Callable[..., None]) -> None:
     """The wait after the last frame is where Ctrl-C comes."""
     left = count
 
@@ -48,13 +49,13 @@ def frames_until(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if not left:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("ottla.cli.live.time.sleep", sleep)
+    own_time("ottla.cli.live", sleep=sleep)
 
 
 def test_json_frames_are_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own_time: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    frames_until(2, monkeypatch)
+    frames_until(2, own_time)
     numbers = iter([1, 2])
     keep_showing(lambda: frame(next(numbers)), 1, as_json=True)
     lines = capsys.readouterr().out.splitlines()
@@ -62,9 +63,9 @@ def test_json_frames_are_lines(
 
 
 def test_in_a_pipe_one_frame_is_below_the_other(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own_time: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    frames_until(2, monkeypatch)
+    frames_until(2, own_time)
     numbers = iter([1, 2])
     keep_showing(lambda: frame(next(numbers)), 1, as_json=False)
     assert capsys.readouterr().out == "title\nA\n1\n\nB\n-\n\ntitle\nA\n2\n\nB\n-\n"

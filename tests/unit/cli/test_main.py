@@ -66,6 +66,14 @@ def test_a_word_that_is_an_option_here_is_answered_with_it(
     assert ottla(*meant.split()).exit_code == 0
 
 
+@pytest.mark.parametrize("typed", ["stop", "down", "kill"])
+def test_whoever_wants_to_end_something_is_told_how(ottla: Run, typed: str) -> None:
+    result = ottla(typed)
+    assert result.exit_code == 2
+    assert f"no command {typed!r}; Ctrl-C in its terminal stops a broker" in result.stderr
+    assert "did you mean" not in result.stderr
+
+
 def test_no_command_shows_the_help(ottla: Run) -> None:
     result = ottla()
     assert result.exit_code == 2

@@ -60,6 +60,8 @@ def test_a_missing_topic_gets_a_suggestion_and_others_keep_their_words(
     assert said(MISSING, "clicks", "order") == meant
     assert said(MISSING, "order:0,1") == meant
     assert said(MISSING, "zebra") == MISSING.message
+    without_words = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert said(without_words, "zebra") == "there is no topic 'zebra'"
     assert said(MISSING, "orders") == MISSING.message  # it is the partition that is missing
     assert said(MISSING) == MISSING.message
     assert said(KafkaError(ErrorCode.INVALID_CONFIG, "bad"), "order") == "bad"

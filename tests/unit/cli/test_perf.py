@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -130,7 +129,7 @@ def test_what_was_measured_before_ctrl_c_is_shown_as_that(
 def test_an_interruption_before_the_load_began_is_one_line(
     ottla: Run, scene: Any, monkeypatch: pytest.MonkeyPatch, verb: str, number: signal.Signals
 ) -> None:
-    monkeypatch.setattr(scene.topics, "partitions", lambda _topics: os.kill(os.getpid(), number))
+    monkeypatch.setattr(scene.topics, "partitions", lambda _topics: signal.raise_signal(number))
     result = ottla("perf", verb, TOPIC)
     assert result.output == "Error: stopped before the first record: nothing was measured\n"
 

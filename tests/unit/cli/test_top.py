@@ -23,9 +23,11 @@ def seen(moment: float, written: int, size: int | None = 1000) -> Look:
 
 
 @pytest.fixture
-def looks(over_the_scene: None, monkeypatch: pytest.MonkeyPatch) -> list[Look]:
+def looks(
+    over_the_scene: None, own_time: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> list[Look]:
     found = [seen(10.0, 100), seen(12.0, 300, 5000)]
-    monkeypatch.setattr("ottla.cli.top.time.sleep", lambda _seconds: None)
+    own_time("ottla.cli.top", sleep=lambda _seconds: None)
     monkeypatch.setattr("ottla.client.overview.look", lambda *_args, **_options: found.pop(0))
     monkeypatch.setattr("ottla.client.overview.look_at_groups", lambda *_arguments: {})
     return found

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ottla.client import retry as retry_module
 from ottla.client import router as router_module
 from ottla.client.ages import lag_seconds, record_times
 from ottla.client.groups import CommittedOffset, Groups, PartitionLag
@@ -63,7 +62,7 @@ class FakeBroker:
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+def broker(own_time: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     fake = FakeBroker()
 
     class Wire:
@@ -84,7 +83,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
         def close(self) -> None: ...
 
     monkeypatch.setattr(router_module, "Wire", Wire)
-    monkeypatch.setattr(retry_module.time, "sleep", lambda _seconds: None)
+    own_time("ottla.client.retry", sleep=lambda _seconds: None)
     return fake
 
 

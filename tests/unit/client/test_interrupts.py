@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import threading
 
@@ -12,13 +11,13 @@ from ottla.client.interrupts import Interrupts
 def test_ctrl_c_is_noted_and_raised_only_where_that_is_asked_for() -> None:
     with Interrupts() as interrupts:
         interrupts.check()
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         assert interrupts.count == 1
         with pytest.raises(KeyboardInterrupt):
             interrupts.check()
         interrupts.raising = True
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         assert interrupts.count == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 from typing import Any
 
@@ -174,7 +173,7 @@ class InterruptedProducer(FakeProducer):
 
     def poll(self, timeout: float) -> None:
         if self.count >= 100 and self.again:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
             return  # the broker is gone: nothing is reported any more
         super().poll(timeout)
         if self.count >= 100:
@@ -187,7 +186,7 @@ def test_ctrl_c_in_the_middle_of_a_report_ends_the_sending_and_not_the_counting(
     def interrupted(self: Tally, latency: float, size: int) -> None:
         add(self, latency, size)
         if self.records == 100:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     add = Tally.add
     monkeypatch.setattr(Tally, "add", interrupted)
@@ -220,7 +219,7 @@ def test_reading_ends_with_ctrl_c_and_knows_how_long_nothing_came(
             if self.left >= 0:
                 return [FakeRecord()]
             if self.left == -4:
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
             return []
 
         def close(self) -> None: ...

@@ -7,7 +7,14 @@ from collections import Counter
 
 import pytest
 
-from ottla.client.rebalancing import Cluster, Move, TooFewBrokers, plan_drain, plan_rebalance
+from ottla.client.rebalancing import (
+    Cluster,
+    Move,
+    TooFewBrokers,
+    plan_drain,
+    plan_rebalance,
+    plan_replication,
+)
 from ottla.model.ids import TopicPartition
 
 
@@ -97,3 +104,70 @@ def test_any_cluster_becomes_even_and_nothing_is_put_twice_on_a_broker(seed: int
     held.update(each for replicas in placed.values() for each in replicas)
     assert max(held.values()) - min(held.values()) <= 1
     assert all(len({*replicas}) == factor for replicas in placed.values())
+
+
+def replicas_by_topic(placement: dict[TopicPartition, tuple[int, ...]]) -> dict[str, Counter[int]]:
+    held: dict[str, Counter[int]] = {}
+    for tp, replicas in placement.items():
+        held.setdefault(tp.topic, Counter()).update(replicas)
+    return held
+
+
+def test_a_new_broker_gets_its_share_of_every_topic() -> None:
+    """Else it would get the many small ones alone, of `__consumer_offsets`."""
+    sizes = {"__consumer_offsets": (50, 0), "orders": (6, 10**9), "small": (3, 10)}
+    placement = {
+        TopicPartition(topic, index): tuple((index + step) % 3 + 1 for step in range(3))
+        for topic, (count, _) in sizes.items()
+        for index in range(count)
+    }
+    weights = {tp: sizes[tp.topic][1] for tp in placement}
+    moves = plan_rebalance(Cluster(dict.fromkeys(range(1, 5)), placement, weights))
+    moved = placement | {move.partition: move.after for move in moves}
+    for topic, held in replicas_by_topic(moved).items():
+        counts = [held[each] for each in range(1, 5)]
+        assert max(counts) - min(counts) <= 1, (topic, held)
+        leads = Counter(replicas[0] for tp, replicas in moved.items() if tp.topic == topic)
+        counts = [leads[each] for each in range(1, 5)]
+        assert max(counts) - min(counts) <= 1, (topic, leads)
+    in_all = Counter(each for replicas in moved.values() for each in replicas)
+    assert max(in_all.values()) - min(in_all.values()) <= 1
+    again = plan_rebalance(Cluster(dict.fromkeys(range(1, 5)), moved, weights))
+    assert again == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_topic_becomes_even(seed: int) -> None:
+    chance = random.Random(seed)
+    brokers = range(1, chance.randint(3, 7))
+    placement = {
+        TopicPartition(f"topic-{topic}", index): tuple(
+            chance.sample(list(brokers), chance.randint(1, min(3, len(brokers))))
+        )
+        for topic in range(chance.randint(1, 6))
+        for index in range(chance.randint(1, 20))
+    }
+    plan = Cluster(dict.fromkeys(brokers), placement, {})
+    moved = placement | {move.partition: move.after for move in plan_rebalance(plan)}
+    for held in replicas_by_topic(moved).values():
+        counts = [held[each] for each in brokers]
+        assert max(counts) - min(counts) <= 1
+    assert plan_rebalance(plan._replace(placement=moved)) == []
+
+
+def test_more_replicas_go_to_other_racks_and_are_copied_evenly() -> None:
+    given = cluster({0: (1,), 1: (1,), 2: (1,)}, 5, "a", "a", "b", "b", "b", p0=5, p1=5, p2=5)
+    moves = plan_replication(given, ["t"], 2)
+    assert after(moves) == {0: (1, 3), 1: (1, 4), 2: (1, 5)}
+    assert plan_replication(given, ["another"], 2) == []
+    with pytest.raises(TooFewBrokers, match="6 replicas need as many brokers, and there are 5"):
+        plan_replication(given, ["t"], 6)
+
+
+def test_fewer_replicas_leave_the_leader_and_as_many_racks() -> None:
+    moves = plan_replication(cluster({0: (2, 1, 3)}, 3, "a", "a", "b"), ["t"], 2)
+    assert after(moves) == {0: (2, 3)}
+    moves = plan_replication(cluster({0: (9, 1, 2)}, 2), ["t"], 2)
+    assert after(moves) == {0: (1, 2)}, "the dead one is given up first"
+    moves = plan_replication(cluster({0: (1, 2), 1: (1, 2), 2: (2, 3)}, 3), ["t"], 1)
+    assert after(moves) == {0: (1,), 1: (1,), 2: (2,)}

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.client.cluster_health import BrokerHealth, ClusterHealth, PartitionHealth
 from ottla.client.descriptions import PartitionDescription, TopicDescription
-from ottla.client.rolling import Doubt, Rolling, exposed, order, wrong
+from ottla.client.rolling import Doubt, Interrupted, Rolling, exposed, order, wrong
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -126,6 +126,55 @@ def test_another_that_dies_meanwhile_ends_it(simulated: Simulated) -> None:
     with pytest.raises(Doubt, match="until broker 1 catches up: broker 3 is missing"):
         simulated.rolling.run([1, 2])
     assert simulated.restarted == [1]
+
+
+def interrupting(simulated: Simulated, at: str) -> Rolling:
+    """A rolling restart of which somebody has seen enough at broker 3."""
+
+    def report(number: int, what: str) -> None:
+        if (number, what.partition(",")[0]) == (3, at):
+            raise KeyboardInterrupt
+
+    def restart(which: BrokerHealth) -> None:
+        if (which.id, at) == (3, "the command"):
+            raise KeyboardInterrupt
+        simulated.restart(which)
+
+    return Rolling(
+        simulated.look,
+        restart,
+        report,
+        clock=lambda: simulated.now,
+        sleep=simulated.sleep,
+    )
+
+
+@pytest.mark.parametrize(
+    ("at", "left", "told"),
+    [
+        ("stopping", (3, 2), "broker 1 is restarted and in sync; brokers 3, 2 are left as before"),
+        (
+            "the command",
+            (3, 2),
+            "broker 1 is restarted and in sync; broker 3 may be stopped: "
+            "`ottla cluster status` tells how it is; broker 2 is left as before",
+        ),
+        (
+            "back",
+            (2,),
+            "broker 1 is restarted and in sync; broker 3 was stopped and should come back: "
+            "`ottla cluster status` tells how it is; broker 2 is left as before",
+        ),
+        ("in sync", (2,), "brokers 1, 3 are restarted and in sync; broker 2 is left as before"),
+    ],
+)
+def test_an_interrupt_says_what_is_done_and_what_is_left(
+    simulated: Simulated, at: str, left: tuple[int, ...], told: str
+) -> None:
+    with pytest.raises(Interrupted) as interrupted:
+        interrupting(simulated, at).run([1, 3, 2])
+    assert interrupted.value.left == left
+    assert str(interrupted.value) == f"interrupted: {told}"
 
 
 def test_the_controller_comes_last() -> None:

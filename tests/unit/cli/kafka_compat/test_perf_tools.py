@@ -122,9 +122,9 @@ def test_a_wrong_producer_command_line_sends_nothing(
 
 
 def test_the_line_of_the_consumer_tool(
-    tool: Tool, loads: list[Any], monkeypatch: pytest.MonkeyPatch
+    tool: Tool, loads: list[Any], own_time: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr("ottla.cli.kafka_compat.consumer_perf.time.time", lambda: 0.0)
+    own_time("ottla.cli.kafka_compat.consumer_perf", time=lambda: 0.0)
     code, out, _ = tool(
         "kafka-consumer-perf-test", "--bootstrap-server", "h:1", "--topic", "t",
         "--num-records", "100", "--group", "g", "--from-latest",

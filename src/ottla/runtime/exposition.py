@@ -1,7 +1,7 @@
 """Readings as text, with prometheus_client: the one door to that library.
 
 Importing it takes longer than the rest of a broker's start, so only whoever makes a page imports
-this module, in a thread.
+this module, in a thread. Brokers and the drivers of pipelines do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from ottla.net.http import Page
 from ottla.runtime.metrics import Distribution, Reading
 
 # CPU, memory, descriptors and the start of this process, read from /proc when a page is made.
@@ -36,10 +35,11 @@ class _Everything:
         yield from _process.collect()
 
 
-def page(readings: Iterable[Reading], wanted: str) -> Page:
-    """All of it in the format that is wanted, where that is OpenMetrics', else in Prometheus'."""
+def text(readings: Iterable[Reading], wanted: str) -> tuple[bytes, str]:
+    """All of it in the format that is wanted, where that is OpenMetrics', else in Prometheus'; and
+    the name of the format."""
     encode, content_type = choose_encoder(f"{wanted}; version=1.0.0" if wanted else "")
-    return Page(encode(_Everything(readings)), content_type)
+    return encode(_Everything(readings)), content_type
 
 
 def of_process() -> Iterator[Reading]:

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from ottla.broker.exposition import page
 from ottla.broker.metrics_page import OPENMETRICS
+from ottla.runtime.exposition import text
 from ottla.runtime.metrics import Distribution, Reading
 
 READINGS = (
@@ -26,12 +26,12 @@ READINGS = (
 
 @pytest.mark.parametrize("wanted", ["", OPENMETRICS])
 def test_what_is_read_is_what_a_scraper_understands(wanted: str) -> None:
-    made = page(READINGS, wanted)
-    text = made.body.decode()
+    body, content_type = text(READINGS, wanted)
+    page = body.decode()
     parse = openmetrics.text_string_to_metric_families if wanted else text_string_to_metric_families
     samples = {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in parse(text)
+        for family in parse(page)
         for sample in family.samples
     }
     assert samples["requests_total", (("api", "Fetch"),)] == 5
@@ -44,5 +44,5 @@ def test_what_is_read_is_what_a_scraper_understands(wanted: str) -> None:
     assert samples["time_seconds_sum", (("api", "Fetch"),)] == 7.65
     assert samples["time_seconds_count", (("api", "Fetch"),)] == 4
     assert samples["process_open_fds", ()] > 0
-    assert "# TYPE empty" in text
-    assert made.content_type.startswith(wanted or "text/plain; version=0.0.4")
+    assert "# TYPE empty" in page
+    assert content_type.startswith(wanted or "text/plain; version=0.0.4")
