@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # What kafka-run-class.sh passes when nobody has set anything.
-_JVM_FLAGS = (
+JVM_FLAGS = (
     "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-XX:MaxInlineLevel=15", "-Djava.awt.headless=true",
 )  # fmt: skip
@@ -173,7 +173,7 @@ class ApacheKafka:
             self.tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file))
 
     def start(self, node: Node, *, apart: bool = False) -> Child:
-        command = [self._java, *_BROKER_HEAP, *_JVM_FLAGS, "-cp", self.libraries.classpath]
+        command = [self._java, *_BROKER_HEAP, *JVM_FLAGS, "-cp", self.libraries.classpath]
         command += ["kafka.Kafka", str(self._properties(node))]
         return Child(self.name, command, output=node.output, apart=apart)
 
@@ -209,7 +209,7 @@ class ApacheKafka:
         return [
             self._java,
             *_TOOL_HEAP,
-            *_JVM_FLAGS,
+            *JVM_FLAGS,
             "-cp",
             self.libraries.classpath,
             main,
@@ -258,6 +258,8 @@ class Ottla:
                 "the `ottla` command is not in this environment; run `make setup` first."
             )
         self.profile_into: Path | None = None
+        self.more_data: tuple[Path, ...] = ()
+        """Data folders of a node beside its own."""
 
     def prepare(self, node: Node, settings: Mapping[str, str]) -> None:
         (node.folder / "server.properties").write_text(
@@ -288,7 +290,8 @@ class Ottla:
 
     def _places(self, node: Node) -> list[str]:
         file = str(node.folder / "server.properties")
-        return ["--config", file, "--listen", node.bootstrap, "--data-dir", str(node.data)]
+        data = ",".join(map(str, (node.data, *self.more_data)))
+        return ["--config", file, "--listen", node.bootstrap, "--data-dir", data]
 
     def start_store(self, cluster: Cluster) -> Child:
         command = [str(self._program), "zookeeper", "start"]

@@ -37,6 +37,7 @@ from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
+from ottla.testing.postgres import PostgresProcess
 from ottla.testing.process import BrokerProcess
 from ottla.testing.zookeeper import ZooKeeperProcess
 
@@ -144,6 +145,20 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
         server.start()
         yield server.address
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresProcess]:
+    """A real PostgreSQL that lives as long as this worker: use a database each."""
+    with PostgresProcess(tmp_path_factory.mktemp("postgres")) as server:
+        server.start()
+        yield server
+
+
+@pytest.fixture
+def database(postgres: PostgresProcess) -> str:
+    """The address of an empty database of this test's own, in that PostgreSQL."""
+    return postgres.new_database()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ include_patterns = [
     "docs/**.md",
     "deploy/README.md",
     "examples/README.md",
+    "examples/pipelines/README.md",
     "tests/README.md",
 ]
 exclude_patterns = [".*", "**/.*", "**/node_modules", "build", "data", "dist", "src"]
@@ -32,8 +33,10 @@ SECTIONS = {
         "docs/spark",
         "docs/tools",
         "examples/README",
+        "examples/pipelines/README",
         "docs/glossary",
     ],
+    "Pipelines": ["docs/pipelines/*", "docs/pipelines/sinks/*"],
     "Running it": [
         "docs/operations",
         "deploy/README",
@@ -44,6 +47,7 @@ SECTIONS = {
         "docs/broker-behaviour",
         "CHANGELOG",
     ],
+    "Sources of pipelines": ["docs/pipelines/sources/*"],
     "Reference": ["docs/reference/*"],
     "Changing it": [
         "CONTRIBUTING",

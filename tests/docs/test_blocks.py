@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "docs" / "reference"  # from docstrings and help, which have tests of their own
-TYPED = {"sh", "bash", "console", "python", "sql"}
+TYPED = {"sh", "bash", "console", "python", "sql", "yaml"}
 READ = {"text", "properties"}
 
 WHAT_TO_DO = (

@@ -24,6 +24,8 @@ from ottla.config.topic import TopicConfig
 from ottla.dispatch.table import Handler, Table
 from ottla.handlers import HANDLERS
 from ottla.pipelines import reference as pipelines_reference
+from ottla.pipelines.connectors.sinks import slots
+from ottla.pipelines.driver.metrics import METRICS as PIPELINE_METRICS
 from ottla.pipelines.kafka_settings import SETTINGS as CLIENT_SETTINGS
 from ottla.pipelines.option_table import OPTIONS
 from ottla.testing import plugin
@@ -105,13 +107,14 @@ def test_every_setting_is_documented() -> None:
 
 SETTING = re.compile(r"[a-z]+(?:\.[a-z]+)+(?:=\S*)?")
 # `name.name` in code that is no setting of a broker or topic: files, modules, and what belongs to
-# clients and to features.
+# clients, to features, to databases and to Spark.
 NOT_SETTINGS = re.compile(
     r".*\.(py|md|sh|js|log|json|toml|yaml|lock|txt|svg|metadata|properties)"
     r"|.*\.(index|timeindex|txnindex|snapshot)"
-    r"|(ottla|storage|runtime|protocol|confluent)\..*"
+    r"|(ottla|storage|runtime|protocol|confluent|df|spark)\..*"
+    r"|schema\.table|data\.items"
     r"|bootstrap\.servers|client\.id|group\.id|enable\.auto\.commit|auto\.offset\.reset"
-    r"|isolation\.level|enable\.idempotence|enable\.metrics\.push|linger\.ms|batch\.size|(transaction|group)\.version"
+    r"|isolation\.level|enable\.idempotence|enable\.metrics\.push|linger\.ms|batch\.size|message\.timeout\.ms|(transaction|group)\.version"
 )
 
 
@@ -124,7 +127,7 @@ def test_a_setting_that_a_page_names_exists(page: Path) -> None:
             name = code.partition("=")[0]
             known = is_known(name) or name in TopicConfig.settings or name in GroupConfig.settings
             if page == SPARK:
-                known |= name.removeprefix("kafka.") in CLIENT_SETTINGS or name.startswith("spark.")
+                known |= name.removeprefix("kafka.") in CLIENT_SETTINGS
                 known |= any(option.name == name for option in OPTIONS)
             assert known, f"{shown(page)} speaks of a setting {name}, which does not exist"
 
@@ -214,9 +217,10 @@ def test_every_metric_is_explained_to_operators(rendered: dict[str, str]) -> Non
 @pytest.mark.parametrize("page", markdown(), ids=shown)
 def test_a_metric_that_a_page_names_exists(page: Path, rendered: dict[str, str]) -> None:
     exist = metric_names(rendered["metrics.md"])
+    exist |= {metric.name for metric in PIPELINE_METRICS}
     fixtures = {name for name in vars(plugin) if name.startswith("ottla_")}
     named = {code for code in inline_code(page) if METRIC.fullmatch(f"`{code}`")}
-    assert named - fixtures <= exist
+    assert named - fixtures - {slots.TABLE} <= exist
 
 
 # -- APIs --------------------------------------------------------------------------------------

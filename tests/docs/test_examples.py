@@ -1,8 +1,11 @@
 """The examples at the end of every help, typed into a shell: those that come to an end do so well.
 
 What runs until it is stopped is left out, and what needs several brokers
-(tests/system/test_processes.py has them); that it is understood at least is held by
-tests/unit/cli/test_command.py, as for all of them.
+(tests/system/test_processes.py has them). So is what needs a pipeline that has run, or Spark:
+tests/pipelines/test_pipeline_verbs.py has offsets, reset, status and stop in other words,
+tests/pipelines/test_pipeline_pages.py types `run --once`; `preview`, `test` and `redrive` are only
+tested below the command. That all of them are understood at least is held by
+tests/unit/cli/test_command.py.
 """
 
 from __future__ import annotations
@@ -38,13 +41,31 @@ SEVERAL_BROKERS = {
     *EXAMPLES["cluster add"],
     *EXAMPLES["cluster restart"],
     *EXAMPLES["cluster drain"],
+    *EXAMPLES["topic replicate"],
+    *EXAMPLES["cluster move-logs"],  # and, of one broker, several data folders
 }
+NO_PIPELINE_NEEDED = {"ottla pipeline status", "ottla pipeline validate orders.yaml"}
+AFTER_A_RUN = {
+    line
+    for verb, lines in EXAMPLES.items()
+    if verb.startswith("pipeline") and verb.split()[-1] not in ("validate", "schema", "list")
+    for line in lines
+} - NO_PIPELINE_NEEDED
 OFFLINE = ("ottla log ", "ottla metadata ")
+PIPELINE = """\
+name: orders
+source: {topic: {name: orders, format: string}}
+sink: {files: {path: out, format: json}}
+"""
 TOPICS = ("orders", "returns", "profiles", "pings")
 RECORDS = 12_000  # no fewer than the examples of perf read
 
 LINES = sorted(
-    {line for lines in EXAMPLES.values() for line in lines} - ENDLESS - SEVERAL_BROKERS - HANGING
+    {line for lines in EXAMPLES.values() for line in lines}
+    - ENDLESS
+    - SEVERAL_BROKERS
+    - HANGING
+    - AFTER_A_RUN
 )
 ONLINE_LINES = [line for line in LINES if not line.startswith(OFFLINE)]
 OFFLINE_LINES = [line for line in LINES if line.startswith(OFFLINE)]
@@ -58,6 +79,7 @@ class Shop:
         self.broker = BrokerProcess(folder, settings={"group.initial.rebalance.delay.ms": 0})
         Recorder(folder / "run.history.gz", {"seed": 7}).close()
         (folder / "orders.txt").write_text("one\ntwo\n")
+        (folder / "orders.yaml").write_text(PIPELINE)
         (folder / "server.properties").write_text(f"log.dirs={folder / 'data'}\n")
         (folder / ".config" / "fish" / "completions").mkdir(parents=True)
 

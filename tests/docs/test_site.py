@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_on_the_site(site: Path) -> None:
-    pages = ["README.md", "CHANGELOG.md", "examples/README.md"]
+    pages = ["README.md", "CHANGELOG.md", "examples/README.md", "examples/pipelines/README.md"]
     pages += [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
     for page in pages:
         assert (site / page).with_suffix(".html").is_file(), page

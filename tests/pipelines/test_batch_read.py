@@ -274,6 +274,10 @@ def test_making_a_reader_connects_to_nobody(spark: Any) -> None:
 def test_a_batch_gives_up_on_a_cluster_that_nobody_answers_for(read: Callable[..., Any]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = "{}:{}".format(*server.getsockname())
-    options = {"kafka.bootstrap.servers": address, "fetchOffset.numRetries": "0"}
+    options = {
+        "kafka.bootstrap.servers": address,
+        "fetchOffset.numRetries": "0",
+        "kafkaConsumer.pollTimeoutMs": "3000",
+    }
     with pytest.raises(Exception, match="refused"):
         read(**options).count()

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import psutil
-import pyspark
-import pytest
 
 import ottla
-from ottla.pipelines import java
 from ottla.pipelines.pack import pack
 
 PROGRAM = Path(__file__).parent / "copy_program.py"
@@ -34,7 +25,6 @@ SLOW = """
         config={
             "spark.executorEnv.OTTLA_NATIVE": "0",
             "spark.executor.memory": "600m",
-            "spark.driver.host": "127.0.0.1",
             "spark.ui.enabled": "false",
         },
     )
@@ -59,61 +49,8 @@ SLOW = """
 """
 
 
-@pytest.fixture
-def spark_class(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """`spark_class("master.Master", "--port", "0")`: one of Spark's servers; returns its log."""
-    started: list[subprocess.Popen[bytes]] = []
-    home = Path(pyspark.__file__).parent
-    environ = {**os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(java.find(os.environ))}
-
-    def start(name: str, *arguments: str) -> Path:
-        folder = tmp_path / f"{name.rpartition('.')[2].lower()}-{len(started)}"
-        folder.mkdir()
-        log = folder / "log"
-        with log.open("wb") as output:
-            command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
-            process = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
-                stdout=output,
-                stderr=output,
-                cwd=folder,
-                env=environ,
-                process_group=0,
-            )
-        started.append(process)
-        return log
-
-    yield start
-    for process in reversed(started):
-        for each in (*psutil.Process(process.pid).children(recursive=True), process):
-            each.kill()
-        process.wait()
-
-
-@pytest.fixture
-def cluster(spark_class: Callable[..., Path], eventually: Any) -> Callable[[int], str]:
-    """`cluster(2)`: a master with so many workers; returns its address."""
-
-    def start(workers: int) -> str:
-        log = spark_class("master.Master", "--port", "0")
-
-        def address() -> str | None:
-            found = re.search(r"Starting Spark master at (spark://\S+)", log.read_text())
-            return found[1] if found else None
-
-        master: str = eventually(address, timeout=180)
-        for _ in range(workers):
-            spark_class(
-                "worker.Worker", "--cores", "1", "--memory", "700m", "--work-dir", "work", master
-            )
-        eventually(lambda: log.read_text().count("Registering worker") == workers, timeout=180)
-        return master
-
-    return start
-
-
 def test_two_workers_read_with_the_environment_that_was_packed(
-    cluster, bootstrap, unique, tmp_path
+    spark_cluster, bootstrap, unique, tmp_path, bare_environment
 ):
     topic = unique()
     with ottla.Admin(bootstrap) as admin:
@@ -121,18 +58,16 @@ def test_two_workers_read_with_the_environment_that_was_packed(
     with ottla.Producer(bootstrap) as producer:
         for number in range(COUNT):
             producer.post(topic, f"value {number}")
-    master = cluster(2)
     archive = tmp_path / "ottla.tar"
     pack(archive)
     home = tmp_path / "copy"
     home.mkdir()
     settings = {
         "available_now": "1",
-        "master": master,
+        "master": spark_cluster.heal(),
         "spark.archives": f"{archive}#packed",
         "spark.executorEnv.PYTHONPATH": "packed",
         "spark.executor.memory": "600m",
-        "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
     }
     words = [f"{key}={value}" for key, value in settings.items()]
@@ -142,6 +77,7 @@ def test_two_workers_read_with_the_environment_that_was_packed(
         text=True,
         timeout=400,
         check=False,
+        env=bare_environment,
     )
     output = [line for line in ended.stderr.splitlines() if not line.startswith("\tat ")]
     assert ended.returncode == 0, "\n".join(output[-60:])
@@ -150,25 +86,25 @@ def test_two_workers_read_with_the_environment_that_was_packed(
     table.close()
     assert values == {b"value %d" % number for number in range(COUNT)}
     copies = (home / "imported").read_text().splitlines()
-    workers = {Path(copy).relative_to(tmp_path).parts[0] for copy in copies}
+    workers = {Path(copy).relative_to(spark_cluster.folder).parts[0] for copy in copies}
     assert workers == {"worker-1", "worker-2"}, f"the tasks imported {copies}"
 
 
 def test_a_driver_with_native_code_says_that_its_workers_have_none(
-    cluster, bootstrap, unique, tmp_path
+    spark_cluster, bootstrap, unique, tmp_path, bare_environment
 ):
     topic = unique()
     with ottla.Admin(bootstrap) as admin:
         admin.create_topic(topic)
         admin.create_topic(f"{topic}-copy")
-    arguments = (cluster(1), bootstrap, topic, str(tmp_path / "checkpoint"))
+    arguments = (spark_cluster.heal(), bootstrap, topic, str(tmp_path / "checkpoint"))
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SLOW), *arguments],
         capture_output=True,
         text=True,
         timeout=400,
         check=False,
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        env=bare_environment | {"PYSPARK_PYTHON": sys.executable},
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
     batch, _, stream = ended.stderr.partition("the batch is written")

@@ -35,6 +35,7 @@ def started(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         command = [str(bin_dir / "spark-submit"), *submit] if submit else [sys.executable]
         # A session of another test in this process has left its choices in the environment.
         kept = {key: value for key, value in os.environ.items() if "SPARK" not in key}
+        kept["SPARK_CONF_DIR"] = os.environ["SPARK_CONF_DIR"]  # says nothing of what is asked here
         kept["PATH"] = f"{bin_dir}:{kept['PATH']}"
         stderr = tmp_path / "stderr"
         ours, theirs = pty.openpty() if terminal else (-1, -1)

@@ -221,6 +221,21 @@ def test_two_queries_that_share_a_derived_group_are_told(
     assert "Give one of them a groupIdPrefix or a kafka.group.id of its own." in caplog.text
 
 
+def test_a_query_whose_driver_commits_for_itself_commits_nothing(
+    new_reader: Callable[..., OttlaStreamReader], bootstrap: str, unique: Callable[..., str]
+) -> None:
+    topic = unique()
+    create(bootstrap, topic)
+    produce(bootstrap, topic, 5)
+    given = {"kafka.group.id": unique(), "startingOffsets": "earliest", "commitOffsets": "false"}
+    reader = new_reader(bootstrap, topic, **given)
+    limit = reader.getDefaultReadLimit()
+    end = reader.latestOffset(reader.initialOffset(), limit)
+    assert reader.latestOffset(end, limit) == end
+    assert reader._driver is not None
+    assert reader._driver._commits._thread is None
+
+
 @pytest.mark.parametrize("replayed", [False, True])
 def test_a_broker_that_goes_under_a_batch_is_in_the_log_and_then_in_progress(
     replayed: bool,

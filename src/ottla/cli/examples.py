@@ -59,6 +59,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "ottla cluster drain 3",
         "ottla cluster drain 3 --yes",
     ),
+    "cluster move-logs": (
+        "ottla cluster move-logs 1 /data/new-disk",
+        "ottla cluster move-logs 1 /data/new-disk orders --yes",
+        "ottla cluster move-logs 1 /data/b --from /data/a --throttle 50000000 --yes",
+    ),
     "cluster status": (
         "ottla cluster status",
         "ottla cluster status --watch -i 1",
@@ -103,6 +108,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "topic delete": (
         "ottla topic delete orders",
         "ottla topic rm orders returns --if-exists",
+    ),
+    "topic replicate": (
+        "ottla topic replicate orders --replication 3",
+        "ottla topic replicate orders __consumer_offsets --replication 3 --yes",
     ),
     "topic elect": (
         "ottla topic elect",
@@ -271,6 +280,72 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "metadata rescue": (
         "ottla metadata rescue -d data",
         "ottla metadata rescue -d data --partitions orders=3 --replace -y",
+    ),
+    "pipeline": (
+        "ottla pipeline validate orders.yaml",
+        "ottla pipeline run orders.yaml",
+        "ottla pipeline status",
+        "ottla pipeline stop orders",
+    ),
+    "pipeline validate": (
+        "ottla pipeline validate orders.yaml",
+        "ottla pipeline validate orders.yaml --offline -J",
+    ),
+    "pipeline schema": (
+        "ottla pipeline schema",
+        "ottla pipeline schema > pipeline.schema.json",
+    ),
+    "pipeline preview": (
+        "ottla pipeline preview orders.yaml",
+        "ottla pipeline preview orders.yaml --rows 3 -J",
+    ),
+    "pipeline test": (
+        "ottla pipeline test orders.yaml",
+        "ottla pipeline test orders.yaml refunds",
+    ),
+    "pipeline redrive": (
+        "ottla pipeline redrive orders --dry-run",
+        "ottla pipeline redrive orders --where \"kind = 'DataError'\"",
+    ),
+    "pipeline run": (
+        "ottla pipeline run orders.yaml",
+        "ottla pipeline run orders.yaml --once",
+        "ottla pipeline run orders.yaml --from-group",
+        "ottla pipeline run orders.yaml --master spark://127.0.0.1:7077 --shared-path",
+    ),
+    "pipeline list": (
+        "ottla pipeline list",
+        "ottla pipeline ls -J",
+    ),
+    "pipeline status": (
+        "ottla pipeline status",
+        "ottla pipeline status orders -J",
+    ),
+    "pipeline stop": (
+        "ottla pipeline stop orders",
+        "ottla pipeline stop orders --now",
+    ),
+    "pipeline reset": (
+        "ottla pipeline reset orders",
+        "ottla pipeline reset orders -y",
+    ),
+    "pipeline offsets": (
+        "ottla pipeline offsets show orders",
+        "ottla pipeline offsets reset orders --to earliest --dry-run",
+    ),
+    "pipeline offsets show": (
+        "ottla pipeline offsets show orders",
+        "ottla pipeline offsets show orders -J",
+    ),
+    "pipeline offsets set": (
+        "ottla pipeline offsets set orders orders:0=1200 orders:1=800",
+        "ottla pipeline offsets set orders orders:0=0 --dry-run",
+    ),
+    "pipeline offsets reset": (
+        "ottla pipeline offsets reset orders --to earliest --dry-run",
+        "ottla pipeline offsets reset orders --back 2h",
+        "ottla pipeline offsets reset orders --shift -100 -t orders:0",
+        "ottla pipeline offsets reset orders --to 2026-05-01T12:00:00Z",
     ),
     "tools": (
         "ottla tools list",

@@ -49,6 +49,10 @@ COMMANDS: Mapping[str, Entry] = {
     "config": Entry(
         "ottla.cli.config:config", "Show and change settings of topics, brokers and groups."
     ),
+    "pipeline": Entry(
+        "ottla.cli.pipeline:pipeline",
+        "Run pipelines between topics, files and databases, on Spark.",
+    ),
     "perf": Entry(
         "ottla.cli.perf:perf",
         "Measure how fast records are sent and read.",
@@ -94,6 +98,12 @@ class LazyGroup(Noun):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def how_to_end(self, arguments: Sequence[str]) -> str:
+        return (
+            "Ctrl-C in its terminal stops a broker, and the brokers of `ottla cluster up`; "
+            "`ottla cluster stop` tells the process of these"
+        )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = COMMANDS.get(cmd_name)

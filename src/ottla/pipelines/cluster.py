@@ -75,12 +75,29 @@ def partitions_of(topics: Iterable[Topic]) -> list[TopicPartition]:
     return sorted(tp for topic in topics for tp in topic.partitions)
 
 
+def groups_of(
+    bootstrap: str, settings: Mapping[str, str], *, timeout: float, client_id: str
+) -> Groups:
+    """The groups of a cluster, asked with the settings of a pipeline's file.
+
+    timeout, client_id   where the settings have no request.timeout.ms and no client.id
+    """
+    given = settings.get("request.timeout.ms")
+    return Groups(
+        bootstrap,
+        timeout=timeout if given is None else int(given) / 1000,
+        client_id=client_id,
+        config=settings,
+    )
+
+
 class Cluster:
     """Asks the brokers; for one thread at a time. Making one connects to nobody.
 
     bootstrap  brokers to start from, "host:port,…"
     timeout    seconds that one question may take
     stable     logs end where the first open transaction begins, as read_committed wants it
+    settings   of a pipeline's file; they win over what is said here
     """
 
     def __init__(
@@ -90,8 +107,9 @@ class Cluster:
         timeout: float = 30.0,
         client_id: str = "ottla-spark",
         stable: bool = True,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
-        self._groups = Groups(bootstrap, timeout=timeout, client_id=client_id)
+        self._groups = groups_of(bootstrap, settings or {}, timeout=timeout, client_id=client_id)
         self._router = self._groups.router
         self._stable = stable
 

@@ -16,6 +16,8 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ottla.pipelines.launchers import launcher
@@ -72,6 +74,39 @@ def choose() -> str:
     _checked[python] = True
     os.environ.setdefault(DRIVER, python)
     return python
+
+
+@contextmanager
+def chosen_for_cluster(wanted: str | None = None) -> Iterator[None]:
+    """The same for a cluster: the JVM is to be started inside of this.
+
+    Spark starts the Python of a source in the driver, where it is planned, and in the executors,
+    where it is read, by the same words. So these are no path of this machine, but a name, which
+    executors look for on their PATH; on that of the JVM it is this Python. A path that somebody has
+    chosen is left as it is, and has to be right on all machines.
+    """
+    wanted = os.environ.get(TASKS) or wanted or same_minor()
+    os.environ[TASKS] = wanted
+    os.environ.setdefault(DRIVER, wanted)
+    if os.sep in wanted:
+        yield
+        return
+    digest = hashlib.sha256(sys.executable.encode()).hexdigest()[:12]
+    text = _PYTHON.format(python=sys.executable)
+    folder = launcher(f"python-{digest}/{wanted}", text, os.environ).parent
+    _checked[wanted] = True
+    before = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = f"{folder}:{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def same_minor() -> str:
+    """What a Python of this minor version is called on other machines. Spark would take whatever
+    `python3` is there, and refuses to work with another version than the driver's."""
+    return f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def check(spark: SparkSession) -> None:

@@ -191,6 +191,13 @@ OPTIONS: tuple[Option, ...] = (
         "wins over `groupIdPrefix`",
     ),
     Option(
+        "commitOffsets",
+        STREAM,
+        "`true`",
+        "commit the progress to the query's consumer group; `false` for a query whose driver is a "
+        "member of its group and commits for itself, as that of a pipeline; Ottla's own",
+    ),
+    Option(
         "kafkaConsumer.pollTimeoutMs",
         READ,
         "`120000`",

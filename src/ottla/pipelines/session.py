@@ -20,11 +20,12 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ottla.pipelines import interpreters, java
+from ottla.pipelines import interpreters, java, masters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,20 +41,25 @@ _WHEN_LOCAL: Final = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
 }
+_CHOSEN: Final = ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME", "SPARK_PUBLIC_DNS")
+"""Variables with which somebody chooses the address that Spark gives to executors."""
 NAME: Final = "ottla"
 
 _APP_NAME: Final = "spark.app.name"
 _BAR: Final = "spark.ui.showConsoleProgress"
+_HOST: Final = "spark.driver.host"
 _MASTER: Final = "spark.master"
 _PACKAGES: Final = "spark.jars.packages"
+_PYTHON: Final = "spark.pyspark.python"
 _SUBMITTED: Final = "PYSPARK_SUBMIT_ARGS"
 _SHUFFLE: Final = "spark.sql.shuffle.partitions"
+_PATIENCE: Final = 5.0
 _STDERR: Final = 2
 _THREADS = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 _PROPERTY = re.compile(r"\s*([^\s=:#!][^\s=:]*)(?:\s*[=:]\s*|\s+)(.*?)\s*")
 
 
-def spark_session(  # noqa: C901 - one branch for each kind of Spark session there may be
+def spark_session(
     name: str | None = None,
     *,
     master: str | None = None,
@@ -107,25 +113,68 @@ def spark_session(  # noqa: C901 - one branch for each kind of Spark session the
     if wanted:
         there = given.get(_PACKAGES, _defaults_file().get(_PACKAGES, ""))
         given[_PACKAGES] = ",".join(dict.fromkeys([*_listed(there), *wanted]))
-    python = sys.executable
-    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        java.prepare()
-        python = interpreters.choose()
-        if _starts_local(given):
-            # Spark's pages (port 4040) heed no property: without this they are open to the network.
-            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    at_start = SparkConf(loadDefaults=False)
-    for key, value in given.items():
-        at_start.set(key, value)
-    SparkContext._ensure_initialized(conf=at_start)
+    python = _launch(given)
     known = dict(SparkConf().getAll())
     _refuse_missing(wanted, known.get(_PACKAGES))
     ours = _ours(known | given, os.isatty(_STDERR), os.cpu_count() or 1)
-    if (known | given | ours)[_MASTER].startswith("local"):
+    everything = known | given | ours
+    if masters.is_remote(everything[_MASTER]):
+        ours |= _seen_from(everything)
+    else:
         os.environ.setdefault(interpreters.TASKS, python)
     session = _build(SparkSession, ours | given)
     interpreters.check(session)
     return session
+
+
+def _launch(given: Mapping[str, str]) -> str:
+    """Start the JVM, if nobody has; returns the Python of tasks, if these run on this machine."""
+    from pyspark import SparkConf
+    from pyspark.core.context import SparkContext
+
+    python = sys.executable
+    names: AbstractContextManager[None] = nullcontext()
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        java.prepare()
+        if _starts_local(given):
+            python = interpreters.choose()
+            # Spark's pages (port 4040) heed no property: without this they are open to the network.
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        else:
+            names = interpreters.chosen_for_cluster(given.get(_PYTHON))
+    at_start = SparkConf(loadDefaults=False)
+    for key, value in given.items():
+        at_start.set(key, value)
+    with names:
+        SparkContext._ensure_initialized(conf=at_start)
+    return python
+
+
+def start_jvm() -> Any:
+    """The JVM alone, without a session: Spark's classes, for what needs no more. A session that
+    is started later runs in the same."""
+    from pyspark.core.context import SparkContext
+    from pyspark.errors.exceptions.captured import install_exception_handler
+
+    if SparkContext._gateway is None:
+        java.prepare()
+        interpreters.choose()
+        SparkContext._ensure_initialized()
+        install_exception_handler()  # which a session does otherwise: Java's errors as Python's
+    return SparkContext._jvm
+
+
+@contextmanager
+def failures_untold() -> Iterator[None]:
+    """PySpark logs every statement that fails, with the whole stack of Java's. Whoever finds out
+    by such failures which row is to blame, or tells them in a sentence, does not want that."""
+    talker = logging.getLogger("SQLQueryContextLogger")
+    before = talker.level
+    talker.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        talker.setLevel(before)
 
 
 def _ours(known: Mapping[str, str], terminal: bool, cores: int) -> dict[str, str]:
@@ -135,7 +184,7 @@ def _ours(known: Mapping[str, str], terminal: bool, cores: int) -> dict[str, str
     if known.get(_APP_NAME) in (None, "pyspark-shell", Path(sys.argv[0]).name):
         ours[_APP_NAME] = NAME
     ours[_MASTER] = known.get(_MASTER, "local[*]")
-    if ours[_MASTER].startswith("local"):
+    if not masters.is_remote(ours[_MASTER]):
         ours |= _WHEN_LOCAL | {_SHUFFLE: str(_threads(ours[_MASTER], cores))}
     missing = {key: value for key, value in ours.items() if key == _APP_NAME or key not in known}
     # Spark turns the bar on for everything that is not a file given to spark-submit, also where it
@@ -145,11 +194,22 @@ def _ours(known: Mapping[str, str], terminal: bool, cores: int) -> dict[str, str
     return missing
 
 
+def _seen_from(known: Mapping[str, str]) -> dict[str, str]:
+    """The address at which executors find the driver, unless somebody has chosen it."""
+    if _HOST in known or any(os.environ.get(name) for name in _CHOSEN):
+        return {}
+    try:
+        found = masters.own_address(known[_MASTER], _PATIENCE)
+    except (OSError, ValueError):
+        return {}  # Spark will say that there is no such master
+    return {} if found is None else {_HOST: found}
+
+
 def _starts_local(given: Mapping[str, str]) -> bool:
     """Whether the master that Spark will have is a local one, as far as one can tell before."""
     submitted = re.search(r"--master[\s=]+['\"]?([^\s'\"]+)", os.environ.get(_SUBMITTED, ""))
     named = given.get(_MASTER) or (submitted and submitted[1]) or _defaults_file().get(_MASTER)
-    return named is None or named.startswith("local")
+    return named is None or not masters.is_remote(named)
 
 
 def _threads(master: str, cores: int) -> int:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from ottla.testing.broker import Broker, BrokerDown
     from ottla.testing.cluster import Cluster
     from ottla.testing.faults import Fault, Faults
+    from ottla.testing.schema_registry import SchemaRegistry
 
-__all__ = ["Broker", "BrokerDown", "Cluster", "Fault", "Faults", "NewTopic"]
+__all__ = ["Broker", "BrokerDown", "Cluster", "Fault", "Faults", "NewTopic", "SchemaRegistry"]
 
 _HOMES = {
     "Broker": "ottla.testing.broker",
@@ -24,6 +25,7 @@ _HOMES = {
     "Fault": "ottla.testing.faults",
     "Faults": "ottla.testing.faults",
     "NewTopic": "ottla.client.descriptions",
+    "SchemaRegistry": "ottla.testing.schema_registry",
 }
 
 

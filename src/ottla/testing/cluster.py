@@ -167,6 +167,9 @@ class Cluster:
         return ",".join(self.brokers[each].bootstrap for each in sorted(self.brokers))
 
     def __getitem__(self, node_id: int) -> Broker:
+        if node_id not in self.brokers:
+            there = ", ".join(map(str, sorted(self.brokers)))
+            raise KeyError(f"there is no broker {node_id}; this cluster has {there}")
         return self.brokers[node_id]
 
     def __iter__(self) -> Iterator[Broker]:
@@ -233,6 +236,8 @@ class Cluster:
         """Who leads a partition and who is in sync, as the running brokers know it at best."""
         images = [broker._services().image for broker in self.running]
         newest = max(images, key=lambda image: image.revision)
+        if topic not in newest.topics:
+            raise KeyError(f"there is no topic {topic!r}; make it with `create`")
         return newest.topics[topic].partitions[partition]
 
     def leader(self, topic: str, partition: int) -> Broker:

@@ -102,6 +102,8 @@ async def consume(
     chosen = [_led(services, topic, index) for index in indexes]
     found: dict[TopicPartition, list[Record[bytes, bytes]]] = {each.id: [] for each in chosen}
     positions = {each.id: max(offset, each.log_start_offset) for each in chosen}
+    while not all(each.knows_high_watermark for each in chosen) and loop.time() < deadline:
+        await asyncio.sleep(TOPIC_PAUSE)  # as a client does that is told OFFSET_NOT_AVAILABLE
     while True:
         for each in chosen:
             read, positions[each.id] = _read(each, positions[each.id])

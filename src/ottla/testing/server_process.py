@@ -1,4 +1,4 @@
-"""A server in a process of its own, for tests: what `BrokerProcess` and `ZooKeeperProcess` share.
+"""A server in a process of its own, for tests: what `BrokerProcess` and its kin share.
 
 It is started, killed, started again, and its log is read. Every wait has a deadline, and a server
 that dies while it is waited for raises an error with the end of its log, so that a failing test
@@ -44,6 +44,8 @@ class ServerProcess(ABC):
         self.folder = folder
         self.log_path = folder / log_name
         self.environment: dict[str, str] = {}
+        self.user: int | None = None
+        """Who it runs as, if not as we do."""
         # for one run of the process
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -93,8 +95,10 @@ class ServerProcess(ABC):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
-                cwd=self.folder,
+                # a folder of pytest's is open to its owner alone
+                cwd=self.folder if self.user is None else "/",
                 start_new_session=True,
+                user=self.user,
             )
 
     def start(self, *, timeout: float = START_TIMEOUT) -> Self:

@@ -20,6 +20,7 @@ Run = Callable[..., Result]
         "txn list",
         "cluster rebalance",
         "cluster drain 1",
+        "cluster move-logs 1 /data",
     ],
 )
 def test_the_error_says_what_to_do(ottla: Run, command: str) -> None:

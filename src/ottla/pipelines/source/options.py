@@ -61,6 +61,7 @@ class ReadOptions:
     fetch_offset_retry_interval: float = 0.01
     metadata_cache: float | None = None
     pushdown: bool = False
+    commit_offsets: bool = True
     notices: tuple[str, ...] = ()
     """A sentence for each option that was given and has no effect."""
 
@@ -115,6 +116,7 @@ class ReadOptions:
             fetch_offset_retry_interval=0.01 if interval is None else interval / 1000,
             metadata_cache=_metadata_cache(options),
             pushdown=options.truth("pushdown"),
+            commit_offsets=options.truth("commitOffsets", default=True),
             notices=(*options.notices, *kafka.notices),
         )
 

@@ -36,6 +36,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ottla.model.ids import TopicPartition
 from ottla.pipelines.native import driver_notices
+from ottla.pipelines.points import Point, reach
 from ottla.pipelines.source.commits import GroupCommits
 from ottla.pipelines.source.connection import connect, fetch_settings
 from ottla.pipelines.source.lookup import find_topics, wanted
@@ -124,6 +125,7 @@ class _Driver:
         self._commits = GroupCommits(
             lambda: connect(options), options.group_id, shared=not options.kafka.given("group.id")
         )
+        self._commit = options.commit_offsets
         self._spark = os.getppid()
         self._start: dict[str, Any] | None = None
         self._base: Progress | None = None
@@ -152,6 +154,7 @@ class _Driver:
                 # Spark ends the query, and this process with it, as soon as it is told.
                 self._commits.flush(_LAST_COMMIT)
             return start
+        reach(Point.BEFORE_OFFSET_LOG)
         return planned.to_json()
 
     def look_after(self, partitions: Iterable[TopicPartition]) -> None:
@@ -197,7 +200,7 @@ class _Driver:
         if start != self._start:
             self._start = start
             self._base = _progress(start)
-            if self._base is not None and self._base.topics:
+            if self._commit and self._base is not None and self._base.topics:
                 self._commits.put(self._base)
         return self._base
 

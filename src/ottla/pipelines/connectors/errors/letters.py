@@ -1,0 +1,278 @@
+"""The dead-letter topic: rows that failed, with their original bytes and the reason in headers.
+
+A letter has the key, the value and the headers of the record that failed; a row that was no record
+has its columns as JSON. Headers tell the rest, under the names that Kafka Connect gives them
+(`__connect.errors.topic`, …) and, for what Connect does not know, under `ottla.errors.…`.
+
+Each row is there once. Letters are sent by the driver, in one idempotent producer, and are durable
+when `write` returns. When a batch is run again, or sending was interrupted, the topic itself is
+asked which letters of this batch it has. A letter that is too large for its topic goes without its
+value, and says so: the position tells where the original is. The reason is cut where it is long,
+since a database may repeat the whole value in it, and holds no secret of the pipeline's file:
+whoever may read the topic need not know them.
+
+A letter that has been sent through the pipeline again is crossed off by a record of its own, with
+no value and the header `ottla.errors.redriven`; so letters can be redriven in any order, and never
+twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.errors import ErrorCode
+from ottla.pipelines.connectors.contract import Batch
+from ottla.pipelines.connectors.spec.variables import scrubbed
+from ottla.pipelines.points import Point, reach
+from ottla.pipelines.sink.failures import WriteFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CONNECT: Final = "__connect.errors."
+OURS: Final = "ottla.errors."
+PIPELINE: Final = OURS + "pipeline"
+POSITION: Final = OURS + "position"
+FIRST: Final = OURS + "first.position"
+TRIES: Final = OURS + "tries"
+RUN: Final = OURS + "run"
+BATCH: Final = OURS + "batch"
+LEFT_OUT: Final = OURS + "value.left.out"
+REDRIVEN: Final = OURS + "redriven"
+STAGES: Final = {"decode": "VALUE_CONVERTER", "transform": "TRANSFORMATION", "sink": "TASK_PUT"}
+"""Where a row failed, as Kafka Connect calls it."""
+_MOST_PLACES: Final = 1000
+_LONGEST: Final = 4000
+"""Characters of a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a row failed: where (decode, transform, sink), the class of the failure, a sentence."""
+
+    stage: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A row that failed. `position` is that of `HIDDEN`, and tells it from all others."""
+
+    position: str
+    failure: Failure
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    @property
+    def size(self) -> int:
+        named = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + named
+
+
+def letter_of(hidden: Mapping[str, Any], failure: Failure | None = None) -> Letter:
+    """From the hidden column of a row, as Arrow gives it; its own error unless one is given."""
+    error = hidden.get("error")
+    if failure is None:
+        if error is None:
+            raise ValueError("this row has not failed")
+        failure = Failure(error["stage"], error["kind"], error["message"])
+    headers = tuple((each["key"], each["value"]) for each in hidden.get("headers") or ())
+    return Letter(hidden["position"], failure, hidden.get("key"), hidden.get("value"), headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a letter that is redriven was before: where it came from first, and its tries."""
+
+    first: str
+    tries: int
+
+
+Header = tuple[str, bytes | None]
+
+
+def said(failure: Failure, secrets: Collection[str]) -> Failure:
+    """A failure as everybody may read it."""
+    message = scrubbed(failure.message, secrets)
+    if len(message) > _LONGEST:
+        message = message[: _LONGEST - 1] + "…"
+    return replace(failure, kind=scrubbed(failure.kind, secrets), message=message)
+
+
+def headers_of(
+    letter: Letter, batch: Batch, earlier: Earlier | None = None, left_out: int | None = None
+) -> list[Header]:
+    """All headers of a letter: those of the record first, as Connect has them."""
+    kept = [each for each in letter.headers if not each[0].startswith((CONNECT, OURS))]
+    place = _place(letter.position)
+    tries = 1 if earlier is None else earlier.tries + 1
+    said: list[tuple[str, str | None]] = [
+        (CONNECT + "topic", place.get("topic")),
+        (CONNECT + "partition", place.get("partition")),
+        (CONNECT + "offset", place.get("offset")),
+        (CONNECT + "connector.name", batch.pipeline),
+        (CONNECT + "task.id", "0"),
+        (CONNECT + "stage", STAGES.get(letter.failure.stage, letter.failure.stage.upper())),
+        (CONNECT + "exception.class.name", letter.failure.kind),
+        (CONNECT + "exception.message", letter.failure.message),
+        (PIPELINE, batch.pipeline),
+        (POSITION, letter.position),
+        (FIRST, letter.position if earlier is None else earlier.first),
+        (TRIES, str(tries)),
+        (RUN, batch.run),
+        (BATCH, str(batch.number)),
+    ]
+    if left_out is not None:
+        said.append((LEFT_OUT, str(left_out)))
+    return [*kept, *((name, text.encode()) for name, text in said if text is not None)]
+
+
+def _place(position: str) -> dict[str, str]:
+    """topic, partition and offset, where the position of a row is one in a topic."""
+    try:
+        found = json.loads(position)
+    except ValueError:
+        return {}
+    names = ("topic", "partition", "offset")
+    if not isinstance(found, dict) or not all(name in found for name in names):
+        return {}
+    return {name: str(found[name]) for name in names}
+
+
+class LetterTopic:
+    """Writes letters and reads them; made for a run, in a process that has a Spark session.
+
+    topic     the dead-letter topic
+    earlier   what is known of rows, by position, that have been letters before
+    secrets   what no reason may hold
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        bootstrap: str,
+        settings: Mapping[str, str],
+        earlier: Mapping[str, Earlier] | None = None,
+        secrets: Collection[str] = (),
+    ) -> None:
+        self.topic = topic
+        self._secrets = secrets
+        self._options = {
+            "kafka.bootstrap.servers": bootstrap,
+            **{f"kafka.{name}": value for name, value in settings.items()},
+        }
+        self._earlier = earlier or {}
+        self._unsure = False
+        """Whether an attempt to write was interrupted, so that the topic has to be asked."""
+
+    def known(self, batch: Batch) -> set[str]:
+        """The positions of the letters of this batch that the topic has."""
+        from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+        def named(name: str) -> Any:
+            return header(F.col("headers"), name)
+
+        mine = (
+            (named(PIPELINE) == batch.pipeline)
+            & (named(RUN) == batch.run)
+            & (named(BATCH) == str(batch.number))
+        )
+        found = self.read().where(mine).select(named(POSITION)).toArrow()
+        return set(found.column(0).to_pylist())
+
+    def read(self) -> DataFrame:
+        """Everything in the topic, as a batch."""
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.getOrCreate()  # the one that runs; active in this thread, too
+        reader = spark.read.format("ottla").options(**self._options)
+        return reader.option("subscribe", self.topic).option("includeHeaders", "true").load()
+
+    def write(self, letters: Sequence[Letter], batch: Batch) -> int:
+        """Write each once; returns how many there are, whoever has written them."""
+        once = list({letter.position: letter for letter in letters}.values())
+        if not once:
+            return 0
+        left = self._missing(once, batch) if batch.replayed or self._unsure else once
+        too_large: int | None = None
+        while left:
+            self._unsure = True
+            reach(Point.BEFORE_LETTERS)
+            try:
+                self._send([self._record(letter, batch, too_large) for letter in left])
+                break
+            except WriteFailed as failed:
+                if failed.code is not ErrorCode.MESSAGE_TOO_LARGE or failed.row is None:
+                    raise
+                size = left[failed.row].size
+                if too_large is not None and size >= too_large:
+                    raise
+                too_large = size
+                left = self._missing(left, batch)
+        reach(Point.AFTER_LETTERS)
+        self._unsure = False
+        return len(once)
+
+    def cross_off(self, places: Iterable[tuple[int, int]], pipeline: str) -> None:
+        """Letters (partition and offset in the topic) that have gone through the pipeline again."""
+        for part in _parts(sorted(places)):
+            named = [[partition, offset] for partition, offset in part]
+            headers: list[Header] = [
+                (PIPELINE, pipeline.encode()),
+                (REDRIVEN, json.dumps(named).encode()),
+            ]
+            self._send([(None, None, headers)])
+
+    def _missing(self, letters: list[Letter], batch: Batch) -> list[Letter]:
+        known = self.known(batch)
+        return [letter for letter in letters if letter.position not in known]
+
+    def _record(
+        self, letter: Letter, batch: Batch, too_large: int | None
+    ) -> tuple[bytes | None, bytes | None, list[Header]]:
+        earlier = self._earlier.get(letter.position)
+        letter = replace(letter, failure=said(letter.failure, self._secrets))
+        if too_large is not None and letter.size >= too_large:
+            size = len(letter.value or b"")
+            small = replace(letter, value=None, headers=())
+            return letter.key, None, headers_of(small, batch, earlier, size)
+        return letter.key, letter.value, headers_of(letter, batch, earlier)
+
+    def _send(self, records: list[tuple[bytes | None, bytes | None, list[Header]]]) -> None:
+        import pyarrow as pa
+
+        from ottla.pipelines.sink.options import WriteOptions
+        from ottla.pipelines.sink.writer import write_rows
+
+        pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+        columns = {
+            "key": pa.array([key for key, _, _ in records], pa.binary()),
+            "value": pa.array([value for _, value, _ in records], pa.binary()),
+            "headers": pa.array(
+                [
+                    [{"key": name, "value": value} for name, value in headers]
+                    for _, _, headers in records
+                ],
+                pa.list_(pair),
+            ),
+        }
+        batch = pa.RecordBatch.from_pydict(columns)
+        write_rows(iter([batch]), WriteOptions.parse(self._options | {"topic": self.topic}))
+
+
+def header(headers: Any, name: str) -> Any:
+    """The last header of this name as text: a column of a column of headers."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    found = F.filter(headers, lambda each: each["key"] == name)
+    return F.try_element_at(found, F.lit(-1))["value"].cast("string")
+
+
+def _parts(places: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    for start in range(0, len(places), _MOST_PLACES):
+        yield places[start : start + _MOST_PLACES]

@@ -1,0 +1,223 @@
+"""Which of a writer's types can be read as which of a reader's: Avro's schema resolution.
+
+By Avro's rules, and a little wider where the reader's type is one of Spark's: an enum can be read
+as a string, a fixed as bytes, a decimal as one of another scale as long as no digit is lost.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from ottla.pipelines.connectors.formats.avro_schema import (
+    NULL,
+    Array,
+    AvroError,
+    Enum,
+    Field,
+    Fixed,
+    Logical,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    Union,
+    is_choice,
+    nullable,
+    others,
+    widest,
+)
+
+_PROMOTIONS: Final = {
+    "int": ("int", "long", "float", "double"),
+    "long": ("long", "float", "double"),
+    "float": ("float", "double"),
+    "double": ("double",),
+    "string": ("string", "bytes"),
+    "bytes": ("bytes", "string"),
+    "boolean": ("boolean",),
+    "null": ("null",),
+}
+_MILLI: Final = 1_000
+
+
+def reads(writer: Node, reader: Node) -> bool:
+    """Whether some value of the writer's type is one of the reader's; unions are told elsewhere."""
+    if isinstance(writer, Primitive):
+        if isinstance(reader, Primitive):
+            return reader.name in _PROMOTIONS[writer.name]
+        return isinstance(reader, Fixed) and writer.name == "bytes" and is_decimal(reader)
+    if isinstance(writer, Fixed):
+        if isinstance(reader, Fixed):
+            return reader.size == writer.size or (is_decimal(reader) and is_decimal(writer))
+        return isinstance(reader, Primitive) and reader.name == "bytes"
+    if isinstance(writer, Enum):
+        return isinstance(reader, Enum) or (
+            isinstance(reader, Primitive) and reader.name in ("string", "bytes")
+        )
+    return type(writer) is type(reader)
+
+
+def is_decimal(node: Node) -> bool:
+    """Whether bytes are digits."""
+    return isinstance(node, (Primitive, Fixed)) and decimal_of(node) is not None
+
+
+def decimal_of(node: Node) -> Logical | None:
+    """The decimal that a type is, if it is one."""
+    logical = getattr(node, "logical", None)
+    return logical if isinstance(logical, Logical) and logical.name == "decimal" else None
+
+
+def fields_read(writer: Record, reader: Record) -> dict[str, Field]:
+    """Which of the reader's fields each of the writer's becomes, by the name that it was written
+    under; those that the reader does not have are missing."""
+    wanted: dict[str, Field] = {}
+    for field in reader.fields:
+        written = [each.name for each in writer.fields if each.name in (field.name, *field.aliases)]
+        if written:
+            # The field's own name comes first, whatever the order in which they were written.
+            wanted[field.name if field.name in written else written[0]] = field
+    return wanted
+
+
+def chosen(writer: Node, reader: Union) -> tuple[int, Node]:
+    """The reader's branch for a writer's type, and its number among those that are not null."""
+    branches = others(reader)
+    same = [n for n, branch in enumerate(branches) if _same(writer, branch)]
+    fitting = same or [n for n, branch in enumerate(branches) if reads(writer, branch)]
+    if not fitting:
+        raise AvroError(f"{described(writer)} is none of the types of {described(reader)}")
+    return fitting[0], branches[fitting[0]]
+
+
+def _same(writer: Node, reader: Node) -> bool:
+    if isinstance(writer, (Record, Enum, Fixed)) and isinstance(reader, type(writer)):
+        named = (reader.name, *reader.aliases)
+        return writer.name in named or short(writer.name) in map(short, named)
+    if isinstance(writer, Primitive) and isinstance(reader, Primitive):
+        return writer.name == reader.name
+    return type(writer) is type(reader)
+
+
+def short(name: str) -> str:
+    """A name without its namespace."""
+    return name.rpartition(".")[2]
+
+
+def described(node: Node) -> str:
+    """A type in a message."""
+    if isinstance(node, Union):
+        return f"[{', '.join(described(branch) for branch in node.branches)}]"
+    if isinstance(node, (Array, Map)):
+        return type(node).__name__.lower()
+    return node.name
+
+
+def unit(writer: Node, reader: Node) -> int:
+    """How many microseconds one step of a writer's long is, where the reader wants a time."""
+    for node in (writer, reader):
+        logical = getattr(node, "logical", None)
+        if isinstance(logical, Logical) and "timestamp" in logical.name:
+            return _MILLI if logical.name.endswith("millis") else 1
+    return 1
+
+
+def least_size(node: Node) -> int:
+    """The fewest bytes that a value takes."""
+    if isinstance(node, Primitive):
+        return {"null": 0, "float": 4, "double": 8}.get(node.name, 1)
+    if isinstance(node, Fixed):
+        return node.size
+    if isinstance(node, Record):
+        return sum(least_size(field.type) for field in node.fields)
+    return 1
+
+
+def default_value(node: Node, text: str) -> Any:
+    """A default, which is JSON, as a plain value of the reader's type."""
+    return _default(node, json.loads(text))
+
+
+def _default(node: Node, value: Any) -> Any:
+    try:
+        if isinstance(node, Union):
+            return _union_default(node, value)
+        if isinstance(node, Record):
+            made = []
+            for field in node.fields:
+                inner = (
+                    value[field.name] if field.name in value else json.loads(field.default or "")
+                )
+                made.append(_default(field.type, inner))
+            return tuple(made)
+        if isinstance(node, Array):
+            return [_default(node.items, item) for item in value]
+        if isinstance(node, Map):
+            return [(str(name), _default(node.values, item)) for name, item in value.items()]
+        if isinstance(node, Enum):
+            return str(value)
+        return _simple_default(node, value)
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise AvroError(f"{str(value)[:40]!r} is no default for {described(node)}") from None
+
+
+def _union_default(node: Union, value: Any) -> Any:
+    if value is None and nullable(node):
+        return None
+    branches = others(node)
+    if is_choice(node):
+        inner = _default(branches[0], value)
+        return (inner, *(None,) * (len(branches) - 1))
+    return _default(widest(branches) or branches[0], value)
+
+
+def _simple_default(node: Primitive | Fixed, value: Any) -> Any:
+    if node == NULL:
+        return None
+    if isinstance(node, Fixed) or node.name == "bytes":
+        data = value.encode("latin-1")
+        return int.from_bytes(data, "big", signed=True) if is_decimal(node) else data
+    makers: dict[str, Any] = {"boolean": bool, "string": str, "float": float, "double": float}
+    return makers.get(node.name, int)(value) * (unit(node, node) if node.name == "long" else 1)
+
+
+def members_of(writer: Union, reader: Node) -> Record | None:
+    """The struct<member0, …> that a union of several types becomes, if that is what is wanted."""
+    if isinstance(reader, Union) and len(others(reader)) == 1:
+        reader = others(reader)[0]
+    names = [f"member{number}" for number in range(len(others(writer)))]
+    if is_choice(writer) and isinstance(reader, Record):
+        return reader if [field.name for field in reader.fields] == names else None
+    return None
+
+
+def unread(writer: Node, reader: Node, path: str = "") -> list[str]:
+    """The fields that are written and that the reader's schema does not have, by their paths."""
+    found: list[str]
+    if isinstance(writer, Union):
+        members = members_of(writer, reader)
+        found = []
+        for number, branch in enumerate(others(writer)):
+            into = reader if members is None else members.fields[number].type
+            found += unread(branch, into, path)
+        return found
+    if isinstance(reader, Union):
+        fitting = [branch for branch in others(reader) if _same(writer, branch)]
+        fitting = fitting or [branch for branch in others(reader) if reads(writer, branch)]
+        return unread(writer, fitting[0], path) if fitting else []
+    if isinstance(writer, Array) and isinstance(reader, Array):
+        return unread(writer.items, reader.items, f"{path}[]")
+    if isinstance(writer, Map) and isinstance(reader, Map):
+        return unread(writer.values, reader.values, f"{path}[]")
+    if not isinstance(writer, Record) or not isinstance(reader, Record):
+        return []
+    known = {name: field for field in reader.fields for name in (field.name, *field.aliases)}
+    found = []
+    for field in writer.fields:
+        name = f"{path}.{field.name}" if path else field.name
+        if field.name in known:
+            found += unread(field.type, known[field.name].type, name)
+        else:
+            found.append(name)
+    return found

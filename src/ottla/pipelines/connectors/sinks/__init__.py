@@ -1,0 +1,1 @@
+"""The sinks of pipelines, one module each; `catalog.py` lists them."""

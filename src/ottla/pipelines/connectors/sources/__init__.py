@@ -1,0 +1,1 @@
+"""The sources of pipelines, one module each; `catalog.py` lists them."""

@@ -1,0 +1,77 @@
+"""Why a query has ended, in one sentence for a person.
+
+Spark wraps what Python raised into Java's exceptions and those into Python's again, with a stack
+trace of each. The cause is the last line that names an exception.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ottla.pipelines.connectors.errors.outages import Verdict, judge
+
+_RAISED = re.compile(
+    r"^\s*(?:Caused by: )?([A-Za-z_][\w.]*(?:Error|Exception|Refused|Outage)): (.+)$"
+)
+_FULL: Final = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "not enough space",
+    "File too large",  # than the process may make them: RLIMIT_FSIZE
+)
+_GONE: Final = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError")
+_NO_ANSWER: Final = "Answer from Java side is empty"
+_PLAN: Final = "=== Streaming Query ==="
+_STARVED: Final = "Python worker failed to connect back"
+_ENDED: Final = (
+    "SparkContext was shut down",
+    "SparkContext has been shutdown",
+    "stopped SparkContext",
+)
+_WRONG_PYTHON = re.compile(r'\[PYTHON_VERSION_MISMATCH\]|Cannot run program "[^"\n]*python')
+
+
+def sentence(error: BaseException) -> str:
+    """The cause of a failure, without the traces around it."""
+    text = str(error)
+    found = [match for line in text.splitlines() if (match := _RAISED.match(line))]
+    if found:
+        name = found[-1][1].rpartition(".")[2]
+        return f"{name}: {found[-1][2].strip()}"
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return first or type(error).__name__
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Whether somebody could not write for want of space."""
+    return any(word in str(error) for word in _FULL)
+
+
+def away(error: BaseException) -> str | None:
+    """What a query has ended for that passes by itself, in a sentence; None if that is not so.
+
+    A machine that is busy starts no Python within Spark's ten seconds; a file system does not
+    answer for a while. Behind its reason Spark shows the plan of the query, which may hold any
+    word.
+    """
+    text = str(error).partition(_PLAN)[0]
+    if _STARVED in text:
+        return "Spark's Python processes do not start, as on a machine that is busy"
+    found = judge(RuntimeError(text))
+    return found.sentence if found.verdict is Verdict.OUTAGE else None
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether the JVM itself has ended: what was raised is about the way to it."""
+    return type(error).__name__ in _GONE or _NO_ANSWER in str(error)
+
+
+def is_ended(error: BaseException) -> bool:
+    """Whether the cluster has ended the application: its master has, or gives it nobody to run."""
+    return any(word in str(error) for word in _ENDED)
+
+
+def is_wrong_python(error: BaseException) -> bool:
+    """Whether executors have no Python of the driver's version."""
+    return _WRONG_PYTHON.search(str(error)) is not None

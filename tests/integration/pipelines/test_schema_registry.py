@@ -1,0 +1,304 @@
+"""Avro with a schema registry: the one of the test kit, over HTTP."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+
+from ottla.pipelines.connectors.contract import Outage
+from ottla.pipelines.connectors.formats import columns, plain, registry_client
+from ottla.pipelines.connectors.formats.avro import Avro, FramedReader
+from ottla.pipelines.connectors.formats.avro_schema import parse, struct_of
+from ottla.pipelines.connectors.formats.avro_write import node_of
+from ottla.pipelines.connectors.formats.failure import (
+    DAMAGED,
+    NEW_FIELDS,
+    SCHEMA_CHANGED,
+    SCHEMA_MISMATCH,
+    UNKNOWN_SCHEMA,
+    Undecodable,
+)
+from ottla.pipelines.connectors.formats.options import read_format
+from ottla.pipelines.connectors.formats.registry_client import Client, Registry, UnknownSchema
+from ottla.pipelines.connectors.formats.schema_text import read as ddl
+from ottla.testing import SchemaRegistry
+
+
+def record(*fields: Any, name: str = "r", **more: Any) -> str:
+    made = [
+        {"name": field[0], "type": field[1]} | ({"default": field[2]} if len(field) > 2 else {})
+        if isinstance(field, tuple)
+        else field
+        for field in fields
+    ]
+    return json.dumps({"type": "record", "name": name, "fields": made, **more})
+
+
+def written(schema: str, value: Any) -> bytes:
+    """By another implementation than ours."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(schema)), value)
+    return out.getvalue()
+
+
+def kind_of(read: Callable[[], Any]) -> str:
+    with pytest.raises(Undecodable) as failure:
+        read()
+    return failure.value.kind
+
+
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as made:
+        yield made
+    registry_client.client.cache_clear()
+
+
+def framed(number: int, data: bytes) -> bytes:
+    return b"\0" + number.to_bytes(4, "big") + data
+
+
+def errors(read: Callable[[bytes], Any], schema: t.StructType, *values: bytes) -> list[Any]:
+    found = columns.decode_array(pa.array(values, pa.binary()), plain.loose(schema), read)
+    return [row["error"] and row["error"]["kind"] for row in found.to_pylist()]
+
+
+V1 = record(("id", "long"), name="v1")
+V2 = record(("id", "long"), ("note", ["null", "string"], None), name="v2")
+
+
+def test_each_record_is_read_with_the_schema_it_was_written_with(registry: SchemaRegistry) -> None:
+    first, second = registry.register("s", V1), registry.register("s", V2)
+    read = FramedReader(Registry((registry.url,)), parse(V2), NEW_FIELDS)
+    assert read(framed(first, written(V1, {"id": 1}))) == (1, None)
+    assert read(framed(second, written(V2, {"id": 2, "note": "x"}))) == (2, "x")
+    assert read(framed(first, written(V1, {"id": 3}))) == (3, None)
+    assert registry.requests == ["GET /schemas/ids/1", "GET /schemas/ids/2"]
+
+
+def test_many_records_of_several_schemas_are_read_at_once(registry: SchemaRegistry) -> None:
+    first, second = registry.register("s", V1), registry.register("s", V2)
+    read = FramedReader(Registry((registry.url,)), parse(V2), NEW_FIELDS)
+    data = []
+    for number in range(50):
+        data.append(framed(first, written(V1, {"id": number})))
+        data.append(framed(second, written(V2, {"id": number, "note": str(number)})))
+        data.append([None, b"", b"\0\0", b"\1abcde", framed(99, b"x"), data[-1][:-1]][number % 6])
+    array = pa.array(data, pa.binary())
+    assert sum(len(part.rows) for part in read.many(array)) == 100
+    assert registry.requests[:2] == ["GET /schemas/ids/1", "GET /schemas/ids/2"]
+    schema = plain.loose(struct_of(parse(V2)))
+    at_once = columns.decode_array(array, schema, read)
+    assert at_once.to_pylist() == columns.decode_array(array, schema, read.__call__).to_pylist()
+    values = at_once.field("value").to_pylist()
+    assert values[0::3] == [{"id": number, "note": None} for number in range(50)]
+    assert values[1::3] == [{"id": number, "note": str(number)} for number in range(50)]
+    assert values[2::3] == [None] * 50
+
+
+def test_what_is_wrong_with_a_framed_record_is_told_apart(registry: SchemaRegistry) -> None:
+    good = registry.register("s", V1)
+    text = registry.register("s", '"string"')
+    read = FramedReader(Registry((registry.url,)), parse(V1), NEW_FIELDS)
+    data = written(V1, {"id": 300})
+    assert errors(
+        read,
+        struct_of(parse(V1)),
+        framed(good, data),
+        b"",
+        b"\0\0\0",
+        b"\1" + framed(good, data)[1:],
+        framed(99, data),
+        framed(good, data[:-1]),
+        framed(good, data + b"\0"),
+        framed(text, b"\x02x"),
+        framed(good, b"\xff" * 11),
+    ) == [
+        None,
+        DAMAGED,
+        DAMAGED,
+        DAMAGED,
+        UNKNOWN_SCHEMA,
+        DAMAGED,
+        DAMAGED,
+        SCHEMA_MISMATCH,
+        DAMAGED,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("evolution", "kind"),
+    [("dead_letter", NEW_FIELDS), ("fail", SCHEMA_CHANGED), ("ignore", None), ("add", NEW_FIELDS)],
+)
+def test_a_new_field_does_what_evolution_says(
+    registry: SchemaRegistry, evolution: str, kind: str | None
+) -> None:
+    from ottla.pipelines.connectors.formats.schema_file import failure_kind
+
+    number = registry.register("s", V2)
+    read = FramedReader(Registry((registry.url,)), parse(V1), failure_kind(evolution))
+    data = framed(number, written(V2, {"id": 1, "note": "x"}))
+    assert errors(read, struct_of(parse(V1)), data) == [kind]
+
+
+def test_the_schema_is_pinned_and_grows(registry: SchemaRegistry, tmp_path: Path) -> None:
+    registry.register("orders-value", V1)
+    file = tmp_path / "orders.avsc"
+    given = {"registry": registry.url, "schema_file": str(file)}
+    form = read_format({"avro": given}).bound("orders", "value")
+    assert isinstance(form, Avro)
+    assert form.schema() is None
+    schema = form.infer([])
+    form.pin(schema)
+    assert form.schema() == schema == ddl("id bigint not null")
+    second = registry.register("orders-value", V2)
+    heads = [framed(second, b""), framed(77, b""), b"\1\0\0\0\0", b""]
+    grown = form.grown(schema, heads)
+    assert grown == ddl("id bigint not null, note string")
+    form.pin(grown)
+    assert form.schema() == grown
+    assert "note" in file.read_text()
+
+
+def test_without_a_subject_the_newest_schema_of_the_values_is_taken(
+    registry: SchemaRegistry,
+) -> None:
+    registry.register("x", V1)
+    second = registry.register("x", V2)
+    form = read_format({"avro": {"registry": registry.url}}).bound("orders", "value")
+    assert form.infer([framed(1, b""), framed(second, b""), b"?"]) == struct_of(parse(V2))
+    with pytest.raises(ValueError, match="orders-value"):
+        form.infer([b"?", framed(50, b"")])
+
+
+def test_an_alias_in_the_file_is_no_new_field(registry: SchemaRegistry, tmp_path: Path) -> None:
+    number = registry.register("s", V1)
+    file = tmp_path / "s.avsc"
+    file.write_text(record({"name": "key", "type": "long", "aliases": ["id"]}))
+    form = read_format({"avro": {"registry": registry.url, "schema_file": str(file)}})
+    assert isinstance(form, Avro)
+    schema = form.schema()
+    assert schema == ddl("key bigint not null")
+    assert form.grown(schema, [framed(number, b"")]) == schema
+    read = FramedReader(Registry((registry.url,)), form._reader(schema), NEW_FIELDS)
+    assert read(framed(number, written(V1, {"id": 4}))) == (4,)
+
+
+def test_references_are_followed(registry: SchemaRegistry) -> None:
+    registry.register("address", record(("city", "string"), name="Address"))
+    reference = {"name": "Address", "subject": "address", "version": 1}
+    number = registry.register("s", record(("at", "Address"), name="Person"), [reference])
+    found = Client(Registry((registry.url,))).schema(number)
+    node = parse(found.text, found.references)
+    assert struct_of(node) == ddl("at struct<city: string not null> not null")
+
+
+def test_schemas_are_registered_once_and_looked_up_if_they_must_not_be(
+    registry: SchemaRegistry,
+) -> None:
+    schema = ddl("id bigint")
+    form = read_format({"avro": {"registry": registry.url}}).bound("orders", "key")
+    assert isinstance(form, Avro)
+    node = form._writer(schema)
+    assert form.head(node) == form.head(node) == b"\0\0\0\0\1"
+    assert registry.requests == ["POST /subjects/orders-key/versions"]
+    strict = read_format({"avro": {"registry": registry.url, "register": False}})
+    other = strict.bound("others", "value")
+    assert isinstance(other, Avro)
+    with pytest.raises(ValueError, match="others-value: register it"):
+        other.head(node_of(schema, "x"))
+
+
+def test_a_registry_that_is_away_is_an_outage_and_no_record_is_to_blame(
+    registry: SchemaRegistry,
+) -> None:
+    number = registry.register("s", V1)
+    read = FramedReader(Registry((registry.url,), timeout=5.0), parse(V1), NEW_FIELDS)
+    data = framed(number, written(V1, {"id": 1}))
+    for status in (500, 503, 401, 403, 429):
+        registry.fail(status)
+        with pytest.raises(Outage, match=str(status)):
+            read(data)
+    registry.fail(None)
+    registry.stop()
+    with pytest.raises(Outage, match="does not answer"):
+        read(data)
+    registry.start()
+    assert read(data) == (1,)
+    registry.stop()
+    assert read(data) == (1,)  # what was read once is never asked for again
+
+
+def test_the_next_address_is_asked_when_one_is_away(registry: SchemaRegistry) -> None:
+    registry.register("s", V1)
+    with SchemaRegistry() as gone:
+        away = gone.url
+    assert Client(Registry((away, registry.url))).schema(1).text == V1
+
+
+def test_that_an_id_is_unknown_is_believed_for_a_while(registry: SchemaRegistry) -> None:
+    now = [0.0]
+    asked = Client(Registry((registry.url,)), lambda: now[0])
+    for _ in range(3):
+        with pytest.raises(UnknownSchema):
+            asked.schema(1)
+    assert len(registry.requests) == 1
+    registry.register("s", V1)
+    now[0] = 31.0
+    assert asked.schema(1).text == V1
+
+
+def test_a_password_is_sent_and_never_shown() -> None:
+    with SchemaRegistry(auth="user:secret") as registry:
+        registry.register("s", V1)
+        given = Registry((registry.url,), "user:secret")
+        assert "secret" not in repr(given)
+        assert Client(given).schema(1).text == V1
+        with pytest.raises(Outage, match="401"):
+            Client(Registry((registry.url,))).schema(1)
+
+
+def test_a_schema_that_is_no_avro_is_a_mismatch(registry: SchemaRegistry) -> None:
+    number = registry.register("s", "message M {}", kind="PROTOBUF")
+    read = FramedReader(Registry((registry.url,)), parse(V1), NEW_FIELDS)
+    assert kind_of(lambda: read(framed(number, b""))) == SCHEMA_MISMATCH
+
+
+def test_a_key_that_is_no_record_is_one_column(registry: SchemaRegistry) -> None:
+    number = registry.register("orders-key", '"long"')
+    form = read_format({"avro": {"registry": registry.url}}).bound("orders", "key")
+    assert isinstance(form, Avro)
+    schema = form.infer([])
+    assert schema == ddl("value bigint not null")
+    read = FramedReader(Registry((registry.url,)), form._reader(schema), NEW_FIELDS)
+    assert read(framed(number, b"\x04")) == (2,)
+
+
+def test_a_union_of_several_types_is_read_into_its_members(registry: SchemaRegistry) -> None:
+    text = record(("u", ["null", "int", "string"]))
+    number = registry.register("s-value", text)
+    form = read_format({"avro": {"registry": registry.url}}).bound("s", "value")
+    assert isinstance(form, Avro)
+    schema = form.infer([])
+    assert schema == ddl("u struct<member0: int, member1: string>")
+    read = FramedReader(Registry((registry.url,)), form._reader(schema), NEW_FIELDS)
+    for value, found in ((None, (None,)), (5, ((5, None),)), ("x", ((None, "x"),))):
+        assert read(framed(number, written(text, {"u": value}))) == found
+
+
+def test_the_page_about_formats_shows_a_registry_that_works(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "pipelines" / "formats.md").read_text()
+    typed = page.partition("test_schema_registry.py -->")[2]
+    exec(typed.partition("```python\n")[2].partition("```")[0], {})
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+ 1\n", capsys.readouterr().out)

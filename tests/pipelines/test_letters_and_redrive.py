@@ -1,0 +1,303 @@
+"""The dead-letter topic on a real broker: each letter once, and through the pipeline again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ottla.pipelines.connectors.contract import HIDDEN, HIDDEN_TYPE, Batch
+from ottla.pipelines.connectors.errors.letters import Failure, Letter, LetterTopic
+from ottla.pipelines.connectors.option import Declaration
+from ottla.pipelines.connectors.process import Outcome, Way, process
+from ottla.pipelines.connectors.redrive import Redrive
+from ottla.pipelines.connectors.sources.hidden import as_json, hidden
+from ottla.pipelines.connectors.spec.values import Connector, ErrorPolicy, PipelineSpec
+from ottla.pipelines.connectors.transform import transform_of
+from ottla.pipelines.connectors.trial import Shown
+from ottla.testing import Broker
+
+BATCH = Batch("orders", "shown", "run-1", 3, replayed=False)
+WHY = Failure("sink", "TooOdd", "it is odd")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker({"auto.create.topics.enable": "false"}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: Broker, unique: Callable[..., str]) -> str:
+    name = unique()
+    broker.create_topic(name, 2, config={"max.message.bytes": 2000})
+    return name
+
+
+@pytest.fixture
+def letters(spark: Any, broker: Broker, topic: str) -> LetterTopic:
+    return LetterTopic(topic, broker.bootstrap, {})
+
+
+def read(topic: LetterTopic) -> list[dict[str, Any]]:
+    rows = topic.read().toArrow().to_pylist()
+    return [
+        {"key": row["key"], "value": row["value"]}
+        | {each["key"]: (each["value"] or b"").decode() for each in row["headers"]}
+        for row in rows
+    ]
+
+
+def test_a_letter_has_the_bytes_of_its_record_and_the_reason(letters: LetterTopic) -> None:
+    place = '{"topic": "in", "partition": 1, "offset": 9}'
+    assert letters.write([Letter(place, WHY, b"k", b"\xff\x00", (("h", b"x"),))], BATCH) == 1
+    [found] = read(letters)
+    assert (found["key"], found["value"], found["h"]) == (b"k", b"\xff\x00", "x")
+    assert found["__connect.errors.offset"] == "9"
+    assert found["__connect.errors.exception.message"] == "it is odd"
+
+
+def test_a_replayed_batch_adds_only_the_letters_that_are_missing(letters: LetterTopic) -> None:
+    replay = replace(BATCH, replayed=True)
+    assert letters.write([Letter("1", WHY), Letter("2", WHY), Letter("2", WHY)], BATCH) == 2
+    assert letters.known(replay) == {"1", "2"}
+    assert letters.known(replace(replay, number=4)) == set()
+    assert letters.known(replace(replay, run="run-2")) == set()
+    assert letters.write([Letter("1", WHY), Letter("2", WHY), Letter("3", WHY)], replay) == 3
+    assert sorted(each["ottla.errors.position"] for each in read(letters)) == ["1", "2", "3"]
+
+
+def test_a_letter_that_is_too_large_goes_without_its_value(letters: LetterTopic) -> None:
+    large = Letter("2", WHY, b"k", bytes(5000))
+    assert letters.write([Letter("1", WHY, None, b"v"), large, Letter("3", WHY)], BATCH) == 3
+    found = {each["ottla.errors.position"]: each for each in read(letters)}
+    assert sorted(found) == ["1", "2", "3"]
+    assert found["1"]["value"] == b"v"
+    assert (found["2"]["value"], found["2"]["ottla.errors.value.left.out"]) == (None, "5000")
+
+
+def test_a_letter_that_is_too_large_by_its_headers_takes_no_value_of_others(
+    letters: LetterTopic,
+) -> None:
+    large = Letter("1", WHY, b"k", b"v", (("h", bytes(5000)),))
+    assert letters.write([large, Letter("2", WHY, b"k", b"value")], BATCH) == 2
+    found = {each["ottla.errors.position"]: each for each in read(letters)}
+    assert (found["1"]["value"], found["1"]["ottla.errors.value.left.out"]) == (None, "1")
+    assert found["2"]["value"] == b"value"
+
+
+class Numbers:
+    """A topic of numbers as text: what a topic source of a pipeline does, in a few lines."""
+
+    def __init__(self, options: Mapping[str, str], topic: str) -> None:
+        self._options = {**options, "subscribe": topic, "includeHeaders": "true"}
+
+    def stream(self, spark: Any, place: Any) -> Any:
+        raise NotImplementedError
+
+    def sample(self, spark: Any, place: Any, count: int) -> Any:
+        return spark.read.format("ottla").options(**self._options).load().limit(count)
+
+    def rows(self, batch: Any) -> Any:
+        position = "to_json(named_struct('topic', topic, 'partition', partition, 'offset', offset))"
+        error = (
+            "if(try_cast(cast(value as string) as int) is null, named_struct('stage', 'decode', "
+            "'kind', 'NotANumber', 'message', cast(value as string)), null)"
+        )
+        hidden = (
+            f"cast(named_struct('position', {position}, 'line', cast(partition as long), "
+            f"'sequence', offset, 'key', key, 'value', value, 'headers', headers, 'error', {error})"
+            f" as {HIDDEN_TYPE})"
+        )
+        number = "try_cast(cast(value as string) as int) as number"
+        return batch.selectExpr(number, f"{hidden} as {HIDDEN}")
+
+
+class Picky(Shown):
+    """A sink that takes no number above its limit."""
+
+    limit = 100
+
+    def write(self, rows: Any, batch: Any) -> None:
+        if rows.where(f"number > {self.limit}").count():
+            raise RuntimeError("ERROR: out of range (SQLSTATE 22003)")
+        super().write(rows, batch)
+
+    probe = write
+
+
+def test_letters_go_through_the_pipeline_again_once(
+    spark: Any, broker: Broker, unique: Callable[..., str], topic: str, letters: LetterTopic
+) -> None:
+    source_topic = unique("in")
+    broker.create_topic(source_topic, 1)
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    frame = spark.sql("select value from values ('1'), ('x'), ('500'), ('600') as t(value)")
+    writer = frame.coalesce(1).write.format("ottla").options(**options)
+    writer.option("topic", source_topic).mode("append").save()
+    nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
+    spec = PipelineSpec("orders", broker.bootstrap, nothing, nothing)
+    sink = Picky()
+    way = Way(
+        Numbers(options, source_topic),
+        transform_of("select number * 2 as number from source"),
+        sink,
+        ErrorPolicy(dead_letter=topic),
+        letters,
+        counts_apart=True,
+    )
+    batch = way.source.sample(spark, None, 10)
+    assert process(batch, way, BATCH) == Outcome(rows=4, written=1, letters=3)
+
+    again = Redrive(spec, way, letters, spark)
+    found = again.chosen()
+    assert sorted((each.kind, each.tries) for each in found) == [
+        *(("NotANumber", 1), ("RuntimeError", 1), ("RuntimeError", 1)),
+    ]
+    chosen = again.chosen("stage = 'TASK_PUT' and value = '500'")
+    assert [json.loads(each.position)["offset"] for each in chosen] == [2]
+    assert len(again.chosen()) == 3  # looking changes nothing
+
+    sink.limit = 1000
+    assert again.go(chosen) == Outcome(rows=1, written=1, letters=0)
+    assert [row["number"] for row in sink.rows] == [1000]
+    rest = again.chosen()
+    assert sorted(each.kind for each in rest) == ["NotANumber", "RuntimeError"]
+
+    assert again.go(rest) == Outcome(rows=2, written=0, letters=2)  # 'x', and 1200 > 1000
+    once_more = again.chosen()
+    assert {(each.tries, each.first_position) for each in once_more} == {
+        (2, each.first_position) for each in rest
+    }
+    assert again.go([]) == Outcome()
+
+
+class Rows:
+    """A source of rows that were no records."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def stream(self, spark: Any, place: Any) -> Any:
+        raise NotImplementedError
+
+    def sample(self, spark: Any, place: Any, count: int) -> Any:
+        return spark.sql("select 7 as number, 'row 7' as place")
+
+    def rows(self, batch: Any) -> Any:
+        hidden = (
+            "cast(named_struct('position', place, 'line', 0L, 'sequence', 0L, 'key', null, "
+            "'value', cast(to_json(named_struct('number', number)) as binary), 'headers', null, "
+            f"'error', null) as {HIDDEN_TYPE})"
+        )
+        return batch.selectExpr("number", f"{hidden} as {HIDDEN}")
+
+
+def test_a_row_that_was_no_record_comes_back_from_its_json(
+    spark: Any, broker: Broker, topic: str, letters: LetterTopic
+) -> None:
+    nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
+    spec = PipelineSpec("orders", broker.bootstrap, nothing, nothing)
+    sink = Picky()
+    sink.limit = 5
+    policy = ErrorPolicy(dead_letter=topic)
+    way = Way(Rows(spark), transform_of(None), sink, policy, letters, counts_apart=True)
+    frame = way.source.sample(spark, None, 1)
+    assert process(frame, way, BATCH).letters == 1
+    sink.limit = 10
+    again = Redrive(spec, way, letters, spark)
+    assert again.go(again.chosen()) == Outcome(rows=1, written=1, letters=0)
+    assert sink.rows == [{"number": 7}]
+
+
+def test_rows_that_had_the_same_position_are_redriven_each_for_itself(
+    spark: Any, broker: Broker, topic: str, letters: LetterTopic
+) -> None:
+    """A source that was read from its beginning again counts its rows from 0 again."""
+    letters.write([Letter("row 7", WHY, None, b'{"number": 7}')], BATCH)
+    letters.write([Letter("row 7", WHY, None, b'{"number": 700}')], replace(BATCH, run="run-2"))
+    letters.write([Letter("row 8", WHY, None, b'{"number": 8}')], BATCH)
+    nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
+    spec = PipelineSpec("orders", broker.bootstrap, nothing, nothing)
+    kept: list[int] = []
+
+    class Keeping(Picky):
+        def write(self, rows: Any, batch: Any) -> None:
+            super().write(rows, batch)
+            kept.extend(row["number"] for row in self.rows)
+
+    policy = ErrorPolicy(dead_letter=topic)
+    way = Way(Rows(spark), transform_of(None), Keeping(), policy, letters, counts_apart=True)
+    again = Redrive(spec, way, letters, spark)
+    assert again.go(again.chosen()) == Outcome(rows=3, written=2, letters=1)
+    assert sorted(kept) == [7, 8]
+    [left] = again.chosen()
+    assert (left.first_position, left.tries) == ("row 7", 2)
+    assert again.chosen("value = '{\"number\": 700}'") == [left]
+
+
+def test_a_letter_without_its_value_stays_where_it_is(
+    spark: Any, broker: Broker, unique: Callable[..., str], topic: str, letters: LetterTopic
+) -> None:
+    place = json.dumps({"topic": "in", "partition": 0, "offset": 9}, separators=(",", ":"))
+    letters.write([Letter(place, WHY, b"k", bytes(5000))], BATCH)
+    source_topic = unique("in")
+    broker.create_topic(source_topic, 1)
+    nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
+    spec = PipelineSpec("orders", broker.bootstrap, nothing, nothing)
+    source = Numbers({"kafka.bootstrap.servers": broker.bootstrap}, source_topic)
+    way = Way(source, transform_of(None), Shown(), ErrorPolicy(dead_letter=topic), letters)
+    again = Redrive(spec, way, letters, spark)
+    assert (again.chosen(), again.without_value()) == ([], 1)
+
+
+def test_json_that_does_not_fit_the_columns_is_a_letter_and_no_row_of_nulls(
+    spark: Any, broker: Broker, topic: str, letters: LetterTopic
+) -> None:
+    nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
+    spec = PipelineSpec("orders", broker.bootstrap, nothing, nothing)
+    sink = Shown()
+    policy = ErrorPolicy(dead_letter=topic)
+    way = Way(Rows(spark), transform_of(None), sink, policy, letters, counts_apart=True)
+    bad = [b"{", b'{"number": "many"}', b"[]"]
+    good = b'{"number": 8}'
+    letters.write([Letter(str(n), WHY, None, value) for n, value in enumerate([*bad, good])], BATCH)
+    again = Redrive(spec, way, letters, spark)
+    assert again.go(again.chosen()) == Outcome(rows=4, written=1, letters=3)
+    assert sink.rows == [{"number": 8}]
+
+
+class Times(Rows):
+    """A source whose rows have a time."""
+
+    def sample(self, spark: Any, place: Any, count: int) -> Any:
+        at = "timestamp'2026-03-01 12:00:00.123456Z'"
+        return spark.sql(f"select 7 as number, {at} as at, date'0101-01-01' as day, 'a' as place")
+
+    def rows(self, batch: Any) -> Any:
+        names = ["number", "at", "day"]
+        made = hidden({"at": batch["at"]}, sequence=batch["number"], value=as_json(names))
+        return batch.select(*names, made)
+
+
+def test_a_time_comes_back_to_the_microsecond(
+    spark: Any, broker: Broker, topic: str, letters: LetterTopic
+) -> None:
+    nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
+    spec = PipelineSpec("orders", broker.bootstrap, nothing, nothing)
+    sink = Picky()
+    sink.limit = 5
+    policy = ErrorPolicy(dead_letter=topic)
+    way = Way(Times(spark), transform_of(None), sink, policy, letters, counts_apart=True)
+    frame = way.source.sample(spark, None, 1)
+    assert process(frame, way, BATCH).letters == 1
+    sink.limit = 10
+    again = Redrive(spec, way, letters, spark)
+    found = again.chosen()
+    assert ".123456" in found[0].position
+    assert again.go(found) == Outcome(rows=1, written=1, letters=0)
+    [row] = sink.rows
+    assert (row["at"].microsecond, str(row["day"])) == (123456, "0101-01-01")

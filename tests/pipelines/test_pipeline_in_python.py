@@ -1,0 +1,46 @@
+"""`Pipeline.run` in a session of the program's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.pipelines import Pipeline
+
+ZONE = "spark.sql.session.timeZone"
+ADAPTIVE = "spark.sql.adaptive.enabled"
+
+
+@pytest.fixture
+def in_tokyo(spark: Any) -> Any:
+    """A session whose owner has settings of their own."""
+    before = spark.conf.get(ZONE)
+    spark.conf.set(ZONE, "Asia/Tokyo")
+    yield spark
+    spark.conf.set(ZONE, before)
+
+
+def test_a_pipeline_of_a_file_has_its_own_settings_in_a_session_of_others(
+    in_tokyo: Any, bootstrap: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "zones.yaml"
+    file.write_text("""\
+name: zones
+source: {generator: {rows: 3}}
+transform: select id, current_timezone() as zone, hour(timestamp_seconds(0)) as hour from source
+sink: {files: {path: out, format: json, tasks: 1}}
+""")
+    adaptive = in_tokyo.conf.get(ADAPTIVE)
+    pipeline = Pipeline.from_file(file, {"OTTLA_BOOTSTRAP": bootstrap})
+    done = pipeline.run(once=True, state_dir=str(tmp_path / "state"), session=in_tokyo)
+    assert (done.rows, done.written, done.letters) == (3, 3, 0)
+    lines = [
+        line for each in (tmp_path / "out").glob("*.json") for line in each.read_text().split()
+    ]
+    assert sorted(map(json.loads, lines), key=lambda row: row["id"]) == [
+        {"id": number, "zone": "UTC", "hour": 0} for number in range(3)
+    ]
+    assert (in_tokyo.conf.get(ZONE), in_tokyo.conf.get(ADAPTIVE)) == ("Asia/Tokyo", adaptive)

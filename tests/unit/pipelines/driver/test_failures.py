@@ -1,0 +1,56 @@
+"""Why a query has ended, in one sentence."""
+
+from __future__ import annotations
+
+from ottla.pipelines.driver.failures import (
+    is_ended,
+    is_full_disk,
+    is_gone,
+    is_wrong_python,
+    sentence,
+)
+
+WRAPPED = """[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: \
+[PYTHON_DATA_SOURCE_ERROR] Failed when running Python data source instance: Traceback:
+  File "worker.py", line 3, in latestOffset
+    raise OptionError(option, text)
+ottla.pipelines.errors.OptionError: The topic orders was deleted.
+ SQLSTATE: XXKST
+=== Streaming Query ===
+"""
+
+
+def test_the_cause_is_what_was_raised_last():
+    assert sentence(RuntimeError(WRAPPED)) == "OptionError: The topic orders was deleted."
+
+
+def test_a_failure_without_a_trace_is_its_first_line():
+    assert sentence(ValueError("no\nmore")) == "no"
+    assert sentence(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+def test_a_full_disk_is_known_by_what_java_and_the_system_say():
+    assert is_full_disk(RuntimeError("java.io.IOException: No space left on device"))
+    assert is_full_disk(OSError(28, "No space left on device"))
+    assert is_full_disk(RuntimeError("java.io.IOException: File too large"))
+    assert not is_full_disk(RuntimeError("no"))
+
+
+def test_a_java_process_that_is_gone_is_known():
+    assert is_gone(ConnectionRefusedError(111, "Connection refused"))
+    assert is_gone(RuntimeError("Answer from Java side is empty"))
+    assert not is_gone(RuntimeError("ConnectionRefusedError: of a database"))
+
+
+def test_an_application_that_the_cluster_has_ended_is_known():
+    text = "Job 3 cancelled because SparkContext was shut down"
+    assert is_ended(RuntimeError(text))
+    assert is_ended(RuntimeError("Cannot call methods on a stopped SparkContext."))
+    assert not is_ended(RuntimeError("Job 3 cancelled"))
+
+
+def test_executors_without_the_right_python_are_known():
+    other = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in"
+    assert is_wrong_python(RuntimeError(other))
+    assert is_wrong_python(RuntimeError('Cannot run program "/opt/bin/python3.11": error=2, No'))
+    assert not is_wrong_python(RuntimeError('Cannot run program "cat"'))
