@@ -39,8 +39,9 @@ class Counting:
             "if(id = 3, named_struct('stage', 'decode', 'kind', 'Three', 'message', 'no'), null)"
         )
         hidden = (
-            "cast(named_struct('position', cast(id as string), 'line', 0L, 'sequence', id, 'key', "
-            f"null, 'value', null, 'headers', null, 'error', {error}) as {HIDDEN_TYPE})"
+            "cast(named_struct('position', cast(id as string), 'line', 0L, 'sequence', id, "
+            "'timestamp', null, 'key', null, 'value', null, 'headers', null, 'error', "
+            f"{error}) as {HIDDEN_TYPE})"
         )
         return batch.selectExpr("id", "concat('name ', id) as name", f"{hidden} as {HIDDEN}")
 

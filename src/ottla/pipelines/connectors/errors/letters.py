@@ -1,8 +1,9 @@
 """The dead-letter topic: rows that failed, with their original bytes and the reason in headers.
 
-A letter has the key, the value and the headers of the record that failed; a row that was no record
-has its columns as JSON. Headers tell the rest, under the names that Kafka Connect gives them
-(`__connect.errors.topic`, …) and, for what Connect does not know, under `ottla.errors.…`.
+A letter has the key, the value, the headers and the timestamp of the record that failed; a row that
+was no record has its columns as JSON, and the time at which it failed. Headers tell the rest, under
+the names that Kafka Connect gives them (`__connect.errors.topic`, …) and, for what Connect does not
+know, under `ottla.errors.…`.
 
 Each row is there once. Letters are sent by the driver, in one idempotent producer, and are durable
 when `write` returns. When a batch is run again, or sending was interrupted, the topic itself is
@@ -38,6 +39,7 @@ PIPELINE: Final = OURS + "pipeline"
 POSITION: Final = OURS + "position"
 FIRST: Final = OURS + "first.position"
 TRIES: Final = OURS + "tries"
+TIMESTAMP: Final = OURS + "timestamp"
 RUN: Final = OURS + "run"
 BATCH: Final = OURS + "batch"
 LEFT_OUT: Final = OURS + "value.left.out"
@@ -67,6 +69,8 @@ class Letter:
     key: bytes | None = None
     value: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: int | None = None
+    """Of a record: milliseconds since 1970."""
 
     @property
     def size(self) -> int:
@@ -82,7 +86,14 @@ def letter_of(hidden: Mapping[str, Any], failure: Failure | None = None) -> Lett
             raise ValueError("this row has not failed")
         failure = Failure(error["stage"], error["kind"], error["message"])
     headers = tuple((each["key"], each["value"]) for each in hidden.get("headers") or ())
-    return Letter(hidden["position"], failure, hidden.get("key"), hidden.get("value"), headers)
+    return Letter(
+        hidden["position"],
+        failure,
+        hidden.get("key"),
+        hidden.get("value"),
+        headers,
+        hidden.get("timestamp"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,8 @@ class Earlier:
 
 
 Header = tuple[str, bytes | None]
+Record = tuple[bytes | None, bytes | None, list[Header], int | None]
+"""Key, value, headers, and milliseconds since 1970: None for now."""
 
 
 def said(failure: Failure, secrets: Collection[str]) -> Failure:
@@ -124,6 +137,7 @@ def headers_of(
         (POSITION, letter.position),
         (FIRST, letter.position if earlier is None else earlier.first),
         (TRIES, str(tries)),
+        (TIMESTAMP, None if letter.timestamp is None else str(letter.timestamp)),
         (RUN, batch.run),
         (BATCH, str(batch.number)),
     ]
@@ -200,13 +214,18 @@ class LetterTopic:
             return 0
         left = self._missing(once, batch) if batch.replayed or self._unsure else once
         too_large: int | None = None
+        timed = True
         while left:
             self._unsure = True
             reach(Point.BEFORE_LETTERS)
             try:
-                self._send([self._record(letter, batch, too_large) for letter in left])
+                self._send([self._record(letter, batch, too_large, timed) for letter in left])
                 break
             except WriteFailed as failed:
+                if failed.code is ErrorCode.INVALID_TIMESTAMP and timed:
+                    timed = False  # the topic takes only times near now; a header has this one
+                    left = self._missing(left, batch)
+                    continue
                 if failed.code is not ErrorCode.MESSAGE_TOO_LARGE or failed.row is None:
                     raise
                 size = left[failed.row].size
@@ -226,24 +245,26 @@ class LetterTopic:
                 (PIPELINE, pipeline.encode()),
                 (REDRIVEN, json.dumps(named).encode()),
             ]
-            self._send([(None, None, headers)])
+            self._send([(None, None, headers, None)])
 
     def _missing(self, letters: list[Letter], batch: Batch) -> list[Letter]:
         known = self.known(batch)
         return [letter for letter in letters if letter.position not in known]
 
-    def _record(
-        self, letter: Letter, batch: Batch, too_large: int | None
-    ) -> tuple[bytes | None, bytes | None, list[Header]]:
+    def _record(self, letter: Letter, batch: Batch, too_large: int | None, timed: bool) -> Record:
         earlier = self._earlier.get(letter.position)
         letter = replace(letter, failure=said(letter.failure, self._secrets))
+        # A record may have none, which is a negative one; nobody takes that from a producer.
+        at = letter.timestamp if timed else None
+        if at is not None and at < 0:
+            at = None
         if too_large is not None and letter.size >= too_large:
             size = len(letter.value or b"")
             small = replace(letter, value=None, headers=())
-            return letter.key, None, headers_of(small, batch, earlier, size)
-        return letter.key, letter.value, headers_of(letter, batch, earlier)
+            return letter.key, None, headers_of(small, batch, earlier, size), at
+        return letter.key, letter.value, headers_of(letter, batch, earlier), at
 
-    def _send(self, records: list[tuple[bytes | None, bytes | None, list[Header]]]) -> None:
+    def _send(self, records: list[Record]) -> None:
         import pyarrow as pa
 
         from ottla.pipelines.sink.options import WriteOptions
@@ -251,18 +272,23 @@ class LetterTopic:
 
         pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
         columns = {
-            "key": pa.array([key for key, _, _ in records], pa.binary()),
-            "value": pa.array([value for _, value, _ in records], pa.binary()),
+            "key": pa.array([key for key, _, _, _ in records], pa.binary()),
+            "value": pa.array([value for _, value, _, _ in records], pa.binary()),
             "headers": pa.array(
                 [
                     [{"key": name, "value": value} for name, value in headers]
-                    for _, _, headers in records
+                    for _, _, headers, _ in records
                 ],
                 pa.list_(pair),
             ),
+            "timestamp": pa.array(
+                [None if at is None else at * 1000 for _, _, _, at in records],
+                pa.timestamp("us", "UTC"),
+            ),
         }
         batch = pa.RecordBatch.from_pydict(columns)
-        write_rows(iter([batch]), WriteOptions.parse(self._options | {"topic": self.topic}))
+        options = self._options | {"topic": self.topic, "keepTimestamps": "true"}
+        write_rows(iter([batch]), WriteOptions.parse(options))
 
 
 def header(headers: Any, name: str) -> Any:
