@@ -125,8 +125,43 @@ def test_a_letter_that_is_too_large_by_its_headers_takes_no_value_of_others(
     large = Letter("1", WHY, b"k", b"v", (("h", bytes(5000)),))
     assert letters.write([large, Letter("2", WHY, b"k", b"value")], BATCH) == 2
     found = {each["ottla.errors.position"]: each for each in read(letters)}
-    assert (found["1"]["value"], found["1"]["ottla.errors.value.left.out"]) == (None, "1")
+    assert found["1"]["value"] == b"v"
+    assert (found["1"].get("h"), found["1"]["ottla.errors.headers.left.out"]) == (None, "5001")
     assert found["2"]["value"] == b"value"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kept", "told"),
+    [
+        (bytes(5000), b"v", (None, b"v"), {"key": "5000"}),
+        (bytes(5000), None, (None, None), {"key": "5000"}),
+        (bytes(5000), bytes(4000), (None, None), {"key": "5000", "value": "4000"}),
+        (bytes(3000), bytes(4000), (None, None), {"key": "3000", "value": "4000"}),
+    ],
+)
+def test_a_letter_whose_key_is_too_large_goes_without_it(
+    letters: LetterTopic,
+    key: bytes,
+    value: bytes | None,
+    kept: tuple[bytes | None, bytes | None],
+    told: dict[str, str],
+) -> None:
+    other = Letter("2", WHY, b"k", b"w")
+    assert letters.write([Letter("1", WHY, key, value), other], BATCH) == 2
+    found = {each["ottla.errors.position"]: each for each in read(letters)}
+    assert sorted(found) == ["1", "2"]
+    assert (found["1"]["key"], found["1"]["value"]) == kept
+    sizes = {part: found["1"].get(f"ottla.errors.{part}.left.out") for part in ("key", "value")}
+    assert {part: size for part, size in sizes.items() if size is not None} == told
+    assert (found["2"]["key"], found["2"]["value"]) == (b"k", b"w")
+
+
+def test_a_letter_that_is_too_large_by_its_reason_keeps_its_record(letters: LetterTopic) -> None:
+    long = Failure("sink", "TooLong", "because " * 400)
+    assert letters.write([Letter("1", long, b"k", b"v")], BATCH) == 1
+    [found] = read(letters)
+    assert (found["key"], found["value"]) == (b"k", b"v")
+    assert found["__connect.errors.exception.message"].startswith("because because")
 
 
 class Numbers:
@@ -307,11 +342,12 @@ def test_rows_that_had_the_same_position_are_redriven_each_for_itself(
     assert again.chosen("value = '{\"number\": 700}'") == [left]
 
 
-def test_a_letter_without_its_value_stays_where_it_is(
+def test_a_letter_without_its_value_or_key_stays_where_it_is(
     spark: Any, broker: Broker, unique: Callable[..., str], topic: str, letters: LetterTopic
 ) -> None:
     place = json.dumps({"topic": "in", "partition": 0, "offset": 9}, separators=(",", ":"))
     letters.write([Letter(place, WHY, b"k", bytes(5000))], BATCH)
+    letters.write([Letter(place, WHY, bytes(5000), b"v")], replace(BATCH, number=4))
     source_topic = unique("in")
     broker.create_topic(source_topic, 1)
     nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
@@ -319,7 +355,7 @@ def test_a_letter_without_its_value_stays_where_it_is(
     source = Numbers({"kafka.bootstrap.servers": broker.bootstrap}, source_topic)
     way = Way(source, transform_of(None), Shown(), ErrorPolicy(dead_letter=topic), letters)
     again = Redrive(spec, way, letters, spark)
-    assert (again.chosen(), again.without_value()) == ([], 1)
+    assert (again.chosen(), again.without_value()) == ([], 2)
 
 
 def test_json_that_does_not_fit_the_columns_is_a_letter_and_no_row_of_nulls(

@@ -344,8 +344,8 @@ def _show_redriven(
         return
     if without_value:
         click.echo(
-            f"{count(without_value, 'letter')} without a value stay where they are: they were too "
-            "large for the topic"
+            f"{count(without_value, 'letter')} without value, key or headers stay where they are: "
+            "they were too large for the topic"
         )
     if outcome is None:
         columns = [Column(name.upper(), name in ("partition", "offset", "tries"), True)
