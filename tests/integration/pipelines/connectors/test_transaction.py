@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ottla.pipelines.connectors.contract import Outage, RowsRefused
+from ottla.pipelines.connectors.contract import Batch, Outage, RowsRefused
 from ottla.pipelines.connectors.sinks import slots, transaction
 from ottla.pipelines.connectors.sinks.postgres_session import PostgresSession
 from ottla.pipelines.connectors.sinks.sqlite import SqliteDialect
@@ -33,10 +33,12 @@ class Store:
     connect: Callable[[], Any]
     query: Callable[[str], list[Any]]
 
-    def work(self, *, batch: int = 0, keep: bool = True, **target: Any) -> Transact:
+    def work(
+        self, *, batch: int = 0, run: str = "run-1", keep: bool = True, **target: Any
+    ) -> Transact:
         shape = {"keys": (), "deletes": False} | target
         shape["compared"] = tuple(f'"{key}"' for key in shape["keys"])
-        slot = slots.Slot("shop", "sink", "run-1", batch, 2)
+        slot = slots.Slot("shop", "sink", run, batch, 2)
         return Transact(self.connect, Target('"people"', COLUMNS, **shape), slot, keep)
 
     def rows(self) -> list[tuple[int, str]]:
@@ -92,6 +94,33 @@ def test_rows_and_slot_are_committed_together_and_once(store):
     assert store.work(batch=1)(0, given((5, "e"))).rows == 1
     assert store.work(batch=0)(0, given((6, "f"))).skipped, "an older batch comes too late"
     assert store.rows() == [(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")]
+
+
+def test_pipelines_of_one_name_have_slots_of_their_own(store):
+    """Two clusters, or two folders: each has a checkpoint, and counts its batches from 0."""
+    for number, run in enumerate(["run-1", "run-2"]):
+        assert store.work(run=run)(0, given((number, "a"))).rows == 1
+    for run in ("run-1", "run-2"):
+        assert store.work(run=run)(0, given((8, "again"))).skipped
+    assert store.work(run="run-2", batch=5)(0, given((2, "b"))).rows == 1
+    assert store.work(run="run-1", batch=1)(0, given((3, "c"))).rows == 1
+    assert store.rows() == [(0, "a"), (1, "a"), (2, "b"), (3, "c")]
+
+
+def test_a_slot_of_the_name_alone_still_says_what_its_checkpoint_has_written(store):
+    store.query("insert into ottla_slots values ('shop', 'sink', 0, 'run-1', 5, 3)")
+    session = store.connect()
+    try:
+        assert slots.tasks_of(session, Batch("shop", "sink", "run-1", 5, replayed=True)) == 3
+        assert slots.tasks_of(session, Batch("shop", "sink", "run-2", 5, replayed=True)) is None
+    finally:
+        session.close()
+    assert store.work(batch=5)(0, given((1, "again"))).skipped
+    assert store.work(batch=5)(1, given((2, "b"))).rows == 1, "this task was killed before"
+    assert store.work(batch=6)(0, given((3, "c"))).rows == 1
+    assert store.work(batch=6)(0, given((3, "c"))).skipped
+    assert store.work(batch=5, run="run-2")(0, given((4, "d"))).rows == 1
+    assert store.rows() == [(2, "b"), (3, "c"), (4, "d")]
 
 
 def test_a_number_that_sqlite_would_make_a_null_is_refused(tmp_path):
@@ -170,27 +199,27 @@ def test_a_second_copy_of_a_task_waits_for_the_first_and_finds_its_work_done(sto
     """As with speculation, or when a driver that was believed dead is still writing."""
     locked, go_on = threading.Event(), threading.Event()
     first, second = store.work(), store.work()
-    skipped: dict[Transact, bool] = {}
+    skipped: dict[str, bool] = {}
 
     def slow() -> Iterator[Any]:
         yield from given((1, "a"))
         locked.set()
         go_on.wait(30)
 
-    def run(work: Transact, batches: Iterator[Any]) -> None:
-        skipped[work] = work(0, batches).skipped
+    def run(name: str, work: Transact, batches: Iterator[Any]) -> None:
+        skipped[name] = work(0, batches).skipped
 
-    one = threading.Thread(target=run, args=(first, slow()))
+    one = threading.Thread(target=run, args=("first", first, slow()))
     one.start()
     assert locked.wait(30)
-    two = threading.Thread(target=run, args=(second, given((1, "a"))))
+    two = threading.Thread(target=run, args=("second", second, given((1, "a"))))
     two.start()
     two.join(0.5)
     assert two.is_alive(), "it did not wait"
     go_on.set()
     one.join()
     two.join()
-    assert skipped == {first: False, second: True}
+    assert skipped == {"first": False, "second": True}
     assert store.rows() == [(1, "a")]
 
 
