@@ -193,6 +193,11 @@ class Needs(Protocol):
         """Topics that are written."""
         return ()
 
+    def keys(self) -> Sequence[str]:
+        """Columns by which a sink knows its rows, or spreads them over partitions: they must be the
+        same when a batch is run again, so no transform may make them by chance."""
+        return ()
+
     def local_paths(self) -> Sequence[PurePath]:
         """Folders of this machine, which executors elsewhere do not see."""
         return ()
