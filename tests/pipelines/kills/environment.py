@@ -46,7 +46,8 @@ SPARK: Final = {
     "spark.cores.max": "2",
     "spark.default.parallelism": "2",
     "spark.sql.shuffle.partitions": "2",
-    "spark.archives": "",  # executors are on this machine, and find this environment
+    # Executors unpack their Ottla, and find this package beside it.
+    "spark.executorEnv.PYTHONPATH": str(HERE.parent),
     # A copy of every task that takes longer than the first one of its stage.
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
