@@ -123,7 +123,7 @@ class Run:
             local=self._options.local,
             planted=planting,
         ) as environment:
-            self._say(f"seed {self._options.seed}, Spark at {environment.spark.master or 'home'}")
+            self._say(f"seed {self._options.seed}, Spark at {environment.master}")
             self._lanes = [self._lane(environment, shape) for shape in self._shapes]
             for lane in self._lanes:
                 lane.thread.start()

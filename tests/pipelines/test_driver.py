@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ from ottla.pipelines.driver.run import Driver, Failed
 from ottla.pipelines.driver.start import Choices, Follow
 
 PATIENCE = 300.0
+SOON = 150.0
+"""Seconds for a driver to end on a busy machine; on an idle one it takes about half a minute."""
 
 
 class Text:
@@ -289,6 +292,84 @@ def test_a_broker_that_is_away_is_waited_for(
         run.end()
     assert run.error is None
     assert pipeline.sink.values == ["one", "two"]
+
+
+@pytest.mark.parametrize("silence", ["silent", "dead"])
+def test_a_stop_gives_a_batch_up_that_waits_for_brokers(
+    spark: Any, start_broker: Any, unique: Any, tmp_path: Path, silence: str
+) -> None:
+    """A machine that swaps, or whose disk hangs, takes connections and answers nothing."""
+    broker, topic = start_broker(), unique()
+    with DirectAdmin(broker.bootstrap) as admin:
+        admin.create_topic(NewTopic(topic, 1, 1))
+    pipeline = Pipeline(spark, broker.bootstrap, topic, tmp_path)
+    pipeline.send("one", "two")
+    pipeline.sink.go_on.clear()
+    run = pipeline.start()
+    try:
+        assert pipeline.sink.inside.wait(PATIENCE)
+        broker.signal(signal.SIGSTOP) if silence == "silent" else broker.kill()
+        pipeline.sink.go_on.set()  # and its rows are read
+        run.driver.stop()
+        run.thread.join(SOON)
+        ended = not run.thread.is_alive()
+    finally:
+        broker.signal(signal.SIGCONT) if silence == "silent" else broker.start()
+        run.driver.stop()
+        run.end()
+    assert ended, "it waited until the broker was back"
+    assert run.error is None
+    assert run.driver.figures().state is State.STOPPED
+    assert "batch 0 is given up" in str(run.driver.figures().error)
+    pipeline.once()
+    assert pipeline.sink.values == ["one", "two"]
+    assert [(each.number, each.replayed) for each in pipeline.sink.batches] == [
+        *((0, False), (0, True)),
+    ]
+
+
+def test_a_stop_ends_a_look_at_the_source_that_takes_too_long(
+    pipeline: Pipeline, eventually: Callable[..., Any]
+) -> None:
+    class Slow(Text):
+        def stream(self, spark: Any, place: Place) -> Any:
+            nap = "reflect('java.lang.Thread', 'sleep', 600000L)"
+            spark.range(1, numPartitions=1).selectExpr(nap).collect()
+            raise AssertionError("nobody has stopped it")
+
+    way = Way(Slow(pipeline.topic), lambda frame: frame, pipeline.sink)
+    driver = Driver(pipeline.spec, way, pipeline.home, Choices(), session=pipeline._spark)
+    run = Run(driver)
+    jobs = pipeline._spark.sparkContext.statusTracker()
+    eventually(jobs.getActiveJobsIds, timeout=PATIENCE)
+    driver.stop()
+    run.thread.join(SOON)
+    assert not run.thread.is_alive()
+    assert run.error is None
+    assert driver.figures().state is State.STOPPED
+
+
+def test_a_stop_does_not_wait_for_silent_brokers_where_nothing_is_to_do(
+    spark: Any, start_broker: Any, unique: Any, tmp_path: Path, eventually: Any
+) -> None:
+    broker, topic = start_broker(), unique()
+    with DirectAdmin(broker.bootstrap) as admin:
+        admin.create_topic(NewTopic(topic, 1, 1))
+    pipeline = Pipeline(spark, broker.bootstrap, topic, tmp_path)
+    pipeline.send("one")
+    run = pipeline.start()
+    try:
+        eventually(lambda: pipeline.committed() == 1, timeout=PATIENCE)
+        broker.signal(signal.SIGSTOP)
+        run.driver.stop()
+        run.thread.join(SOON)
+        ended = not run.thread.is_alive()
+    finally:
+        broker.signal(signal.SIGCONT)
+        run.end()
+    assert ended, "it waited until the broker was back"
+    assert run.error is None
+    assert pipeline.sink.values == ["one"]
 
 
 @pytest.mark.parametrize("once", [False, True])

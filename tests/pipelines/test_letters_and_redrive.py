@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ottla.pipelines.connectors.contract import HIDDEN, HIDDEN_TYPE, Batch
+import ottla
+from ottla.pipelines.connectors.contract import HIDDEN, HIDDEN_TYPE, Batch, Place
 from ottla.pipelines.connectors.errors.letters import Failure, Letter, LetterTopic
 from ottla.pipelines.connectors.option import Declaration
 from ottla.pipelines.connectors.process import Outcome, Way, process
 from ottla.pipelines.connectors.redrive import Redrive
 from ottla.pipelines.connectors.sources.hidden import as_json, hidden
+from ottla.pipelines.connectors.sources.topic import SOURCE as TOPIC
 from ottla.pipelines.connectors.spec.values import Connector, ErrorPolicy, PipelineSpec
 from ottla.pipelines.connectors.transform import transform_of
 from ottla.pipelines.connectors.trial import Shown
@@ -22,6 +25,8 @@ from ottla.testing import Broker
 
 BATCH = Batch("orders", "shown", "run-1", 3, replayed=False)
 WHY = Failure("sink", "TooOdd", "it is odd")
+FOR_EVER = {"retention.ms": -1}
+"""Records of 2017 are older than a topic keeps them by itself."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,7 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def topic(broker: Broker, unique: Callable[..., str]) -> str:
     name = unique()
-    broker.create_topic(name, 2, config={"max.message.bytes": 2000})
+    broker.create_topic(name, 2, config={"max.message.bytes": 2000, **FOR_EVER})
     return name
 
 
@@ -58,6 +63,41 @@ def test_a_letter_has_the_bytes_of_its_record_and_the_reason(letters: LetterTopi
     assert (found["key"], found["value"], found["h"]) == (b"k", b"\xff\x00", "x")
     assert found["__connect.errors.offset"] == "9"
     assert found["__connect.errors.exception.message"] == "it is odd"
+
+
+def times(topic: LetterTopic) -> list[int]:
+    """Of all records of a topic, in milliseconds, in the order of the topic."""
+    rows = topic.read().selectExpr("unix_millis(timestamp) as at", "partition", "offset").collect()
+    return [row["at"] for row in sorted(rows, key=lambda row: (row["partition"], row["offset"]))]
+
+
+def test_a_letter_has_the_time_of_its_record(letters: LetterTopic) -> None:
+    letters.write([Letter("1", WHY, b"k", b"v", timestamp=1_500_000_000_123)], BATCH)
+    assert times(letters) == [1_500_000_000_123]
+    [found] = read(letters)
+    assert found["ottla.errors.timestamp"] == "1500000000123"
+
+
+def test_a_row_without_a_time_fails_now(letters: LetterTopic) -> None:
+    before = time.time_ns() // 1_000_000
+    # A record that was written without a time has -1.
+    letters.write([Letter("1", WHY, b"k"), Letter("2", WHY, b"k", timestamp=-1)], BATCH)
+    assert min(times(letters)) >= before
+
+
+def test_a_time_that_the_topic_does_not_take_is_in_a_header_alone(
+    broker: Broker, letters: LetterTopic
+) -> None:
+    before = time.time_ns() // 1_000_000
+    later = before + 30 * 86_400_000  # a topic takes one hour from now
+    batch = [Letter("1", WHY, b"k", b"v", timestamp=later), Letter("2", WHY, b"k", timestamp=5)]
+    assert letters.write(batch, BATCH) == 2
+    assert [each for each in times(letters) if each == later] == []
+    found = {each["ottla.errors.position"]: each for each in read(letters)}
+    assert {key: each["ottla.errors.timestamp"] for key, each in found.items()} == {
+        "1": str(later),
+        "2": "5",
+    }
 
 
 def test_a_replayed_batch_adds_only_the_letters_that_are_missing(letters: LetterTopic) -> None:
@@ -85,8 +125,43 @@ def test_a_letter_that_is_too_large_by_its_headers_takes_no_value_of_others(
     large = Letter("1", WHY, b"k", b"v", (("h", bytes(5000)),))
     assert letters.write([large, Letter("2", WHY, b"k", b"value")], BATCH) == 2
     found = {each["ottla.errors.position"]: each for each in read(letters)}
-    assert (found["1"]["value"], found["1"]["ottla.errors.value.left.out"]) == (None, "1")
+    assert found["1"]["value"] == b"v"
+    assert (found["1"].get("h"), found["1"]["ottla.errors.headers.left.out"]) == (None, "5001")
     assert found["2"]["value"] == b"value"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kept", "told"),
+    [
+        (bytes(5000), b"v", (None, b"v"), {"key": "5000"}),
+        (bytes(5000), None, (None, None), {"key": "5000"}),
+        (bytes(5000), bytes(4000), (None, None), {"key": "5000", "value": "4000"}),
+        (bytes(3000), bytes(4000), (None, None), {"key": "3000", "value": "4000"}),
+    ],
+)
+def test_a_letter_whose_key_is_too_large_goes_without_it(
+    letters: LetterTopic,
+    key: bytes,
+    value: bytes | None,
+    kept: tuple[bytes | None, bytes | None],
+    told: dict[str, str],
+) -> None:
+    other = Letter("2", WHY, b"k", b"w")
+    assert letters.write([Letter("1", WHY, key, value), other], BATCH) == 2
+    found = {each["ottla.errors.position"]: each for each in read(letters)}
+    assert sorted(found) == ["1", "2"]
+    assert (found["1"]["key"], found["1"]["value"]) == kept
+    sizes = {part: found["1"].get(f"ottla.errors.{part}.left.out") for part in ("key", "value")}
+    assert {part: size for part, size in sizes.items() if size is not None} == told
+    assert (found["2"]["key"], found["2"]["value"]) == (b"k", b"w")
+
+
+def test_a_letter_that_is_too_large_by_its_reason_keeps_its_record(letters: LetterTopic) -> None:
+    long = Failure("sink", "TooLong", "because " * 400)
+    assert letters.write([Letter("1", long, b"k", b"v")], BATCH) == 1
+    [found] = read(letters)
+    assert (found["key"], found["value"]) == (b"k", b"v")
+    assert found["__connect.errors.exception.message"].startswith("because because")
 
 
 class Numbers:
@@ -109,8 +184,8 @@ class Numbers:
         )
         hidden = (
             f"cast(named_struct('position', {position}, 'line', cast(partition as long), "
-            f"'sequence', offset, 'key', key, 'value', value, 'headers', headers, 'error', {error})"
-            f" as {HIDDEN_TYPE})"
+            f"'sequence', offset, 'timestamp', unix_millis(timestamp), 'key', key, 'value', value, "
+            f"'headers', headers, 'error', {error}) as {HIDDEN_TYPE})"
         )
         number = "try_cast(cast(value as string) as int) as number"
         return batch.selectExpr(number, f"{hidden} as {HIDDEN}")
@@ -175,6 +250,34 @@ def test_letters_go_through_the_pipeline_again_once(
     assert again.go([]) == Outcome()
 
 
+def test_a_record_keeps_its_time_however_often_it_fails(
+    spark: Any, broker: Broker, unique: Callable[..., str], letters: LetterTopic
+) -> None:
+    source_topic = unique("in")
+    broker.create_topic(source_topic, 1, config=FOR_EVER)
+    with ottla.Producer(broker.bootstrap) as producer:
+        producer.send(source_topic, "x", timestamp=1_500_000_000_123)
+    place = Place("orders", "", "", broker.bootstrap)
+    source = TOPIC.make(
+        {option.name: option.default for option in TOPIC.options}
+        | {
+            "name": [source_topic],
+            "format": {"json": {"schema": "number int"}},
+            "include": ["timestamp"],
+        }
+    )
+    nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
+    spec = PipelineSpec("orders", broker.bootstrap, nothing, nothing)
+    policy = ErrorPolicy(dead_letter=letters.topic)
+    way = Way(source, transform_of(None), Shown(), policy, letters, counts_apart=True)
+    assert process(source.sample(spark, place, 10), way, BATCH).letters == 1
+    again = Redrive(spec, way, letters, spark)
+    for tries in (1, 2):
+        [found] = again.chosen("timestamp = timestamp_millis(1500000000123)")
+        assert found.tries == tries
+        assert again.go([found]) == Outcome(rows=1, written=0, letters=1)
+
+
 class Rows:
     """A source of rows that were no records."""
 
@@ -189,9 +292,9 @@ class Rows:
 
     def rows(self, batch: Any) -> Any:
         hidden = (
-            "cast(named_struct('position', place, 'line', 0L, 'sequence', 0L, 'key', null, "
-            "'value', cast(to_json(named_struct('number', number)) as binary), 'headers', null, "
-            f"'error', null) as {HIDDEN_TYPE})"
+            "cast(named_struct('position', place, 'line', 0L, 'sequence', 0L, "
+            "'timestamp', null, 'key', null, 'value', cast(to_json(named_struct('number', "
+            f"number)) as binary), 'headers', null, 'error', null) as {HIDDEN_TYPE})"
         )
         return batch.selectExpr("number", f"{hidden} as {HIDDEN}")
 
@@ -239,11 +342,12 @@ def test_rows_that_had_the_same_position_are_redriven_each_for_itself(
     assert again.chosen("value = '{\"number\": 700}'") == [left]
 
 
-def test_a_letter_without_its_value_stays_where_it_is(
+def test_a_letter_without_its_value_or_key_stays_where_it_is(
     spark: Any, broker: Broker, unique: Callable[..., str], topic: str, letters: LetterTopic
 ) -> None:
     place = json.dumps({"topic": "in", "partition": 0, "offset": 9}, separators=(",", ":"))
     letters.write([Letter(place, WHY, b"k", bytes(5000))], BATCH)
+    letters.write([Letter(place, WHY, bytes(5000), b"v")], replace(BATCH, number=4))
     source_topic = unique("in")
     broker.create_topic(source_topic, 1)
     nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
@@ -251,7 +355,7 @@ def test_a_letter_without_its_value_stays_where_it_is(
     source = Numbers({"kafka.bootstrap.servers": broker.bootstrap}, source_topic)
     way = Way(source, transform_of(None), Shown(), ErrorPolicy(dead_letter=topic), letters)
     again = Redrive(spec, way, letters, spark)
-    assert (again.chosen(), again.without_value()) == ([], 1)
+    assert (again.chosen(), again.without_value()) == ([], 2)
 
 
 def test_json_that_does_not_fit_the_columns_is_a_letter_and_no_row_of_nulls(

@@ -39,8 +39,9 @@ class Counting:
             "if(id = 3, named_struct('stage', 'decode', 'kind', 'Three', 'message', 'no'), null)"
         )
         hidden = (
-            "cast(named_struct('position', cast(id as string), 'line', 0L, 'sequence', id, 'key', "
-            f"null, 'value', null, 'headers', null, 'error', {error}) as {HIDDEN_TYPE})"
+            "cast(named_struct('position', cast(id as string), 'line', 0L, 'sequence', id, "
+            "'timestamp', null, 'key', null, 'value', null, 'headers', null, 'error', "
+            f"{error}) as {HIDDEN_TYPE})"
         )
         return batch.selectExpr("id", "concat('name ', id) as name", f"{hidden} as {HIDDEN}")
 
@@ -121,6 +122,26 @@ def test_sql_that_is_not_row_by_row_is_refused_at_its_place(file: Path, spark: A
     assert result.exit_code == 1
     assert f"{file}:4:19: transform: it aggregates (count)" in result.stderr
     assert f"{file}:4:40: transform: it has a limit" in result.stderr
+
+
+def test_a_key_by_chance_is_refused_before_anything_is_written(
+    file: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Keyed(Shown):
+        def keys(self) -> list[str]:
+            return ["k"]
+
+    keyed = Declaration("shown", "memory", (), lambda given: Keyed())
+    monkeypatch.setattr(catalog, "sink", lambda name: keyed)
+    said(file, "transform: select id, uuid() as k from source")
+    result = ran("validate", file, "--offline")
+    assert result.exit_code == 1
+    assert f"{file}:4:23: transform: it makes the key k by uuid()" in result.stderr
+    result = ran("preview", file)  # as a run does, before its first batch
+    assert result.exit_code == 1
+    assert "it makes the key k by uuid()" in result.stderr
+    said(file, f"transform: select id, sha2({HIDDEN}.position, 256) as k from source")
+    assert ran("validate", file, "--offline").exit_code == 0
 
 
 def test_the_mistakes_of_the_tests_beside_it_name_their_file(file: Path, spark: Any) -> None:

@@ -38,8 +38,8 @@ class Lines:
             "other rows": "to_json(named_struct('row', uuid()))",
         }[self._fault]
         hidden = (
-            f"named_struct('position', {where}, 'line', 0L, 'sequence', 0L, 'key', null,"
-            " 'value', encode(value, 'utf-8'), 'headers', null, 'error', null)"
+            f"named_struct('position', {where}, 'line', 0L, 'sequence', 0L, 'timestamp', null,"
+            " 'key', null, 'value', encode(value, 'utf-8'), 'headers', null, 'error', null)"
         )
         return batch.selectExpr("value", f"cast({hidden} as {HIDDEN_TYPE}) as {HIDDEN}")
 

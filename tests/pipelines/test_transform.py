@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -138,6 +139,51 @@ def test_without_a_transform_rows_stay_as_they_are(rows: Any) -> None:
 def test_rows_are_not_chosen_by_chance(rows: Any, sql: str) -> None:
     with pytest.raises(NotRowWise, match="must have the same rows"):
         transform_of(sql)(rows)
+
+
+@pytest.mark.parametrize(
+    ("sql", "function"),
+    [
+        ("select uuid() as k, id from source", "uuid()"),
+        ("select concat(s, cast(rand() as string)) as k from source", "rand()"),
+        ("select current_timestamp() as k from source", "current_timestamp()"),
+        ("select date_format(now(), 'yyyy') as k from source", "now()"),
+        ("select shuffle(arr)[0] as k from source", "shuffle()"),
+    ],
+)
+def test_chance_makes_no_key(rows: Any, spark: Any, sql: str, function: str) -> None:
+    with pytest.raises(NotRowWise, match=re.escape(f"makes the key k by {function}")) as told:
+        transform_of(sql, ["k"])(rows)
+    assert "sha2(_ottla.position, 256) as k" in str(told.value)
+    jvm = spark.sparkContext._jvm
+    [found] = mistakes_in(sql, jvm, ["k"])
+    assert found.sentence == str(told.value)
+    assert (found.line, found.column) == (1, 8)
+    assert mistakes_in(sql, jvm, ["id"]) == mistakes_in(sql, jvm) == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select u as k from (select uuid() as u from source)",
+        "with x as (select rand() as r from source) select r + 1 as k from x",
+        "select k from source lateral view explode(array(uuid())) t as k",
+    ],
+)
+def test_chance_makes_no_key_by_another_name(rows: Any, sql: str) -> None:
+    with pytest.raises(NotRowWise, match="makes the key k by"):
+        transform_of(sql, ["k"])(rows)
+
+
+def test_a_function_makes_no_key_by_chance(rows: Any) -> None:
+    with pytest.raises(NotRowWise, match=r"makes the key k by uuid\(\)"):
+        transform_of(lambda rows: rows.selectExpr("id", "uuid() as k"), ["k"])(rows)
+
+
+def test_a_key_of_the_row_and_a_value_by_chance_are_right(rows: Any, spark: Any) -> None:
+    sql = f"select sha2({HIDDEN}.position, 256) as k, uuid() as u, now() as at from source"
+    assert mistakes_in(sql, spark.sparkContext._jvm, ["k"]) == []
+    assert positions(transform_of(sql, ["k"])(rows)) == ["1", "2", "3"]
 
 
 def test_chance_may_make_a_value(rows: Any) -> None:

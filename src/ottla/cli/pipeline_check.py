@@ -57,6 +57,7 @@ def validate(
            "acls": [{"resource", "name", "operation", "why"}]}
     """
     with _pipelines_errors():
+        from ottla.pipelines.connectors.assemble import keys_of
         from ottla.pipelines.connectors.needs import missing, needs_of
         from ottla.pipelines.connectors.spec.tree import Mistakes, Problem
         from ottla.pipelines.connectors.spec.variables import scrubbed
@@ -68,7 +69,8 @@ def validate(
             _report(file, None, every.problems, None, "not checked", as_json)
             sys.exit(1)
         needed = needs_of(spec)
-        found = sorted(_sql_problems(file)) + _place_problems(spec, master, shared_path)
+        keys = keys_of(spec.sink.make())
+        found = sorted(_sql_problems(file, keys)) + _place_problems(spec, master, shared_path)
         asked: str = "not checked"
         if not offline:
             absent, why = missing(spec, needed)
@@ -79,7 +81,7 @@ def validate(
         sys.exit(1)
 
 
-def _sql_problems(file: Path) -> list[Problem]:
+def _sql_problems(file: Path, keys: Sequence[str] = ()) -> list[Problem]:
     """What Spark's own parser says about the transform, whatever else is wrong with the file."""
     from ottla.pipelines.connectors.spec.tree import Mistakes, parse
     from ottla.pipelines.connectors.spec.variables import Variables, scrubbed
@@ -98,7 +100,7 @@ def _sql_problems(file: Path) -> list[Problem]:
         return []
     sql = node.value.rstrip().removesuffix(";")
     with _quiet():
-        found = mistakes_in(sql, start_jvm())
+        found = mistakes_in(sql, start_jvm(), keys)
     return [
         node.problem_within(each.line, each.column, scrubbed(each.sentence, variables.secrets))
         for each in found
@@ -344,8 +346,8 @@ def _show_redriven(
         return
     if without_value:
         click.echo(
-            f"{count(without_value, 'letter')} without a value stay where they are: they were too "
-            "large for the topic"
+            f"{count(without_value, 'letter')} without value, key or headers stay where they are: "
+            "they were too large for the topic"
         )
     if outcome is None:
         columns = [Column(name.upper(), name in ("partition", "offset", "tries"), True)

@@ -421,7 +421,7 @@ def test_a_transaction_that_has_failed_takes_no_more(
 def test_offsets_of_a_transaction_that_has_failed_say_which_record_it_was(
     broker: Broker, producer: ottla.Producer[bytes | str, bytes | str]
 ) -> None:
-    with pytest.raises(ottla.AbortableTransactionError, match="not stored.*too large"):
+    with pytest.raises(ottla.AbortableTransactionError, match=r"not stored.*too large"):
         with producer.transaction() as txn:
             assert txn.send("out", "x" * 200_000).exception(TIMEOUT) is not None
             txn.commit_offsets("others", {TopicPartition("in", 1): 7})

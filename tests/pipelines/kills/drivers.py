@@ -13,7 +13,7 @@ from typing import Final
 
 import psutil
 
-from kills.standalone import kill_all
+from kills.executors import kill_all
 from ottla.pipelines.driver.checkpoint import Checkpoint, LocalFiles
 
 _LOOK: Final = 0.1

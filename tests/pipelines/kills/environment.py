@@ -24,12 +24,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kills import hook
 from kills.drivers import Driver
+from kills.executors import kill_all
 from kills.pipelines import CREATE, PARTITIONS, Shape
-from kills.standalone import HOSTS, Standalone
 from kills.switchboard import Switchboard
 from ottla.pipelines import interpreters, points
 from ottla.testing.postgres import PostgresProcess
 from ottla.testing.process import BrokerProcess, free_port
+from ottla.testing.spark import HOSTS, SparkCluster
 
 FOLDER: Final = "OTTLA_KILLS_FOLDER"
 HERE: Final = Path(__file__).parent
@@ -45,7 +46,8 @@ SPARK: Final = {
     "spark.cores.max": "2",
     "spark.default.parallelism": "2",
     "spark.sql.shuffle.partitions": "2",
-    "spark.archives": "",  # executors are on this machine, and find this environment
+    # Executors unpack their Ottla, and find this package beside it.
+    "spark.executorEnv.PYTHONPATH": str(HERE.parent),
     # A copy of every task that takes longer than the first one of its stage.
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
@@ -95,7 +97,10 @@ class Environment:
         self.locks = {"broker": threading.Lock(), "database": threading.Lock()}
         variables = self._variables()
         # Twice as many cores as needed: what a killed driver leaves holds some for a moment.
-        self.spark = Standalone(self.folder / "spark", variables, 2 * len(self.shapes))
+        cores = 2 * len(self.shapes)
+        self.spark = SparkCluster(
+            self.folder / "spark", cores=cores, memory=f"{cores}g", environment=variables
+        )
         self.drivers: dict[str, Driver] = {}
 
     def _places(self) -> dict[str, Any]:
@@ -124,6 +129,11 @@ class Environment:
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
         }
 
+    @property
+    def master(self) -> str:
+        """Where the pipelines run."""
+        return "local[2,4]" if self._local else self.spark.url
+
     # -- from start to end
 
     def __enter__(self) -> Environment:
@@ -135,8 +145,8 @@ class Environment:
             self.broker.launch()
             self.postgres.launch()
             if not self._local:
-                stack.callback(self.spark.stop)
-                self.spark.start()
+                stack.callback(self._end_spark)
+                self.spark.heal()
             self.broker.wait_ready()
             self.postgres.wait_ready()
             self._prepare()
@@ -167,6 +177,13 @@ class Environment:
         """Remove what is outside of the folder; only what is in it can be looked at afterwards."""
         self.postgres.kill()
         shutil.rmtree(self._places()["data"], ignore_errors=True)
+
+    def _end_spark(self) -> None:
+        """With the Python of tasks that are held at a point, which outlives its executor."""
+        for each in (*self.spark.workers, self.spark.master):
+            if each.alive:
+                kill_all(psutil.Process(each.pid))
+        self.spark.kill()
 
     def _end_drivers(self) -> None:
         for driver in self.drivers.values():
@@ -203,8 +220,7 @@ class Environment:
         file.write_text(
             json.dumps(shape.file(self.broker.bootstrap, self.postgres.dsn(), spark), indent=2)
         )
-        master = "local[2,4]" if self._local else self.spark.master
-        command = [str(file), "--master", master, "--shared-path"]
+        command = [str(file), "--master", self.master, "--shared-path"]
         return Driver(shape.name, self.folder, command, {**self._variables(), **own})
 
     # -- what goes in

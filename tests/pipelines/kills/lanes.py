@@ -16,9 +16,9 @@ from typing import Any, Final
 import psutil
 
 from kills.environment import Environment
+from kills.executors import executor_of, executors_of, kill_all
 from kills.pipelines import Shape
 from kills.plan import Kill, Victim
-from kills.standalone import executor_of, kill_all
 from kills.switchboard import Reached, Trap
 from ottla.pipelines.driver.offsets import progress_of
 
@@ -141,7 +141,7 @@ class Lane:
         """One of this pipeline's; after a kill it may take a moment until there is one again."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            found = self._environment.spark.executors(self._shape.name)
+            found = executors_of(self._shape.name, self._environment.spark.workers)
             if found:
                 return random.Random(self._done).choice(found)
             time.sleep(_LOOK)

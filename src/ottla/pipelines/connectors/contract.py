@@ -35,8 +35,8 @@ HIDDEN: Final = "_ottla"
 """The column that a pipeline keeps to itself; `HIDDEN_TYPE` is its type."""
 
 HIDDEN_TYPE: Final = (
-    "struct<position: string, line: long, sequence: long, key: binary, value: binary, "
-    "headers: array<struct<key: string, value: binary>>, "
+    "struct<position: string, line: long, sequence: long, timestamp: long, key: binary, "
+    "value: binary, headers: array<struct<key: string, value: binary>>, "
     "error: struct<stage: string, kind: string, message: string>>"
 )
 """In Spark's own notation.
@@ -45,6 +45,7 @@ position   where the row came from, as JSON: {"topic", "partition", "offset"}, {
            {"table", "key": {…}}, {"url", "page", "row"}; unique within the pipeline's source
 line       rows of one line are in order: the partition of a topic, otherwise 0
 sequence   the order within a line: the offset of a topic's record
+timestamp  that of a topic's record, in milliseconds since 1970; null for a row that was none
 key, value, headers   the original bytes of a record; of a row that was none, its JSON as value
 error      null, or why this row is a dead letter: where it failed (decode, transform, sink), the
            class of the failure, and a sentence
@@ -190,6 +191,11 @@ class Needs(Protocol):
 
     def topics_written(self) -> Sequence[str]:
         """Topics that are written."""
+        return ()
+
+    def keys(self) -> Sequence[str]:
+        """Columns by which a sink knows its rows, or spreads them over partitions: they must be the
+        same when a batch is run again, so no transform may make them by chance."""
         return ()
 
     def local_paths(self) -> Sequence[PurePath]:

@@ -50,6 +50,8 @@ class Event(Enum):
     """The rows to blame are being looked for."""
     LETTERS = "letters"
     """Rows have become dead letters."""
+    GIVEN_UP = "given up"
+    """The pipeline was told to stop, and the batch waits for what may never come."""
     RECOVERED = "recovered"
     """The batch went through after one of the others."""
 
@@ -312,6 +314,7 @@ class _Process:
     def _search(self, error: Exception, sentence: str) -> None:
         from ottla.pipelines.connectors.blame import Blame, Unfinished
 
+        self._pause(0.0)  # a batch that fails after a stop is left to the next run
         self._tell(Event.SEARCH, f"{sentence}; looking for the rows to blame")
         if self._kept is None:
             self._kept = self._rows().persist()
@@ -354,7 +357,10 @@ class _Process:
 
     def _pause(self, seconds: float) -> None:
         if not self._way.pause(seconds):
-            raise Stopped(f"batch {self._batch.number} was not finished when the pipeline stopped")
+            # Alone: Spark's own pattern for errors overflows at the traces of those before it.
+            raise Stopped(
+                f"batch {self._batch.number} was not finished when the pipeline stopped"
+            ) from None
 
     def _tell(self, event: Event, sentence: str) -> None:
         self._way.tell(Note(event, sentence))

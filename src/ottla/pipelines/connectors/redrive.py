@@ -5,9 +5,9 @@
     outcome = found.go(where)      # and it goes
 
 A letter of a topic's record is put back into the shape that the source reads: its key, value and
-headers, under its first topic, partition and offset; so it is decoded as it was. A letter of
-another row holds its columns as JSON. Both then take the way of every batch, into the sink. A
-letter that was too large for its topic has no value, and stays where it is.
+headers, under its first topic, partition, offset and timestamp; so it is decoded as it was. A
+letter of another row holds its columns as JSON. Both then take the way of every batch, into the
+sink. A letter that was too large for its topic is not whole, and stays where it is.
 
 What fails again becomes a new letter, with its first position and one try more. When everything is
 durable, the old letters are crossed off in the dead-letter topic, so the next redrive leaves them
@@ -111,7 +111,7 @@ class Redrive:
         return [Found(**row) for row in table.to_pylist()]
 
     def without_value(self) -> int:
-        """How many letters cannot be sent, since they were too large for the topic."""
+        """How many letters cannot be sent: something of them was too large for the topic."""
         return self._open(sendable=False).count()
 
     def go(self, found: list[Found]) -> Outcome:
@@ -158,7 +158,8 @@ class Redrive:
     def _open(self, *, sendable: bool = True) -> DataFrame:
         """Letters with their headers as columns, without those that are crossed off.
 
-        A letter whose value was left out would be sent as a tombstone, which it never was.
+        A letter whose value was left out would be sent as a tombstone, which it never was; one
+        without its key, as another row.
         """
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
@@ -167,7 +168,7 @@ class Redrive:
         done = {
             tuple(place) for text in marks.column("done").to_pylist() for place in json.loads(text)
         }
-        whole = _named(L.LEFT_OUT).isNull()
+        whole = F.coalesce(*(_named(name) for name in L.LEFT_OUT.values())).isNull()
         letters = every.where(_named(L.POSITION).isNotNull()).where(whole if sendable else ~whole)
         rows = letters.select(
             "partition",
@@ -204,6 +205,9 @@ class Redrive:
                 "topic": first["topic"],
                 "partition": first["partition"],
                 "offset": first["offset"],
+                "timestamp": F.coalesce(
+                    F.timestamp_millis(_named(L.TIMESTAMP).cast("long")), F.col("timestamp")
+                ),
                 "headers": kept,
             }
             columns = [known.get(name, F.col(name)).alias(name) for name in sample.columns]
@@ -234,10 +238,11 @@ class _Json:
         text = F.col("value").cast("string")
         row = F.from_json(text, told, EXACT_JSON | {"columnNameOfCorruptRecord": _CORRUPT})
         hidden = F.expr(
-            f"cast(named_struct('position', position, 'line', 0L, 'sequence', offset, 'key', key, "
-            f"'value', value, 'headers', null, 'error', if(row is null or row.{_CORRUPT} is not "
-            f"null, named_struct('stage', 'decode', 'kind', 'NotJson', 'message', 'the letter "
-            f"holds no JSON of a row'), null)) as {HIDDEN_TYPE})"
+            f"cast(named_struct('position', position, 'line', 0L, 'sequence', offset, "
+            f"'timestamp', null, 'key', key, 'value', value, 'headers', null, 'error', "
+            f"if(row is null or row.{_CORRUPT} is not null, named_struct('stage', 'decode', "
+            f"'kind', 'NotJson', 'message', 'the letter holds no JSON of a row'), null)) "
+            f"as {HIDDEN_TYPE})"
         )
         named = batch.select(
             "key", "value", "offset", _named(L.FIRST).alias("position"), row.alias("row")

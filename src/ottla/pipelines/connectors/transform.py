@@ -12,6 +12,10 @@ source and the result may project, filter and explode, and nothing else: with an
 or a join, the failure of one row would be a failure of others, and a batch that is run again would
 not have the same rows in the same tasks.
 
+A key is not left to chance: a batch that is run again would have the same rows under other keys,
+and both would stay. So the columns that a sink knows its rows by are made of the row alone: neither
+by what Spark calls nondeterministic (uuid, rand) nor by the time at which the batch is written.
+
 `mistakes_in` finds the same in the text of a query, with Spark's own parser and the place of each,
 before any column is known; it needs a JVM, but no session.
 """
@@ -19,7 +23,7 @@ before any column is known; it needs a JVM, but no session.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.pipelines.connectors.contract import HIDDEN
@@ -42,6 +46,11 @@ _CHANCE: Final = (
     "it chooses rows by a function that gives another result each time (rand, uuid): a batch that "
     "is run again must have the same rows"
 )
+_NOW: Final = frozenset(
+    {"CurDate", "CurrentDate", "CurrentTime", "CurrentTimestamp", "LocalTimestamp", "Now"}
+)
+"""Expressions that Spark counts as deterministic, since they are the same within one query."""
+_NONDETERMINISTIC: Final = "org.apache.spark.sql.catalyst.expressions.Nondeterministic"
 _REFUSED: Final[Mapping[str, str]] = {
     "Aggregate": _AGGREGATES,
     "UnresolvedHaving": "it aggregates (having)",
@@ -83,32 +92,38 @@ _PARTITIONS: Final = frozenset(
 
 
 class NotRowWise(ValueError):
-    """A transform that is more than one row at a time, or loses `HIDDEN`; the text says which."""
+    """A transform that is more than one row at a time, loses `HIDDEN`, or makes a key by chance;
+    the text says which."""
 
 
 def transform_of(
-    value: str | Callable[[DataFrame], DataFrame] | None,
+    value: str | Callable[[DataFrame], DataFrame] | None, keys: Collection[str] = ()
 ) -> Callable[[DataFrame], DataFrame]:
-    """The transform as a function that keeps `HIDDEN`; without one, rows stay as they are."""
+    """The transform as a function that keeps `HIDDEN`; without one, rows stay as they are.
+
+    keys   columns of the result that may not depend on chance
+    """
     if value is None:
         return lambda rows: rows
     if isinstance(value, str):
-        return _Sql(value)
-    return _Function(value)
+        return _Sql(value, keys)
+    return _Function(value, keys)
 
 
 class _Sql:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, keys: Collection[str]) -> None:
         self._text = text
+        self._keys = keys
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         rows.createOrReplaceTempView(VIEW)
-        return _with_hidden(rows.sparkSession.sql(self._text), rows)
+        return _with_hidden(rows.sparkSession.sql(self._text), rows, self._keys)
 
 
 class _Function:
-    def __init__(self, function: Callable[[DataFrame], DataFrame]) -> None:
+    def __init__(self, function: Callable[[DataFrame], DataFrame], keys: Collection[str]) -> None:
         self._function = function
+        self._keys = keys
         self._name = getattr(function, "__qualname__", "the function")
 
     def __call__(self, rows: DataFrame) -> DataFrame:
@@ -118,7 +133,7 @@ class _Function:
         if not isinstance(found, DataFrame):
             kind = type(found).__name__
             raise NotRowWise(f"{self._name} returned {kind}; a transform returns a DataFrame")
-        return _with_hidden(found, rows)
+        return _with_hidden(found, rows, self._keys)
 
 
 def carry_code(function: Callable[..., Any]) -> None:
@@ -136,7 +151,7 @@ def carry_code(function: Callable[..., Any]) -> None:
 # -- in an analyzed plan
 
 
-def _with_hidden(result: DataFrame, rows: DataFrame) -> DataFrame:
+def _with_hidden(result: DataFrame, rows: DataFrame, keys: Collection[str]) -> DataFrame:
     from pyspark.sql import DataFrame
 
     spark = rows.sparkSession
@@ -146,6 +161,7 @@ def _with_hidden(result: DataFrame, rows: DataFrame) -> DataFrame:
     if plan.subqueriesAll().size() > given.subqueriesAll().size():
         raise NotRowWise(f"{_REFUSED['ScalarSubquery']}: {_LATER}")
     kept = _keep(jvm, plan)
+    _check_keys(kept, keys)
     dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(rows._jdf.sparkSession(), kept)
     whole = DataFrame(dataset, spark)
     names = [name for name in whole.columns if name != HIDDEN]
@@ -208,6 +224,60 @@ def _is_chance(plan: Any) -> bool:
     )
 
 
+def _check_keys(plan: Any, keys: Collection[str]) -> None:
+    if not keys:
+        return
+    chances = _chances(plan)
+    for column in _all(plan.output()):
+        function = chances.get(column.exprId().id())
+        if function is not None and column.name() in keys:
+            raise NotRowWise(_by_chance(column.name(), function))
+
+
+def _by_chance(key: str, function: str) -> str:
+    return (
+        f"it makes the key {key} by {function}, which gives another value each time: a batch that "
+        "is run again would write its rows a second time, under other keys. Make the key from the "
+        "row's own columns, or from the place where the row was read: "
+        f"sha2({HIDDEN}.position, 256) as {key}"
+    )
+
+
+def _chances(plan: Any) -> dict[int, str]:
+    """The columns between here and the source, by their ids, that a function makes which gives
+    another result each time; and that function."""
+    name = plan.nodeName()
+    if _is_source(plan, name):
+        return {}
+    found: dict[int, str] = {}
+    for each in _all(plan.children()):
+        found |= _chances(each)
+    if name == "Project":
+        made = [(each, each) for each in _all(plan.projectList())]
+    elif name == "Generate":
+        made = [(each, plan.generator()) for each in _all(plan.generatorOutput())]
+    else:
+        made = []
+    for column, expression in made:
+        function = _chance_of(expression, found)
+        if function is not None:
+            found[column.exprId().id()] = function
+    return found
+
+
+def _chance_of(expression: Any, found: Mapping[int, str]) -> str | None:
+    name = expression.nodeName()
+    if name == "AttributeReference":
+        return found.get(expression.exprId().id())
+    for each in _all(expression.children()):
+        function = _chance_of(each, found)
+        if function is not None:
+            return function
+    if name in _NOW or not expression.deterministic():
+        return f"{expression.prettyName()}()"
+    return None
+
+
 def _is_source(plan: Any, name: str) -> bool:
     if name == "SubqueryAlias" and plan.identifier().name() == _ALIAS:
         return True
@@ -249,8 +319,12 @@ class Wrong(NamedTuple):
     column: int
 
 
-def mistakes_in(sql: str, jvm: Any) -> list[Wrong]:
-    """Everything in a query that no transform may have; nothing if it is right."""
+def mistakes_in(sql: str, jvm: Any, keys: Collection[str] = ()) -> list[Wrong]:
+    """Everything in a query that no transform may have; nothing if it is right.
+
+    keys   as in `transform_of`: one whose own expression is left to chance is found here, others
+           when the columns are known
+    """
     from pyspark.errors import ParseException
 
     try:
@@ -271,6 +345,8 @@ def mistakes_in(sql: str, jvm: Any) -> list[Wrong]:
         elif name in _REFUSED:
             found.append(_wrong(_REFUSED[name], node))
         found.extend(_in_expressions(node, jvm))
+        if name == "Project" and keys:
+            found.extend(_keys_by_chance(node, keys, jvm))
     found += [
         _wrong(f"it reads {name}; there is only {VIEW}", node)
         for name, node in sorted(relations.items())
@@ -332,12 +408,49 @@ def _in_expression(expression: Any, jvm: Any) -> Iterator[Wrong]:
         yield from _in_expression(each, jvm)
 
 
+def _keys_by_chance(node: Any, keys: Collection[str], jvm: Any) -> Iterator[Wrong]:
+    for each in _all(node.projectList()):
+        if each.nodeName() == "Alias" and each.name() in keys:
+            function = _chance_within(each, jvm)
+            if function is not None:
+                yield _wrong(_by_chance(each.name(), function), each)
+
+
+def _chance_within(expression: Any, jvm: Any) -> str | None:
+    name = expression.nodeName()
+    if name in _NOW:
+        return f"{expression.prettyName()}()"
+    if name == "UnresolvedFunction":
+        parts = _all(expression.nameParts())
+        if len(parts) == 1 and _is_nondeterministic(parts[0], jvm):
+            return f"{parts[0]}()"
+    found = (_chance_within(each, jvm) for each in _all(expression.children()))
+    return next((each for each in found if each is not None), None)
+
+
+def _is_nondeterministic(function: str, jvm: Any) -> bool:
+    info = _described(function, jvm)
+    if info is None:
+        return False
+    named = info.getClassName()
+    if named.rpartition(".")[2].removesuffix("ExpressionBuilder") in _NOW:
+        return True
+    load = jvm.java.lang.Class.forName
+    return bool(load(_NONDETERMINISTIC).isAssignableFrom(load(named)))
+
+
 def _is_aggregate(function: str, jvm: Any) -> bool:
+    info = _described(function, jvm)
+    return info is not None and info.getGroup() in ("agg_funcs", "window_funcs")
+
+
+def _described(function: str, jvm: Any) -> Any:
+    """What Spark knows of one of its functions; None for one that it does not have."""
     catalyst = jvm.org.apache.spark.sql.catalyst
     found = catalyst.analysis.FunctionRegistry.builtin().lookupFunction(
         catalyst.FunctionIdentifier(function)
     )
-    return bool(found.isDefined() and found.get().getGroup() in ("agg_funcs", "window_funcs"))
+    return found.get() if found.isDefined() else None
 
 
 def _parser_words(error: Any) -> Wrong:

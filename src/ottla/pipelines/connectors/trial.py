@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _POLICY = ErrorPolicy(attempts=1, backoff=(0.1, 0.1), most_letters=1_000_000)
 _HIDDEN = (
     "cast(named_struct('position', to_json(named_struct('test', number)), 'line', 0L, "
-    "'sequence', number, 'key', null, 'value', cast(line as binary), 'headers', null, "
-    f"'error', null) as {HIDDEN_TYPE})"
+    "'sequence', number, 'timestamp', null, 'key', null, 'value', cast(line as binary), "
+    f"'headers', null, 'error', null) as {HIDDEN_TYPE})"
 )
 """The hidden column of a test's row."""
 

@@ -8,6 +8,9 @@ The order of a start: the lock, the topics, the group's member, whatever else ca
 driver may be at work on it. The order of an end: the batch, the commit log, the query, the group's
 offsets, Spark, the member, the lock. Whoever is killed in between loses nothing: the next run
 begins with the batch that is not in the commit log, under the same number.
+
+A stop waits for the batch, and for nothing that is away: a batch that waits by itself gives up, and
+one whose tasks wait for brokers that do not answer is given up. No wait is without an end then.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -60,6 +63,9 @@ _TELL: Final = 1.0
 _LAST_COMMIT: Final = 5.0
 _SPACE_PAUSE: Final = 10.0
 _QUESTION: Final = 10.0
+_SILENCE: Final = 10.0
+"""Seconds that a batch still has after a stop while no broker answers: its tasks would wait for one
+without an end."""
 
 
 class Failed(Exception):
@@ -128,6 +134,8 @@ class Driver:
         self._staging = Folder(home.staging)
         self._source_waits: str | None = None
         self._at_once = False
+        self._silent_since: float | None = None
+        self._given_up = False
         self._committed: int | None = None
         self._told = 0.0
         self._told_state: State | None = None
@@ -256,7 +264,8 @@ class Driver:
             tuple(self._spec.kafka.items()),
         )
         self._preparing = True
-        raw = self._prepared(spark, place)
+        with self._cancelling(spark):
+            raw = self._prepared(spark, place)
         attempt = 1
         self._preparing = False
         while raw is not None and not self._gate.closed:
@@ -281,6 +290,25 @@ class Driver:
                 continue
             return
         self._check_membership()
+
+    @contextlib.contextmanager
+    def _cancelling(self, spark: SparkSession) -> Iterator[None]:
+        """Within it, a stop cancels every job, which may wait for brokers or executors."""
+        over = threading.Event()
+
+        def look() -> None:
+            with contextlib.suppress(Exception):  # Spark is gone, which is said elsewhere
+                while not over.wait(_LOOK):
+                    if self._gate.closed:
+                        spark.sparkContext.cancelAllJobs()
+
+        thread = threading.Thread(target=look, name="cancelling", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def _prepared(self, spark: SparkSession, place: Place) -> DataFrame | None:
         """The rows as they come, once the sink is ready for them; None if a stop comes first.
@@ -379,12 +407,16 @@ class Driver:
                 self._interrupt(spark, query)
                 break
             if self._gate.closed and self._settled(checkpoint):
-                query.stop()
+                self._stop(query)
+                break
+            if self._gate.closed and self._is_silent(member):
+                self._give_up(f"its brokers do not answer ({member.trouble})")
+                self._interrupt(spark, query)
                 break
             pause.wait(_LOOK)
         self._follow(checkpoint, member, lag)
         self._check_membership()
-        if self._at_once or isinstance(self._raised, Closed | Stopped):
+        if self._at_once or self._given_up or isinstance(self._raised, Closed | Stopped):
             return
         ended_by = query.exception()
         if ended_by is not None:
@@ -416,10 +448,34 @@ class Driver:
         done, committed = self._gate.finished, checkpoint.finished
         return done is None or (committed is not None and committed >= done)
 
+    def _is_silent(self, member: Member) -> bool:
+        """Whether no broker has answered for a while."""
+        if member.trouble is None:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = time.monotonic()
+        since = self._silent_since
+        return since is not None and time.monotonic() - since >= _SILENCE
+
+    def _give_up(self, why: str) -> None:
+        self._given_up = True
+        inside = self._gate.inside
+        what = "the next batch" if inside is None else f"batch {inside}"
+        self._note(Note(Event.GIVEN_UP, f"{what} is given up: {why}. The next run repeats it"))
+
+    def _stop(self, query: StreamingQuery) -> None:
+        """Nobody is in a batch; but whoever plans the next may wait for a broker."""
+        try:
+            query.stop()
+        except Exception as error:
+            if failures.is_gone(error) or failures.is_ended(error):
+                raise self._failed(error) from error
+            self._give_up(failures.sentence(error))
+
     def _interrupt(self, spark: SparkSession, query: StreamingQuery) -> None:
         self._gate.close()
-        with contextlib.suppress(Exception):  # whatever it says, the query is given up
-            spark.sparkContext.cancelAllJobs()
+        # Whatever it says, the query is given up; and whatever its batch tries next.
+        with contextlib.suppress(Exception), self._cancelling(spark):
             query.stop()
 
     def _follow(self, checkpoint: Checkpoint, member: Member, lag: LagWatch) -> None:

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 MASTER: Final = "local[*,4]"
 """All cores of this machine; a task that fails is tried again, as on a cluster."""
 
+_STOP: Final = "spark.sql.streaming.stopTimeout"
 _SESSION: Final = {
     **SESSION,
     "spark.ui.enabled": "false",
     "spark.sql.streaming.pollingDelay": "100ms",
-    "spark.sql.streaming.stopTimeout": "60s",
+    _STOP: "60s",
 }
 _ON_A_CLUSTER: Final = {
     # A pipeline shuffles next to nothing (which fields are new), and a sink that spreads its rows
@@ -74,7 +75,7 @@ def start_session(spec: PipelineSpec, home: Home, master: str) -> SparkSession:
 @contextmanager
 def lend(spark: SparkSession, spec: PipelineSpec) -> Iterator[None]:
     """Somebody's session has a pipeline's settings for as long as this lasts."""
-    wanted = {**SESSION, **spec.spark}
+    wanted = {**SESSION, _STOP: _SESSION[_STOP], **spec.spark}
     # The others are those of its JVM.
     names = [name for name in wanted if name.startswith("spark.sql.")]
     before = {name: spark.conf.get(name, None) for name in names}

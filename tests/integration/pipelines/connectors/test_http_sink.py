@@ -24,6 +24,8 @@ class Receiver:
         self.received: list[tuple[str, str, bytes]] = []
         self.connections = 0
         self.drop_after = 10**9
+        self.conflicts = 0
+        """How many requests are answered as if an earlier one with their key were processed."""
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -40,6 +42,9 @@ class Receiver:
                     (self.headers["Idempotency-Key"], self.headers["X-Shop"], body)
                 )
                 status = int(body) if body.isdigit() else 200
+                if receiver.conflicts:
+                    receiver.conflicts -= 1
+                    status = 409
                 self.send_response(status)
                 answer = b"because" if status != 200 else b""
                 self.send_header("Content-Length", str(len(answer)))
@@ -70,9 +75,9 @@ def receiver() -> Iterator[Receiver]:
     made_receiver.close()
 
 
-def sending(url: str, connections: int = 4) -> Send:
+def sending(url: str, connections: int = 4, timeout: float = 30.0) -> Send:
     return Send(
-        Requests(url, "POST", (("X-Shop", "one"),), "Idempotency-Key", 5.0, connections), "p"
+        Requests(url, "POST", (("X-Shop", "one"),), "Idempotency-Key", timeout, connections), "p"
     )
 
 
@@ -108,6 +113,29 @@ def test_an_answer_about_the_row_refuses_it_and_the_others_are_sent(receiver):
     ]
     assert "answers 400: because" in refused.value.rows[0].message
     assert len(receiver.received) == 5
+
+
+def test_a_row_that_is_still_being_processed_under_its_key_is_asked_for_again(receiver):
+    receiver.conflicts = 3
+    assert sending(receiver.url, 1)(0, bodies(b"a!", b"b!")).rows == 2
+    keys = [key for key, _, _ in receiver.received]
+    assert len(keys) == 5
+    assert len(set(keys[:4])) == 1, "the first row, until it is there"
+    assert keys[4] != keys[0]
+
+
+def test_a_conflict_that_does_not_end_refuses_the_row(receiver):
+    with pytest.raises(RowsRefused) as refused:
+        sending(receiver.url, 1, timeout=0.5)(0, bodies(b"a!", b"409", b"b!"))
+    assert [(row.position, row.kind) for row in refused.value.rows] == [("row 1", "HTTP409")]
+    assert "answers 409: because" in refused.value.rows[0].message
+    assert [body for _, _, body in receiver.received].count(b"409") > 1
+
+
+def test_a_task_of_conflicts_names_some_before_it_has_waited_for_all(receiver):
+    with pytest.raises(RowsRefused) as refused:
+        sending(receiver.url, 2, timeout=0.2)(0, bodies(*[b"409"] * 100))
+    assert 0 < len(refused.value.rows) <= 8
 
 
 @pytest.mark.parametrize("status", [b"401", b"403", b"404", b"408", b"429", b"500", b"503"])

@@ -28,7 +28,7 @@ def test_rows_that_were_made_of_one_have_keys_of_their_own() -> None:
     assert again == keys
 
 
-@pytest.mark.parametrize("status", [400, 409, 422])
+@pytest.mark.parametrize("status", [400, 410, 422])
 def test_a_4xx_refuses_the_row(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     monkeypatch.setattr(_Sender, "_exchange", lambda *_: (status, "no"))
     refused = _Sender(REQUESTS, "orders").send("p1", 0, b"{}")

@@ -83,7 +83,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Callable[[Failure], dict[str, str]]
 
     def send(failure: Failure) -> dict[str, str]:
         topic.write([Letter(PLACE, failure, b"s3cret", b"the record: s3cret")], BATCH)
-        [(key, value, headers)] = found
+        [(key, value, headers, _)] = found
         assert (key, value) == (b"s3cret", b"the record: s3cret"), "the row is the user's own"
         return {name: (text or b"").decode() for name, text in headers}
 

@@ -1,15 +1,17 @@
 """The dead-letter topic: rows that failed, with their original bytes and the reason in headers.
 
-A letter has the key, the value and the headers of the record that failed; a row that was no record
-has its columns as JSON. Headers tell the rest, under the names that Kafka Connect gives them
-(`__connect.errors.topic`, …) and, for what Connect does not know, under `ottla.errors.…`.
+A letter has the key, the value, the headers and the timestamp of the record that failed; a row that
+was no record has its columns as JSON, and the time at which it failed. Headers tell the rest, under
+the names that Kafka Connect gives them (`__connect.errors.topic`, …) and, for what Connect does not
+know, under `ottla.errors.…`.
 
 Each row is there once. Letters are sent by the driver, in one idempotent producer, and are durable
 when `write` returns. When a batch is run again, or sending was interrupted, the topic itself is
 asked which letters of this batch it has. A letter that is too large for its topic goes without its
-value, and says so: the position tells where the original is. The reason is cut where it is long,
-since a database may repeat the whole value in it, and holds no secret of the pipeline's file:
-whoever may read the topic need not know them.
+largest parts (value, key, headers), as many as do not fit, and says how large they were: the
+position tells where the original is. The reason is cut where it is long, since a database may
+repeat the whole value in it, and holds no secret of the pipeline's file: whoever may read the topic
+need not know them.
 
 A letter that has been sent through the pipeline again is crossed off by a record of its own, with
 no value and the header `ottla.errors.redriven`; so letters can be redriven in any order, and never
@@ -21,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.errors import ErrorCode
 from ottla.pipelines.connectors.contract import Batch
@@ -38,15 +40,20 @@ PIPELINE: Final = OURS + "pipeline"
 POSITION: Final = OURS + "position"
 FIRST: Final = OURS + "first.position"
 TRIES: Final = OURS + "tries"
+TIMESTAMP: Final = OURS + "timestamp"
 RUN: Final = OURS + "run"
 BATCH: Final = OURS + "batch"
-LEFT_OUT: Final = OURS + "value.left.out"
+LEFT_OUT: Final = {part: f"{OURS}{part}.left.out" for part in ("value", "key", "headers")}
+"""How large a part of the record was that is not in the letter."""
 REDRIVEN: Final = OURS + "redriven"
 STAGES: Final = {"decode": "VALUE_CONVERTER", "transform": "TRANSFORMATION", "sink": "TASK_PUT"}
 """Where a row failed, as Kafka Connect calls it."""
 _MOST_PLACES: Final = 1000
 _LONGEST: Final = 4000
 """Characters of a reason."""
+_SHORTEST: Final = 200
+"""The same where a letter is too large by its reason."""
+_TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +74,22 @@ class Letter:
     key: bytes | None = None
     value: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: int | None = None
+    """Of a record: milliseconds since 1970."""
 
-    @property
-    def size(self) -> int:
-        named = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
-        return len(self.key or b"") + len(self.value or b"") + named
+    def parts(self) -> dict[str, int]:
+        """How large each part of the record is that could be left out."""
+        sizes = {
+            "value": len(self.value or b""),
+            "key": len(self.key or b""),
+            "headers": _size(self.headers),
+        }
+        return {part: size for part, size in sizes.items() if size}
+
+    def without(self, part: str) -> Letter:
+        if part == "headers":
+            return replace(self, headers=())
+        return replace(self, value=None) if part == "value" else replace(self, key=None)
 
 
 def letter_of(hidden: Mapping[str, Any], failure: Failure | None = None) -> Letter:
@@ -82,7 +100,14 @@ def letter_of(hidden: Mapping[str, Any], failure: Failure | None = None) -> Lett
             raise ValueError("this row has not failed")
         failure = Failure(error["stage"], error["kind"], error["message"])
     headers = tuple((each["key"], each["value"]) for each in hidden.get("headers") or ())
-    return Letter(hidden["position"], failure, hidden.get("key"), hidden.get("value"), headers)
+    return Letter(
+        hidden["position"],
+        failure,
+        hidden.get("key"),
+        hidden.get("value"),
+        headers,
+        hidden.get("timestamp"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +121,43 @@ class Earlier:
 Header = tuple[str, bytes | None]
 
 
+def _size(headers: Iterable[Header]) -> int:
+    return sum(len(name.encode()) + len(value or b"") for name, value in headers)
+
+
+class Record(NamedTuple):
+    """A letter on its way; `at` is milliseconds since 1970, None for now."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+    at: int | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.key or b"") + len(self.value or b"") + _size(self.headers)
+
+
 def said(failure: Failure, secrets: Collection[str]) -> Failure:
     """A failure as everybody may read it."""
-    message = scrubbed(failure.message, secrets)
-    if len(message) > _LONGEST:
-        message = message[: _LONGEST - 1] + "…"
+    message = _cut(scrubbed(failure.message, secrets), _LONGEST)
     return replace(failure, kind=scrubbed(failure.kind, secrets), message=message)
 
 
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
 def headers_of(
-    letter: Letter, batch: Batch, earlier: Earlier | None = None, left_out: int | None = None
+    letter: Letter,
+    batch: Batch,
+    earlier: Earlier | None = None,
+    left_out: Mapping[str, int] | None = None,
 ) -> list[Header]:
-    """All headers of a letter: those of the record first, as Connect has them."""
+    """All headers of a letter: those of the record first, as Connect has them.
+
+    left_out   which parts of the record the letter does not have, and how large they were
+    """
     kept = [each for each in letter.headers if not each[0].startswith((CONNECT, OURS))]
     place = _place(letter.position)
     tries = 1 if earlier is None else earlier.tries + 1
@@ -124,11 +174,11 @@ def headers_of(
         (POSITION, letter.position),
         (FIRST, letter.position if earlier is None else earlier.first),
         (TRIES, str(tries)),
+        (TIMESTAMP, None if letter.timestamp is None else str(letter.timestamp)),
         (RUN, batch.run),
         (BATCH, str(batch.number)),
     ]
-    if left_out is not None:
-        said.append((LEFT_OUT, str(left_out)))
+    said += [(LEFT_OUT[part], str(size)) for part, size in (left_out or {}).items()]
     return [*kept, *((name, text.encode()) for name, text in said if text is not None)]
 
 
@@ -200,16 +250,22 @@ class LetterTopic:
             return 0
         left = self._missing(once, batch) if batch.replayed or self._unsure else once
         too_large: int | None = None
+        timed = True
         while left:
             self._unsure = True
             reach(Point.BEFORE_LETTERS)
+            records = [self._record(letter, batch, too_large, timed) for letter in left]
             try:
-                self._send([self._record(letter, batch, too_large) for letter in left])
+                self._send(records)
                 break
             except WriteFailed as failed:
-                if failed.code is not ErrorCode.MESSAGE_TOO_LARGE or failed.row is None:
+                if failed.code is ErrorCode.INVALID_TIMESTAMP and timed:
+                    timed = False  # the topic takes only times near now; a header has this one
+                    left = self._missing(left, batch)
+                    continue
+                if failed.code not in _TOO_LARGE or failed.row is None:
                     raise
-                size = left[failed.row].size
+                size = records[failed.row].size
                 if too_large is not None and size >= too_large:
                     raise
                 too_large = size
@@ -226,24 +282,40 @@ class LetterTopic:
                 (PIPELINE, pipeline.encode()),
                 (REDRIVEN, json.dumps(named).encode()),
             ]
-            self._send([(None, None, headers)])
+            self._send([Record(None, None, headers)])
 
     def _missing(self, letters: list[Letter], batch: Batch) -> list[Letter]:
         known = self.known(batch)
         return [letter for letter in letters if letter.position not in known]
 
-    def _record(
-        self, letter: Letter, batch: Batch, too_large: int | None
-    ) -> tuple[bytes | None, bytes | None, list[Header]]:
+    def _record(self, letter: Letter, batch: Batch, too_large: int | None, timed: bool) -> Record:
+        """As much of a letter as makes a record below `too_large`, if that can be."""
         earlier = self._earlier.get(letter.position)
         letter = replace(letter, failure=said(letter.failure, self._secrets))
-        if too_large is not None and letter.size >= too_large:
-            size = len(letter.value or b"")
-            small = replace(letter, value=None, headers=())
-            return letter.key, None, headers_of(small, batch, earlier, size)
-        return letter.key, letter.value, headers_of(letter, batch, earlier)
+        # A record may have none, which is a negative one; nobody takes that from a producer.
+        at = letter.timestamp if timed else None
+        if at is not None and at < 0:
+            at = None
+        left_out: dict[str, int] = {}
+        while True:
+            headers = headers_of(letter, batch, earlier, left_out)
+            record = Record(letter.key, letter.value, headers, at)
+            if too_large is None or record.size < too_large:
+                return record
+            parts = letter.parts()
+            reason = letter.failure.message
+            largest = max(parts, key=parts.__getitem__, default=None)
+            if len(reason) > max(_SHORTEST, parts.get(largest or "", 0)):
+                letter = replace(
+                    letter, failure=replace(letter.failure, message=_cut(reason, _SHORTEST))
+                )
+            elif largest is not None:
+                left_out[largest] = parts[largest]
+                letter = letter.without(largest)
+            else:
+                return record
 
-    def _send(self, records: list[tuple[bytes | None, bytes | None, list[Header]]]) -> None:
+    def _send(self, records: list[Record]) -> None:
         import pyarrow as pa
 
         from ottla.pipelines.sink.options import WriteOptions
@@ -251,18 +323,23 @@ class LetterTopic:
 
         pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
         columns = {
-            "key": pa.array([key for key, _, _ in records], pa.binary()),
-            "value": pa.array([value for _, value, _ in records], pa.binary()),
+            "key": pa.array([record.key for record in records], pa.binary()),
+            "value": pa.array([record.value for record in records], pa.binary()),
             "headers": pa.array(
                 [
-                    [{"key": name, "value": value} for name, value in headers]
-                    for _, _, headers in records
+                    [{"key": name, "value": value} for name, value in record.headers]
+                    for record in records
                 ],
                 pa.list_(pair),
             ),
+            "timestamp": pa.array(
+                [None if record.at is None else record.at * 1000 for record in records],
+                pa.timestamp("us", "UTC"),
+            ),
         }
         batch = pa.RecordBatch.from_pydict(columns)
-        write_rows(iter([batch]), WriteOptions.parse(self._options | {"topic": self.topic}))
+        options = self._options | {"topic": self.topic, "keepTimestamps": "true"}
+        write_rows(iter([batch]), WriteOptions.parse(options))
 
 
 def header(headers: Any, name: str) -> Any:

@@ -8,7 +8,15 @@ the same one. A receiver that heeds it has every row once.
     2xx                                it has the row
     401 403 404 405 407 408 421 425    nobody is to blame in the row: not allowed, not there, busy;
     429, 1xx, 3xx, 5xx, no answer      an outage, which is waited for
+    409                                the row is sent again under its key for as long as `timeout`,
+                                       then it is refused
     every other answer                 the row is refused, and the pipeline goes on without it
+
+409 has two meanings. By the draft of the header Idempotency-Key (draft-ietf-httpapi-idempotency-
+key-header) a request with this key is still being processed: a driver that was killed,
+or an answer that came too late, has left it there, and the row is about to be taken. Others say so
+of a row that is in the way of another for good. Nothing tells which, but time does. A row that was
+taken after all and is a dead letter, too, has the same key when it is redriven.
 
 A task keeps a few connections open and sends over all of them, so rows are not received in order.
 """
@@ -20,6 +28,7 @@ import http.client
 import re
 import ssl
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -48,6 +57,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_CONFLICT: Final = 409
+_PAUSES: Final = (0.1, 2.0)  # seconds before a row is sent again after a conflict: first, longest
 _AWAY: Final = frozenset({401, 403, 404, 405, 407, 408, 421, 425, 429})
 _SHOWN: Final = 200  # characters of an answer in a message
 _LARGEST_ANSWER: Final = 64 << 10
@@ -128,7 +139,7 @@ class Send:
                         refused += _told(waiting.popleft())
                     waiting.append(pool.submit(sender.send, position, nth, body))
                     count += 1
-                    if len(refused) >= _MOST_NAMED:
+                    if len(refused) >= _MOST_NAMED or any(map(_was_waited_for, refused)):
                         break
                 while waiting:
                     refused += _told(waiting.popleft())
@@ -152,6 +163,11 @@ def rows_of(batches: Iterator[Any]) -> Iterator[tuple[str, int, bytes]]:
         for position, body in pairs:
             yield position, seen[position], body
             seen[position] += 1
+
+
+def _was_waited_for(refused: RefusedRow) -> bool:
+    """Then the rest may take as long, row by row, and nobody has heard of the first yet."""
+    return refused.kind == f"HTTP{_CONFLICT}"
 
 
 def _told(answer: Future[RefusedRow | None]) -> list[RefusedRow]:
@@ -180,7 +196,7 @@ class _Sender:
         headers = dict(requests.headers)
         headers[requests.key_header] = key_of(self._pipeline, position, nth)
         try:
-            status, text = self._exchange(body or b"", headers)
+            status, text = self._settled(body or b"", headers)
         except (OSError, http.client.HTTPException) as error:
             why = str(error) or type(error).__name__
             raise Outage(requests.what, f"{requests.what} does not answer: {why}") from None
@@ -199,6 +215,19 @@ class _Sender:
         with self._lock:
             for connection in self._open:
                 connection.close()
+
+    def _settled(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
+        """The answer, when it is not that an earlier request with this key is being processed."""
+        pause, longest = _PAUSES
+        until: float | None = None
+        while True:
+            status, text = self._exchange(body, headers)
+            now = time.monotonic()
+            until = now + self._requests.timeout if until is None else until
+            if status != _CONFLICT or now + pause > until:
+                return status, text
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
 
     def _exchange(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
         """One request and its answer. A connection that was closed meanwhile is opened again."""

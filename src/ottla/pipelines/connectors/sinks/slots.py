@@ -4,14 +4,21 @@ A row of `ottla_slots` is a slot: (pipeline, sink, task), with the batch that wa
 is changed in the transaction that writes the rows, as its first statement, so whoever holds it
 writes alone. It names
 
-    run     the checkpoint: a pipeline that was reset counts its batches from 0 again, and what an
-            earlier run has left says nothing
+    sink    the sink and the checkpoint, "postgres@0b6f…": pipelines of one name, of two clusters or
+            two folders, each count their batches from 0, as one does that was reset, and what
+            another has left says nothing
+    run     the checkpoint, once more
     batch   all batches up to this one are in the table, as far as this task is concerned
     tasks   over how many tasks this batch was spread. A batch that is run again is spread over as
             many, even if the machine has more cores by now: otherwise rows would be in another
             task, whose slot says nothing about them
 
-The table has as many rows as there are tasks, however long a pipeline runs.
+The table has as many rows as there are tasks, however long a pipeline runs; those of a checkpoint
+that is gone stay.
+
+Slots were once those of the name alone, with the checkpoint in `run` only. A batch that such a slot
+has is written; it is looked at and never changed, so a table of those days goes on as it is, also
+where nobody may alter it.
 """
 
 from __future__ import annotations
@@ -48,6 +55,10 @@ class Slot:
         return cls(batch.pipeline, batch.sink, batch.run, batch.number, tasks)
 
 
+def _owned(sink: str, run: str) -> str:
+    return f"{sink}@{run}"
+
+
 def take(session: Session, slot: Slot, task: int) -> bool:
     """Lock the task's slot, and say that this batch is written; False if it was before.
 
@@ -56,7 +67,7 @@ def take(session: Session, slot: Slot, task: int) -> bool:
     """
     values: tuple[str | int, ...] = (
         slot.pipeline,
-        slot.sink,
+        _owned(slot.sink, slot.run),
         task,
         slot.run,
         slot.batch,
@@ -64,10 +75,12 @@ def take(session: Session, slot: Slot, task: int) -> bool:
     )
     taken = session.rows(
         f"insert into {TABLE} as s (pipeline, sink, task, run, batch, tasks) "
-        f"values ({', '.join(map(literal, values))}) "
+        f"select {', '.join(map(literal, values))} where not exists (select 1 from {TABLE} "
+        f"where pipeline = {literal(slot.pipeline)} and sink = {literal(slot.sink)} "
+        f"and task = {task} and run = {literal(slot.run)} and batch >= {slot.batch}) "
         "on conflict (pipeline, sink, task) do update "
-        "set run = excluded.run, batch = excluded.batch, tasks = excluded.tasks "
-        "where s.run <> excluded.run or s.batch < excluded.batch returning task"
+        "set batch = excluded.batch, tasks = excluded.tasks "
+        "where s.batch < excluded.batch returning task"
     )
     return bool(taken)
 
@@ -76,7 +89,7 @@ def tasks_of(session: Session, batch: Batch) -> int | None:
     """Over how many tasks this batch was spread, if some of them have written already."""
     [(count,)] = session.rows(
         f"select max(tasks) from {TABLE} where pipeline = {literal(batch.pipeline)} "
-        f"and sink = {literal(batch.sink)} and run = {literal(batch.run)} "
-        f"and batch = {literal(batch.number)}"
+        f"and sink in ({literal(_owned(batch.sink, batch.run))}, {literal(batch.sink)}) "
+        f"and run = {literal(batch.run)} and batch = {literal(batch.number)}"
     )
     return None if count is None else int(count)

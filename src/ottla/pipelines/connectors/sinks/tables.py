@@ -125,6 +125,9 @@ class TableSink(Needs):
     def local_paths(self) -> Sequence[PurePath]:
         return self._dialect.local_paths
 
+    def keys(self) -> Sequence[str]:
+        return self._writing.key
+
     def prepare(self, spark: SparkSession, schema: StructType, place: Place) -> None:
         kinds = _kinds(schema)
         self._check_names(kinds)

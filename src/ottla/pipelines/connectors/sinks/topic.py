@@ -118,6 +118,10 @@ class TopicSink(Needs):
     def topics_written(self) -> Sequence[str]:
         return (self._name,)
 
+    def keys(self) -> Sequence[str]:
+        parts = self._parts
+        return (*parts.key, *([] if parts.partition is None else [parts.partition]))
+
     def prepare(self, spark: SparkSession, schema: StructType, place: Place) -> None:
         timed = self._parts.timestamp is not None
         settings = dict(place.settings) | {n: str(value) for n, value in self._kafka.items()}

@@ -23,13 +23,15 @@ def hidden(
     line: Column | None = None,
     sequence: Column,
     value: Column,
+    timestamp: Column | None = None,
     key: Column | None = None,
     headers: Column | None = None,
     error: Column | None = None,
 ) -> Column:
     """The column, under its name.
 
-    error   struct<kind: string, message: string>, null where nothing is wrong
+    timestamp  milliseconds since 1970
+    error      struct<kind: string, message: string>, null where nothing is wrong
 
     Each part has its type by itself, and the whole is a struct and no cast of one: so Spark takes a
     part that a query uses without making the others, of which `position` takes longest. For the
@@ -57,6 +59,7 @@ def hidden(
         ).alias("position"),
         (F.lit(0) if line is None else line).cast("long").alias("line"),
         sequence.cast("long").alias("sequence"),
+        (nothing if timestamp is None else timestamp).cast("long").alias("timestamp"),
         (nothing if key is None else key).cast("binary").alias("key"),
         value.cast("binary").alias("value"),
         told.cast(_HEADERS).alias("headers"),

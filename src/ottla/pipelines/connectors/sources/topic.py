@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 INCLUDED: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
-_ALWAYS: Final = ("key", "value", "topic", "partition", "offset")
+_ALWAYS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 _VALUE: Final = "_ottla_value"
 _KEY: Final = "_ottla_key"
 
@@ -124,6 +124,7 @@ class TopicSource(Needs):
             {"topic": F.col("topic"), "partition": F.col("partition"), "offset": F.col("offset")},
             line=F.col("partition"),
             sequence=F.col("offset"),
+            timestamp=F.unix_millis("timestamp"),
             key=F.col("key"),
             value=F.col("value"),
             headers=F.col("headers") if "headers" in batch.columns else None,
