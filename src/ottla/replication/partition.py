@@ -153,7 +153,7 @@ class Partition:
             # Only followers can tell what is safe; until they do, what was known before counts.
             end = min(max(high_watermark, log.log_start_offset), end)
         self.high_watermark = log.high_watermark = end
-        self._shown_before = end  # at most, by this broker before its restart
+        self._shown_before = end  # at most, by who led before, or by this broker before its restart
         if log.unflushed_messages and log.flush_due:
             shown = max(log.recovery_point, log.log_start_offset)
             self.written = shown
@@ -182,6 +182,9 @@ class Partition:
         cluster, followers = self._cluster, self.in_sync
         if cluster is None or len(state.replicas) == 1:
             self.in_sync = None
+            if not stays:
+                # Whoever led before, this one among others perhaps, may have shown all there is.
+                self._shown_before = self.log.log_end_offset
             if followers is not None or self.high_watermark < self.written:
                 self._advance()
             return

@@ -332,6 +332,30 @@ async def test_a_leader_syncs_what_it_got_while_it_synced_what_it_had_found() ->
     assert (partition.high_watermark, partition.knows_high_watermark) == (3, True)
 
 
+@pytest.mark.parametrize("led_before", [False, True])
+async def test_who_is_left_alone_tells_its_end_when_it_has_synced_what_others_may_have_shown(
+    led_before: bool,
+) -> None:
+    """2 has shown both records; the partition is given to 1 alone, which has not synced them."""
+    replica = Replica(TopicConfig(flush_messages=1))
+    partition = replica.partition
+    partition.follow(FOLLOWED)
+    batch = build_batch([(NOW, None, b"a", ()), (NOW, None, b"b", ())])
+    partition.append_replicated(memoryview(batch), 0, 0)
+    if led_before:
+        partition.lead(replace(LED, leader_epoch=7, partition_epoch=2), Rules(2))
+        assert not partition.knows_high_watermark
+    alone = replace(LED, leader_epoch=8, partition_epoch=3, replicas=(1,), isr=(1,))
+    partition.lead(alone, Rules(2))
+    assert (partition.high_watermark, partition.knows_high_watermark) == (0, False)
+    partition.lead(replace(alone, partition_epoch=4), Rules(2))
+    assert not partition.knows_high_watermark
+    for flush in replica.disk.waiting:
+        flush.set_result(None)
+    await asyncio.sleep(0)
+    assert (partition.high_watermark, partition.knows_high_watermark) == (2, True)
+
+
 async def test_who_was_cut_has_not_shown_what_is_gone() -> None:
     """What it knew to be safe before a kill was given up since: by an unclean election."""
     bench = LogBench(TopicConfig(flush_messages=1))
