@@ -2,8 +2,9 @@
 
 A leader proposes; the store decides by compare-and-set. With every commit goes the demand that this
 broker, and each replica that is to be added, is still what it was when that was judged: admitted,
-under the same registration. So nobody is added who has come back with an empty disk since, and a
-leader that was fenced changes nothing.
+under the same registration; and nobody is added who is about to stop. So nobody is added who has
+come back with an empty disk since, or who was just taken out because it stops, and a leader that
+was fenced changes nothing.
 
 A change goes out at once, unless another has gone out a moment ago: then it waits, and goes with
 all that come meanwhile. When many brokers come back together, each leader would else commit once
@@ -233,6 +234,10 @@ class IsrUpdates:
             if not made.stands:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was led anew meanwhile")
             relied_on.update(made.added.items())
+            for each in made.added:
+                state = image.broker_states.get(each)
+                if state is not None and state.stopping:
+                    raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {each} is stopping")
         checks = []
         for broker_id, epoch in sorted(relied_on):
             broker = image.brokers.get(broker_id)

@@ -245,6 +245,37 @@ async def test_who_dies_before_it_is_added_is_waited_for_no_longer(
     assert (await bench.stored()).isr == (1, 2)
 
 
+async def test_who_is_about_to_stop_while_it_waits_to_be_added_is_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.begin()
+    for broker in range(4, 31):
+        await bench.register(broker)
+    await bench.registry.load()
+    monkeypatch.setattr(bench.registry, "any_part_of", lambda seconds: 60.0)
+    bench.catch_up(3)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bench.in_sync().in_flight
+    monkeypatch.setattr(bench, "may_join", lambda *_: False)
+    assert await bench.members.announce_stop(3, bench.brokers[3].broker.epoch)
+    await bench.registry.load()
+    assert not bench.in_sync().in_flight
+    assert await bench.stored() == LED
+
+
+async def test_who_is_about_to_stop_while_it_is_added_is_not(bench: Bench) -> None:
+    await bench.begin()
+
+    async def stop() -> None:
+        assert await bench.members.announce_stop(3, bench.brokers[3].broker.epoch)
+
+    bench.store.before_commit = stop
+    bench.catch_up(3)
+    await bench.settled()
+    assert await bench.stored() == LED
+
+
 @pytest.mark.parametrize("broker", [3, 1], ids=["the one who joins", "the leader"])
 async def test_nothing_changes_when_a_broker_has_registered_anew(bench: Bench, broker: int) -> None:
     await bench.begin()
