@@ -358,13 +358,11 @@ class InSyncReplicas:
     def to_remove(
         self, high_watermark: int, leader_end: int, now_ms: float, max_lag_ms: float
     ) -> frozenset[int]:
-        """In-sync replicas that lag behind, or that lack what they once had; nobody while a change
-        is in flight."""
-        if self.in_flight:
-            return frozenset()
+        """Replicas that lag behind, or that lack what they once had: of those in sync, and of those
+        that the store was to be asked to call so, for whom the mark waits as well."""
         return frozenset(
             each
-            for each in self.state.isr
+            for each in {*self.state.isr, *(self._proposed or ())}
             if (follower := self.followers.get(each)) is not None
             and (
                 UNKNOWN < follower.end < high_watermark

@@ -99,7 +99,12 @@ class IsrUpdates:
     def propose(
         self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = NOBODY
     ) -> None:
-        """Ask for other sets, unless that was done already: see `proposal`."""
+        """Ask for other sets, unless that was done already: see `proposal`. What waits to be sent
+        is replaced: somebody in it does not follow any more, for whom the mark would wait as long
+        as the store is away, or until it is this broker's turn."""
+        waiting = self._queue.pop(partition.id, None)
+        if waiting is not None:
+            forget(waiting)
         made = proposal(partition, isr, lost)
         if made is None:
             return
@@ -118,7 +123,7 @@ class IsrUpdates:
                 del self._queue[tp]
                 if made.stands:
                     forget(made)
-                    made.partition.expand_isr()
+                    made.partition.review_isr()
                     self._count([], 1)
 
     async def stop(self) -> None:
@@ -185,7 +190,7 @@ class IsrUpdates:
             if made.change in not_taken:
                 forget(made)
                 if again:
-                    made.partition.expand_isr()
+                    made.partition.review_isr()
             else:
                 taken.append(made)
         self._count(taken, len(proposals))

@@ -67,7 +67,8 @@ class ClusterView(Protocol):
         self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()
     ) -> None:
         """Ask the store for another in-sync set, without eligibility for those who have `lost`
-        records; it answers with a new state."""
+        records; it answers with a new state. While it is asked for one, it is not for another;
+        what was only to be asked for is replaced."""
         ...
 
 
@@ -198,7 +199,7 @@ class Partition:
             self._advance()
             self._review_eligible()
             if asked:
-                self.expand_isr()
+                self.review_isr()
             return
         self.in_sync = InSyncReplicas(
             cluster.node_id,
@@ -454,7 +455,8 @@ class Partition:
             self._tell_of_change()
 
     def shrink_isr(self) -> None:
-        """Ask for an in-sync set without those who lag behind, if there are any."""
+        """Ask for an in-sync set without those who lag behind, if there are any; and do not ask
+        for one with them any more, if that is not done yet."""
         in_sync, cluster = self.in_sync, self._cluster
         if in_sync is None or cluster is None:
             return
@@ -464,6 +466,11 @@ class Partition:
         if removed:
             lost = in_sync.lacking(self.high_watermark)
             cluster.propose_isr(self, in_sync.without(removed), lost)
+
+    def review_isr(self) -> None:
+        """A change is in flight no more: ask for what had to wait for that."""
+        self.shrink_isr()
+        self.expand_isr()
 
     def leave_out_silent(self) -> None:
         """Ask for an in-sync set without those who do not fetch any more, if there are any, though
@@ -493,7 +500,7 @@ class Partition:
         """Ask for fewer eligible replicas: none where enough are in sync, by a minimum that may
         have become smaller, and nobody who lacks what it once had."""
         in_sync, cluster = self.in_sync, self._cluster
-        if in_sync is None or cluster is None or not in_sync.state.elr:
+        if in_sync is None or cluster is None or not in_sync.state.elr or in_sync.in_flight:
             return
         lost = in_sync.lacking(self.high_watermark)
         if in_sync.enough or lost:

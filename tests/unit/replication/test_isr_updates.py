@@ -66,6 +66,7 @@ class Bench:
     max_lag_ms = 1_000.0
 
     def __init__(self, store: EmbeddedStore, tasks: Tasks) -> None:
+        self.now = 0.0
         self.store = FlakyStore(store)
         self.registry = Registry(self.store)
         self.registry.subscribe(self.apply)
@@ -75,7 +76,7 @@ class Bench:
         self.updates = IsrUpdates(self.registry, 1, lambda: self.brokers[1].broker.epoch, tasks)
 
     def now_ms(self) -> float:
-        return 0.0
+        return self.now
 
     def may_join(self, broker: int, broker_epoch: int) -> bool:
         return True
@@ -373,6 +374,38 @@ async def test_while_the_outcome_is_unknown_both_sets_count(bench: Bench, lost: 
     await bench.settled()
     assert in_sync.state.isr == (1, 2, 3), "3 need not fetch again for it"
     assert (await bench.stored()).isr == in_sync.state.isr
+
+
+async def test_who_falls_behind_before_the_store_was_asked_to_add_it_is_waited_for_no_longer(
+    bench: Bench,
+) -> None:
+    """The store is away, with a change of another partition: the next one is not sent before it is
+    back. Nobody can be in sync by it, then."""
+    await bench.begin(2)
+    bench.store.lost = "request"
+    bench.store.readable = False
+    bench.catch_up(3, 0)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    bench.catch_up(3, 1)
+    led = bench.partitions[1]
+    led.append(memoryview(bytearray(build_batch([(0, None, b"a", ())]))), 0)
+    led.fetched_by(2, bench.brokers[2].broker.epoch, 1, 0)
+    led.shrink_isr()
+    assert (bench.in_sync(1).in_flight, led.high_watermark) == (True, 0)
+    bench.now += bench.max_lag_ms + 1
+    led.fetched_by(2, bench.brokers[2].broker.epoch, 1, 0)
+    led.shrink_isr()
+    assert (bench.in_sync(1).in_flight, led.high_watermark) == (False, 1)
+    other = bench.partitions[0]
+    other.append(memoryview(bytearray(build_batch([(0, None, b"a", ())]))), 0)
+    other.fetched_by(2, bench.brokers[2].broker.epoch, 1, 0)
+    other.shrink_isr()
+    assert (bench.in_sync(0).in_flight, other.high_watermark) == (True, 0), "3 may be in sync here"
+    bench.store.lost = ""
+    bench.store.readable = True
+    await bench.settled()
+    assert [(await bench.stored(index)).isr for index in (0, 1)] == [(1, 2), (1, 2)]
 
 
 async def test_what_was_asked_for_before_it_was_led_anew_is_not_sent(bench: Bench) -> None:

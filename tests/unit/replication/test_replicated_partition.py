@@ -424,6 +424,22 @@ async def test_who_has_caught_up_while_a_change_was_in_flight_is_added_after_it(
     assert replica.cluster.proposed == [((1, 2), frozenset()), ((1, 2, 3), frozenset())]
 
 
+async def test_who_lags_while_a_change_was_in_flight_is_taken_out_after_it() -> None:
+    """Else acks=all would wait until it is looked for such replicas the next time."""
+    replica = Replica()
+    moving = replace(LED, isr=(1, 2))
+    led = replica.lead(moving, min_insync=1)
+    replica.fetch(_2=0)
+    assert led.in_sync is not None
+    led.in_sync.proposed((1, 2, 3))
+    append(led, b"a")
+    replica.cluster.now += replica.cluster.max_lag_ms + 1
+    replica.fetch(_3=1)
+    replica.cluster.proposed.clear()
+    replica.lead(replace(moving, isr=(1, 2, 3), partition_epoch=1), min_insync=1)
+    assert replica.cluster.proposed == [((1, 3), frozenset())]
+
+
 async def test_who_has_left_is_not_about_to_join_before_it_has_caught_up_again() -> None:
     """Its disk has failed: it has given up its place by itself, and fetches no more."""
     replica = Replica()
