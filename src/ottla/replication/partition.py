@@ -106,7 +106,8 @@ class Partition:
         "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail",
         "_known_stable", "_known_start", "_last_waiting", "_shown_before", "_taken_away_ms",
         "_waiting", "_waiting_here",
-        "appended", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log", "readable",
+        "appended", "at_mark", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log",
+        "readable",
         "stable", "state", "topic_id", "traffic", "truncating", "watches", "written",
     )  # fmt: skip
 
@@ -138,6 +139,7 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.leading = cluster is None
         self.in_sync: InSyncReplicas | None = None  # of a leader that has followers
+        self.at_mark = False  # as a follower: all is here that its leader knew to be safe
         self.truncating = False  # nothing is appended, and nobody leads, before that is done
         self._elected: tuple[PartitionState, Rules | None] | None = None  # while it is truncated
         self._taken_away_ms = LONG_AGO  # when replicas were, by one that may have led
@@ -218,6 +220,7 @@ class Partition:
         led = self.leading
         self._elected = None
         self._note_taken_away(state)
+        self.at_mark = self.at_mark and state.leader_epoch == self.leader_epoch
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.leading = False
@@ -438,6 +441,16 @@ class Partition:
         if follower is not None and follower.rests_with(fetcher):
             follower.stir()
 
+    def waits_for(self, broker: int) -> bool:
+        """Whether what is appended is not committed without this follower: it is in sync, or about
+        to be."""
+        in_sync, cluster = self.in_sync, self._cluster
+        if in_sync is None or cluster is None:
+            return broker in self.state.isr
+        return in_sync.waits_for(
+            broker, self.high_watermark, cluster.now_ms(), cluster.max_lag_ms, cluster.may_join
+        )
+
     def _tell_of_more(self, size: int) -> None:
         self.appended.notify(size)
         for watch in self.watches:
@@ -588,6 +601,7 @@ class Partition:
             self.traffic.replicated_in += len(records)
             if not log.flush_due:
                 self.written = log.log_end_offset
+        self.at_mark = log.log_end_offset >= high_watermark
         mark = min(high_watermark, log.log_end_offset)
         if mark > self.high_watermark:
             gained = self._gained(mark)
