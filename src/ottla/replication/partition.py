@@ -26,7 +26,7 @@ from ottla.model.topic import NO_LEADER, PartitionState
 from ottla.records.batch import BatchHeader
 from ottla.records.control import ControlType, end_marker
 from ottla.replication.isr import Attendance, InSyncReplicas, Rules
-from ottla.replication.lease import LONG_AGO, SUCCESSION_MS
+from ottla.replication.lease import LONG_AGO, Past
 from ottla.replication.traffic import TopicTraffic
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.faults import OutOfDescriptors
@@ -104,7 +104,7 @@ class Partition:
 
     __slots__ = (
         "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail",
-        "_known_stable", "_known_start", "_last_waiting", "_shown_before", "_taken_away_ms",
+        "_known_stable", "_known_start", "_last_waiting", "_long_known", "_past", "_shown_before",
         "_waiting", "_waiting_here",
         "appended", "at_mark", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log",
         "readable",
@@ -142,7 +142,7 @@ class Partition:
         self.at_mark = False  # as a follower: all is here that its leader knew to be safe
         self.truncating = False  # nothing is appended, and nobody leads, before that is done
         self._elected: tuple[PartitionState, Rules | None] | None = None  # while it is truncated
-        self._taken_away_ms = LONG_AGO  # when replicas were, by one that may have led
+        self._long_known = 0  # as a leader: the mark as it was known a second before it led
         # changes with every append
         self._flushing = False
         self._flushing_tail = False
@@ -162,6 +162,7 @@ class Partition:
             self.written = shown
             self.high_watermark = log.high_watermark = min(self.high_watermark, shown)
             self._flush_tail()
+        self._past = Past(self.high_watermark, 0.0 if cluster is None else cluster.now_ms())
 
     # ------------------------------------------------------------------ roles
 
@@ -175,8 +176,8 @@ class Partition:
             self._elected = (state, rules)
             return
         stays = self.leading and state.leader_epoch == self.leader_epoch
-        if not self.leading:
-            self._note_taken_away(state)
+        if not stays:
+            self._remember(state)
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.leading = True
@@ -219,7 +220,7 @@ class Partition:
         """Be a follower under `state`: whoever waits here for a leader is told."""
         led = self.leading
         self._elected = None
-        self._note_taken_away(state)
+        self._remember(state)
         self.at_mark = self.at_mark and state.leader_epoch == self.leader_epoch
         self.state = state
         self.leader_epoch = state.leader_epoch
@@ -228,15 +229,23 @@ class Partition:
         if led:
             self.retire()
 
-    def _note_taken_away(self, state: PartitionState) -> None:
-        if self._cluster is not None and not {*state.replicas}.issuperset(self.state.replicas):
-            self._taken_away_ms = self._cluster.now_ms()
+    def _remember(self, state: PartitionState) -> None:
+        """Before it goes on under another state: note what a leader needs to know of the past."""
+        if self._cluster is None:
+            return
+        past, now = self._past, self._cluster.now_ms()
+        if self.leading and self.has_succeeded:
+            past.settled(self.high_watermark)
+        else:
+            if self.leading:
+                past.moved(self.high_watermark, now)
+            if not {*state.replicas}.issuperset(self.state.replicas):
+                past.taken_away(now)
+        self._long_known = past.long_known(now)
 
     @property
     def _all_here(self) -> bool:
-        """Whether nobody leads any more, in good faith, who holds no replica now (`lease.py`)."""
-        cluster = self._cluster
-        return cluster is None or cluster.now_ms() - self._taken_away_ms >= SUCCESSION_MS
+        return self._cluster is None or self._past.all_here(self._cluster.now_ms())
 
     @property
     def leader(self) -> int | None:
@@ -271,6 +280,16 @@ class Partition:
         if cluster is None or in_sync is None:
             return self.leading and self._all_here
         return in_sync.has_succeeded(cluster.now_ms())
+
+    @property
+    def told_below(self) -> int:
+        """Where the epoch ends of the last record that was known to be committed long before this
+        broker led: whoever is certain to lead knows of all that. Nobody has led before the first
+        epoch."""
+        log = self.log
+        known = min(self._long_known, log.log_end_offset)
+        epoch = log.epoch_for(known - 1) if known else None
+        return max(0, log.epoch_end_offset(epoch or 0)[1])
 
     # ------------------------------------------------------------------ writing
 
@@ -606,6 +625,8 @@ class Partition:
         if mark > self.high_watermark:
             gained = self._gained(mark)
             self.high_watermark = log.high_watermark = mark
+            if self._cluster is not None:
+                self._past.moved(mark, self._cluster.now_ms())
             self.readable.notify(gained)
             if self.stable.waiters:
                 self._tell_of_stable()

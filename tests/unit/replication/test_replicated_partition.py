@@ -407,6 +407,79 @@ async def test_a_leader_that_stays_when_others_go_waits_for_nobody() -> None:
     assert partition.has_succeeded
 
 
+async def test_a_leader_that_stays_waits_for_who_led_before_it_though_that_one_goes() -> None:
+    """3 was cut off, 1 is elected, and the partition is moved away from 3 within the second for
+    which 3 is certain because 2 has vouched for it."""
+    replica = Replica()
+    partition, cluster = replica.partition, replica.cluster
+    first = replace(LED, leader=3)
+    partition.follow(first)
+    before = InSyncReplicas(3, first, 0, Rules(2), 0.0)
+    cluster.now = 5_000.0
+    before.fetched(2, 2, 0, 0, cluster.now, asked_after_ms=cluster.now)
+    second = replace(LED, leader_epoch=6, partition_epoch=1, isr=(1, 2), removing=(3,))
+    replica.lead(second)
+    replica.fetch(_2=0)
+    cluster.now += 100
+    replica.lead(replace(second, leader_epoch=7, partition_epoch=2, replicas=(1, 2), removing=()))
+    replica.fetch(_2=0)
+    assert before.certain(cluster.now, session_alive=False)
+    assert not partition.has_succeeded
+    cluster.now += LEASE_MS + DRIFT_MS
+    assert not before.certain(cluster.now, session_alive=False)
+    assert partition.has_succeeded
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.1, 1), (3.0, 2)])
+async def test_what_the_leader_before_kept_to_itself_is_not_told_at_once(
+    seconds: float, told: int
+) -> None:
+    """3 was cut off under epoch 5; 2 has led under epoch 6, has committed a record, and would have
+    kept it to itself for a second. 1 is elected."""
+    replica = Replica(records=1)
+    partition, cluster = replica.partition, replica.cluster
+    cluster.now = 1_000.0
+    partition.follow(replace(LED, leader=3))
+    partition.append_replicated(memoryview(b""), 1, 0)
+    cluster.now = 5_000.0
+    partition.follow(FOLLOWED)
+    batch = bytearray(build_batch([(NOW, None, b"a", ())], base_offset=1, leader_epoch=6))
+    partition.append_replicated(memoryview(batch), 2, 0)
+    cluster.now += seconds * 1_000
+    replica.lead(replace(LED, leader_epoch=7, partition_epoch=2))
+    replica.fetch(_2=2)
+    assert not partition.has_succeeded
+    assert (partition.high_watermark, partition.told_below) == (2, told)
+
+
+async def test_a_record_of_an_epoch_that_has_lasted_is_told_at_once() -> None:
+    """As after any failover: who led before the last one has stopped long ago."""
+    replica = Replica()
+    partition, cluster = replica.partition, replica.cluster
+    partition.follow(FOLLOWED)
+    for offset in range(4):
+        cluster.now += LEASE_MS + DRIFT_MS
+        batch = build_batch([(NOW, None, b"a", ())], base_offset=offset, leader_epoch=6)
+        partition.append_replicated(memoryview(batch), offset, 0)
+    replica.lead(replace(LED, leader_epoch=7, partition_epoch=2))
+    assert partition.told_below == 4
+    append(partition, b"b")
+    assert not partition.has_succeeded
+    partition.follow(replace(FOLLOWED, leader_epoch=8))
+    partition.lead(replace(LED, leader_epoch=9), Rules(2))
+    assert partition.told_below == 4, "it was not over when it lost its role"
+
+
+async def test_nobody_has_led_before_the_first_epoch() -> None:
+    replica = Replica()
+    partition = replica.partition
+    partition.follow(replace(LED, leader=2, leader_epoch=0))
+    batch = build_batch([(NOW, None, b"a", ())], leader_epoch=0)
+    partition.append_replicated(memoryview(batch), 1, 0)
+    replica.lead()
+    assert partition.told_below == 1
+
+
 async def test_who_has_caught_up_while_a_change_was_in_flight_is_added_after_it() -> None:
     """The high watermark waits for 3, which a throttle keeps from fetching until it is in sync."""
     replica = Replica()
