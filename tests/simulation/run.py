@@ -3,6 +3,7 @@
     python tests/simulation/run.py --seeds 0-9999          what `make simulate` does
     python tests/simulation/run.py --seeds 17 --faults 2,5  one seed, with these of its faults only
     python tests/simulation/run.py --seeds 0-50 --plant ack-early   with a mistake planted
+    python tests/simulation/run.py --seeds 0-99 --moves     partitions are moved all the while
 
 A seed stands for a cluster of three to five brokers and a schedule of faults (`world/schedule.py`).
 When an invariant is broken the schedule is made smaller, and printed with the command that repeats
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("--as-drawn", action="store_true", help="do not make a failure smaller")
     parser.add_argument("--minutes", type=float, help="begin no seed after so long")
     parser.add_argument("--transactions", action="store_true", help="in every seed, not in half")
+    parser.add_argument("--moves", action="store_true", help="partitions are moved, too")
     parser.add_argument("--digests", action="store_true", help="a line for every seed")
     parser.add_argument("--memory", type=int, default=0, help="other addresses, drawn from this")
     parser.add_argument("--verbose", action="store_true", help="show what the brokers log")
@@ -91,7 +93,7 @@ def _run_all(seeds: range, options: argparse.Namespace) -> int:
 
 
 def _drawn(seed: int, options: argparse.Namespace) -> Setup:
-    setup = draw(seed)
+    setup = draw(seed, moves=options.moves)
     return setup._replace(transactional=setup.transactional or options.transactions)
 
 
@@ -115,6 +117,8 @@ def _report(setup: Setup, found: Outcome, options: argparse.Namespace) -> None:
     plant = f" --plant {options.plant}" if options.plant else ""
     if options.transactions:
         plant += " --transactions"
+    if options.moves:
+        plant += " --moves"
     print(
         f"repeat: .venv/bin/python tests/simulation/run.py --seeds {setup.seed} "
         f"--faults {kept or ','}{plant}"

@@ -17,16 +17,17 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from ottla.controller.election import prefer, settle
+from ottla.controller.reassignment import begin, cancel, complete
 from ottla.model.topic import PartitionState
 from ottla.replication.isr import InSyncReplicas, Rules, with_isr
-from ottla.replication.lease import LONG_AGO
+from ottla.replication.lease import LONG_AGO, Past
 
-SEEDS = int(os.environ.get("OTTLA_SIMULATION_SEEDS", "80"))
+SEEDS = int(os.environ.get("OTTLA_SIMULATION_SEEDS", "200"))
 STEPS = 2_000
 MAX_LAG_MS = 3_000.0
 Record = tuple[int, int]  # epoch and value
@@ -66,6 +67,7 @@ class Answer:
     state: PartitionState
     log: tuple[Record, ...]
     made_ms: float
+    high_watermark: int = 0
 
 
 @dataclass
@@ -75,7 +77,8 @@ class Node:
     log: list[Record] = field(default_factory=list)
     in_sync: InSyncReplicas | None = None
     high_watermark: int = 0
-    epoch_start: int = 0
+    past: Past = field(default_factory=lambda: Past(0, 0.0))
+    told_below: int = 0
     answered_ms: float = LONG_AGO  # when its leader made the last answer that has come
     asks: int | None = None  # the leader that owes it an answer
     named: Named | None = None  # in its session
@@ -94,12 +97,16 @@ class Cluster:
         nodes = tuple(range(1, count + 1))
         self.rules = Rules(draw.randint(1, count))
         self.store = PartitionState(1, 0, 0, nodes, nodes)
-        self.live = set(nodes)
-        self.nodes = {each: Node(each, self.store) for each in nodes}
+        self.pace = draw.choice((0.2, 1.0))  # how long everything takes, beside a lease
+        self.moves = draw.random() < 0.5
+        spare = draw.randint(1, 3) if self.moves else 0  # brokers it can be moved to
+        self.live = set(range(1, count + spare + 1))
+        self.nodes = {each: Node(each, self.store) for each in sorted(self.live)}
         self.fetches: dict[int, Fetch] = {}  # on their way, by follower
         self.answers: dict[int, Answer] = {}
         self.still: set[int] = set()  # brokers that stand still
         self.cut: set[int] = set()  # those that the store does not reach
+        self.ended: set[int] = set()  # those whose session has ended, and that do not know it yet
         self.values = 0
         self.told = 0
         self.answers_given = 0
@@ -109,13 +116,13 @@ class Cluster:
     # ------------------------------------------------------------------ what can happen
 
     def step(self) -> None:
-        self.now += self.random.choice((0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 2.0, 40.0))
+        self.now += self.pace * self.random.choice((0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 2.0, 40.0))
         node = self.nodes[self.random.choice(list(self.nodes))]
         happens = self.random.choices(
             (self.fetch, self.serve, self.receive, self.lose, self.learn, self.append, self.ask,
              self.stand_still, self.go_on, self.cut_off, self.join, self.fence, self.admit,
-             self.give_back, self.change_isr),
-            (40, 40, 40, 1, 20, 3, 25, 1, 5, 1, 2, 6, 2, 0.3, 6),
+             self.give_back, self.change_isr, self.hand_over, self.move, self.finish),
+            (40, 40, 40, 1, 20, 3, 25, 1, 5, 1, 2, 6, 2, 0.3, 6, 1, 2, 6),
         )[0]  # fmt: skip
         if node.id not in self.still or happens in (self.go_on, self.fence, self.admit):
             happens(node)
@@ -123,7 +130,7 @@ class Cluster:
 
     def fetch(self, node: Node) -> None:
         leader = node.view.leader
-        if leader in (node.id, -1) or node.asks is not None:
+        if leader in (node.id, -1) or node.asks is not None or node.id not in node.view.replicas:
             return
         node.asks = leader
         before, log = node.named, tuple(node.log)
@@ -138,11 +145,14 @@ class Cluster:
         for fetch in [each for each in self.fetches.values() if each.state.leader == node.id]:
             del self.fetches[fetch.follower]
             same = node.leads and fetch.state.leader_epoch == node.view.leader_epoch
+            same = same and fetch.follower in node.view.replicas
             if same and node.in_sync is not None and list(fetch.log) == node.log[: len(fetch.log)]:
                 self.attend(node, node.in_sync, fetch)
                 self.advance(node)
             log = tuple(node.log) if same else ()
-            self.answers[fetch.follower] = Answer(fetch.state if same else node.view, log, self.now)
+            self.answers[fetch.follower] = Answer(
+                fetch.state if same else node.view, log, self.now, node.high_watermark
+            )
 
     def attend(self, node: Node, in_sync: InSyncReplicas, fetch: Fetch) -> None:
         """Take note of a fetch. One that does not name the partition says nothing else of it."""
@@ -177,6 +187,10 @@ class Cluster:
         node.answered_ms = answer.made_ms
         if answer.log and answer.state.leader_epoch == node.view.leader_epoch and not node.leads:
             node.log = list(answer.log)
+            mark = min(answer.high_watermark, len(node.log))
+            if mark > node.high_watermark:
+                node.high_watermark = mark
+                node.past.moved(mark, self.now)
 
     def lose(self, node: Node) -> None:
         """The connection breaks: the next fetch comes after no answer, and in a new session if the
@@ -196,23 +210,51 @@ class Cluster:
         self.cut.discard(node.id)
 
     def learn(self, node: Node) -> None:
-        if node.view == self.store or node.id in self.cut:
+        if node.id in self.cut:
             return
-        moved = self.store.leader_epoch != node.view.leader_epoch
-        node.view = self.store
-        if moved:
+        self.ended.discard(node.id)
+        if node.view == self.store:
+            return
+        before, node.view = node.view, self.store
+        if self.store.leader_epoch != before.leader_epoch:
             if node.asks is not None:
                 self.lose(node)
-            node.in_sync = None
-            if node.leads:
-                node.epoch_start = len(node.log)
-                node.in_sync = InSyncReplicas(
-                    node.id, self.store, len(node.log), self.rules, self.now
-                )
+            self.begin_epoch(node, before)
         elif node.in_sync is not None:
             node.in_sync.confirmed(self.store, self.now)
             self.stir(node)
             self.advance(node)
+
+    def begin_epoch(self, node: Node, before: PartitionState) -> None:
+        """As `Partition.lead` and `Partition.follow` do."""
+        past, had_led = node.past, node.in_sync
+        succeeded = had_led is not None and had_led.has_succeeded(self.now)
+        if succeeded:
+            past.settled(node.high_watermark)
+        elif not {*self.store.replicas}.issuperset(before.replicas):
+            past.taken_away(self.now)
+        node.in_sync = None
+        if node.id not in self.store.replicas:
+            node.log.clear()  # it was moved away
+            node.high_watermark = 0
+            node.past = Past(0, self.now)
+        elif node.leads:
+            node.told_below = self.end_of_epoch_before(node, past.long_known(self.now))
+            node.in_sync = InSyncReplicas(
+                node.id,
+                self.store,
+                len(node.log),
+                self.rules,
+                self.now,
+                all_here=past.all_here(self.now),
+            )
+
+    def end_of_epoch_before(self, node: Node, offset: int) -> int:
+        """Where the epoch of the record before an offset ends."""
+        if not 0 < offset <= len(node.log):
+            return 0
+        epoch = node.log[offset - 1][0]
+        return sum(each <= epoch for each, _ in node.log)
 
     def append(self, node: Node) -> None:
         # Who has appended what is not committed tells nothing more of it.
@@ -225,7 +267,7 @@ class Cluster:
     def ask(self, node: Node) -> None:
         """What a coordinator does with a question: tell, wait, or refuse."""
         if node.in_sync is None or not node.in_sync.certain(
-            self.now, session_alive=node.id in self.live - self.cut
+            self.now, session_alive=node.id in self.live - self.cut - self.ended
         ):
             return
         if len(node.log) > self.mark(node):
@@ -243,6 +285,7 @@ class Cluster:
     def fence(self, node: Node) -> None:
         if node.id in self.still | self.cut or self.random.random() < 0.1:
             self.live.discard(node.id)
+            self.ended.add(node.id)
             self.store = settle(self.store, self.live, self.rules)
 
     def admit(self, node: Node) -> None:
@@ -251,6 +294,34 @@ class Cluster:
 
     def give_back(self, node: Node) -> None:
         self.store = prefer(self.store, self.live)
+
+    def hand_over(self, node: Node) -> None:
+        """Another in-sync replica leads from now on."""
+        state = self.store
+        if state.leader >= 0 and node.id in self.live.intersection(state.isr) - {state.leader}:
+            self.store = replace(state.next_epoch(), leader=node.id)
+
+    def move(self, node: Node) -> None:
+        """Somebody moves the partition to other brokers, or changes their mind. That must not be
+        done while replicas are cut off, but for one that has led and does not know of it."""
+        if not self.moves or not self.may_move:
+            return
+        if self.store.reassigning and self.random.random() < 0.3:
+            self.store = cancel(self.store, self.live, self.rules) or self.store
+        else:
+            target = self.random.sample(sorted(self.nodes), len(self.store.original))
+            self.store = begin(self.store, target, self.live)
+
+    def finish(self, node: Node) -> None:
+        if self.may_move:
+            self.store = complete(self.store, self.live)
+
+    @property
+    def may_move(self) -> bool:
+        return all(
+            each.leads or each.view.leader_epoch == self.store.leader_epoch
+            for each in map(self.nodes.__getitem__, self.store.replicas)
+        )
 
     def change_isr(self, node: Node) -> None:
         """A leader asks the store for another in-sync set, by compare-and-set."""
@@ -270,7 +341,7 @@ class Cluster:
             in_sync.proposed(isr)
             if in_sync.state == self.store and node.id in self.live - self.cut:
                 self.store = with_isr(self.store, isr, self.rules)
-        elif in_sync.state == self.store or self.random.random() < 0.1:
+        elif in_sync.state == self.store:
             in_sync.refused()
 
     # ------------------------------------------------------------------ what follows from it
@@ -285,7 +356,7 @@ class Cluster:
         assert node.in_sync is not None
         if node.in_sync.has_succeeded(self.now):
             return node.high_watermark
-        return min(node.high_watermark, node.epoch_start)
+        return min(node.high_watermark, node.told_below)
 
     def tell_committed(self) -> None:
         """Whoever waits for a commit is answered."""

@@ -33,6 +33,12 @@ def test_no_invariant_is_broken_in_twenty_clusters() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_no_invariant_is_broken_while_partitions_are_moved() -> None:
+    done = simulate("--seeds", "0-5", "--moves", "--verbose")
+    assert done.returncode == 0, done.stdout
+    assert "was moved to other brokers, its log is deleted here" in done.stdout
+
+
 def test_a_run_is_the_same_every_time() -> None:
     """Else a seed would say nothing. The order of a set depends on addresses, so these differ."""
     runs = [

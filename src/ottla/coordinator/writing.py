@@ -21,7 +21,8 @@ producer, and so have the markers that end transactions.
 
 An answer depends on the records of its subject (the group, see `Shard.subject`), and waits for
 nobody else's: for the write if they are gathered, for the high watermark once they are written, and
-for the end of the succession where a new leader has written them (`replication/lease.py`). The
+for the end of the succession where a new leader, or one shortly before it, has written them
+(`replication/lease.py`). The
 reply to a command whose subject has nothing under way is given at once, without a future. Answers
 to earlier commands are given at the end of the turn in any case: giving one may bring the next
 command, and whoever sent the present one should not be the last to know.
@@ -130,21 +131,20 @@ class Writer:
         self._last_end = 0
         self._many = MANY
         self._uncommitted = UncommittedAnswers(partition, settings, self._mark)
-        # While whoever led before may not know yet that this broker does: where its epoch began.
+        # Whether everybody who led before knows by now that this broker does.
         self._succeeded = partition.has_succeeded
-        self._epoch_start = 0
+        self._told_below = 0  # until then
 
     def loaded(self) -> None:
         """The log has been replayed; what is not committed of it has to be, before it is told."""
-        _, start = self._partition.log.epoch_end_offset(self._leader_epoch - 1)
-        self._epoch_start = max(start, 0)
+        self._told_below = self._partition.told_below
         self.look_for_succession()
         end = self._partition.log.log_end_offset
         if end > self._mark():
             self._ends[None] = self._last_end = end
 
     def look_for_succession(self) -> bool:
-        """Whether what was written in this epoch may be told, once it is committed."""
+        """Whether everything may be told, once it is committed."""
         if not self._succeeded and self._partition.has_succeeded:
             self._succeeded = True
             self._uncommitted.look()
@@ -153,7 +153,7 @@ class Writer:
     def _mark(self) -> int:
         """Below which offset records may be told of."""
         mark = self._partition.high_watermark
-        return mark if self._succeeded else min(mark, self._epoch_start)
+        return mark if self._succeeded else min(mark, self._told_below)
 
     # ------------------------------------------------------------------ records in
 

@@ -6,7 +6,8 @@ Versions   0-13 are advertised, 3-13 are served. 0-2 carry the message formats t
 Behaviour  One bad partition never fails its neighbours. acks=0 sends no response; when such a
            request fails the connection is closed, the only sign the client can get. acks=1 is
            answered when write(2) has returned, or fsync where the topic asks for it; acks=-1 when
-           every in-sync replica has the records. NOT_ENOUGH_REPLICAS below min.insync.replicas;
+           every in-sync replica has the records. NOT_ENOUGH_REPLICAS below min.insync.replicas,
+           and for what is behind a producer's batch that was refused for the moment;
            REQUEST_TIMED_OUT when `timeout_ms` pass first, which tells nothing about the records.
            A duplicate of an idempotent batch is answered with the offset of the original.
            The first batch of a transaction in a partition is appended when the transaction's
@@ -82,6 +83,9 @@ _UNABLE_TO_ASK = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
+
+_FOR_NOW = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+"""What a batch may be refused with, and the next one of the same producer accepted."""
 
 Waiting = list[tuple[PartitionProduceResponse, Deferred[None]]]
 
@@ -182,6 +186,14 @@ def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a c
                 slow.append(Delayed(answer, partition, bytes(data.records or b""), None, True))
             except KafkaError as error:
                 failed = error.code
+                if failed in _FOR_NOW and data.records:
+                    with suppress(KafkaError):  # no replica is here
+                        held = (
+                            replicas.replica_by_id(topic.topic_id, data.index)
+                            if by_id
+                            else replicas.replica_by_name(topic.name, data.index)
+                        )
+                        _note_refused(data.records, held)
                 answer = _refused(data, error)
             answers.append(answer)
         responses.append(
@@ -229,6 +241,13 @@ def _refusal(body: ProduceRequest) -> KafkaError | None:
                 if records and _attributes(records) & TRANSACTIONAL:
                     return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return None
+
+
+def _note_refused(records: memoryview | bytes, partition: Partition) -> None:
+    """Too few replicas were in sync, or the partition was not led here, which may have been for a
+    moment: what comes behind this batch has to wait for it, too."""
+    if len(records) >= HEADER_SIZE:
+        partition.log.note_refused(read_header(memoryview(records)))
 
 
 def _begin_verification(records: memoryview, partition: Partition) -> Guard | None:
@@ -366,6 +385,8 @@ async def _append_slowly(
                 else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
             )
             failed = error.code
+            if failed in _FOR_NOW:
+                _note_refused(delayed.records, partition)
             _mark_failed(answer, error)
             continue
         answer.base_offset = info.base_offset

@@ -19,12 +19,14 @@ A partition that is held back, to spare the network while it catches up (`thrott
 of the requests for a moment.
 
 A leader that does not answer is tried again after a pause. What the image says meanwhile comes
-before: a partition whose leader has moved leaves this fetcher.
+before: a partition whose leader has moved leaves this fetcher, and one that is new to it, or has a
+new epoch, ends the pause.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -188,7 +190,7 @@ class Fetcher:
                     logger.warning("broker %d cannot be followed: %s", self._leader, error)
                 reported = True
                 self._begin_anew()
-                await asyncio.sleep(pause)
+                await self._doze(pause)
                 pause = min(2 * pause, self._config().replica_fetch_backoff_ms / 1000)
             else:
                 if reported:
@@ -201,12 +203,19 @@ class Fetcher:
         self._forgotten.clear()
         self._endpoint.reset()
 
+    async def _doze(self, seconds: float) -> None:
+        """Wait, unless there is something new to follow since the last round, or from now on."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._awake.wait()
+
     async def _round(self) -> None:
         await self._sync()
+        self._awake.clear()
         now = asyncio.get_running_loop().time()
         wanted = self._wanted(now)
         if not self._asked:
-            await asyncio.sleep(max(0.0, min(self._resting.values(), default=now) - now))
+            await self._doze(max(0.0, min(self._resting.values(), default=now) - now))
             return
         forgotten, self._forgotten = self._forgotten, {}
         answers = await self._endpoint.fetch(wanted, forgotten.values())

@@ -299,7 +299,7 @@ class InSyncReplicas:
         """How far everybody has come; never below `current`."""
         if self.state.elr or not self.enough:
             return current
-        counted = {*self.state.isr, *(self._proposed or ())}
+        counted = self.counted
         mark = leader_end
         for broker, follower in self.followers.items():
             if broker in counted:
@@ -309,6 +309,26 @@ class InSyncReplicas:
             ):
                 mark = follower.end
         return max(current, mark)
+
+    @property
+    def counted(self) -> set[int]:
+        """Whoever the mark waits for in any case."""
+        return {*self.state.isr, *(self._proposed or ())}
+
+    def waits_for(
+        self,
+        broker: int,
+        high_watermark: int,
+        now_ms: float,
+        max_lag_ms: float,
+        may_join: Callable[[int, int], bool],
+    ) -> bool:
+        """Whether the mark does not pass a follower."""
+        follower = self.followers.get(broker)
+        return broker in self.counted or (
+            follower is not None
+            and self._is_joining(broker, follower, high_watermark, now_ms, max_lag_ms, may_join)
+        )
 
     def _is_joining(
         self,
@@ -358,13 +378,11 @@ class InSyncReplicas:
     def to_remove(
         self, high_watermark: int, leader_end: int, now_ms: float, max_lag_ms: float
     ) -> frozenset[int]:
-        """In-sync replicas that lag behind, or that lack what they once had; nobody while a change
-        is in flight."""
-        if self.in_flight:
-            return frozenset()
+        """Replicas that lag behind, or that lack what they once had: of those in sync, and of those
+        that the store was to be asked to call so, for whom the mark waits as well."""
         return frozenset(
             each
-            for each in self.state.isr
+            for each in self.counted
             if (follower := self.followers.get(each)) is not None
             and (
                 UNKNOWN < follower.end < high_watermark

@@ -2,8 +2,9 @@
 
 A leader proposes; the store decides by compare-and-set. With every commit goes the demand that this
 broker, and each replica that is to be added, is still what it was when that was judged: admitted,
-under the same registration. So nobody is added who has come back with an empty disk since, and a
-leader that was fenced changes nothing.
+under the same registration; and nobody is added who is about to stop. So nobody is added who has
+come back with an empty disk since, or who was just taken out because it stops, and a leader that
+was fenced changes nothing.
 
 A change goes out at once, unless another has gone out a moment ago: then it waits, and goes with
 all that come meanwhile. When many brokers come back together, each leader would else commit once
@@ -98,7 +99,12 @@ class IsrUpdates:
     def propose(
         self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = NOBODY
     ) -> None:
-        """Ask for other sets, unless that was done already: see `proposal`."""
+        """Ask for other sets, unless that was done already: see `proposal`. What waits to be sent
+        is replaced: somebody in it does not follow any more, for whom the mark would wait as long
+        as the store is away, or until it is this broker's turn."""
+        waiting = self._queue.pop(partition.id, None)
+        if waiting is not None:
+            forget(waiting)
         made = proposal(partition, isr, lost)
         if made is None:
             return
@@ -117,7 +123,7 @@ class IsrUpdates:
                 del self._queue[tp]
                 if made.stands:
                     forget(made)
-                    made.partition.expand_isr()
+                    made.partition.review_isr()
                     self._count([], 1)
 
     async def stop(self) -> None:
@@ -184,7 +190,7 @@ class IsrUpdates:
             if made.change in not_taken:
                 forget(made)
                 if again:
-                    made.partition.expand_isr()
+                    made.partition.review_isr()
             else:
                 taken.append(made)
         self._count(taken, len(proposals))
@@ -233,6 +239,10 @@ class IsrUpdates:
             if not made.stands:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was led anew meanwhile")
             relied_on.update(made.added.items())
+            for each in made.added:
+                state = image.broker_states.get(each)
+                if state is not None and state.stopping:
+                    raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {each} is stopping")
         checks = []
         for broker_id, epoch in sorted(relied_on):
             broker = image.brokers.get(broker_id)

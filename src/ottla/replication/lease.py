@@ -43,8 +43,14 @@ before has stopped (`Succession`). That is so when all other replicas have fetch
 unless replicas were taken away just now: who led before may be one of these, which fetch no more;
 or `LEASE_MS` after so many replicas, itself included, have come over to it as acknowledging needs:
 each set of replicas that makes an earlier leader certain has one of these in it, and that one has
-not vouched for the earlier leader since. What was written before its epoch it may tell at once:
-whoever led then has it too, and tells it or nothing.
+not vouched for the earlier leader since. Those that a reassignment brings are in no such set.
+
+What was written before its epoch it may tell at once if it has known for as long that it is
+committed: whoever led before that record's epoch has stopped (the record's replicas had come over),
+and whoever has led since has it too, and tells it or nothing. The same holds for all of the same
+epoch. But the leader of an epoch that was short may have kept what it wrote to itself, and so does
+who comes after it (`Past`). So does a leader that goes on under another epoch, with other replicas
+perhaps, before its own succession was over.
 
 The clocks are local and never go back; that they run equally fast is assumed, up to `DRIFT_MS`.
 """
@@ -115,9 +121,53 @@ class Succession:
         if self._over:
             return True
         here = {leader, *self._seen}
-        if self._enough_ms is None and len(here) >= state.minimum(min_insync):
+        # Those that a reassignment brings are in no set that makes an earlier leader certain.
+        held_before = here.intersection(state.original)
+        if self._enough_ms is None and len(held_before) >= state.minimum(min_insync):
             self._enough_ms = now_ms
         self._over = (self._all_here and here.issuperset(state.replicas)) or (
             self._enough_ms is not None and now_ms - self._enough_ms >= SUCCESSION_MS
         )
         return self._over
+
+
+class Past:
+    """What a replica remembers of the time before its epoch, should it be elected."""
+
+    __slots__ = ("_long_known", "_mark", "_moved_ms", "_noted", "_noted_ms", "_taken_away_ms")
+
+    def __init__(self, mark: int, now_ms: float) -> None:
+        self._mark = mark  # the high watermark as it is known
+        self._moved_ms = now_ms
+        self._noted = mark  # as it was some time ago: once in a second it is noted
+        self._noted_ms = now_ms
+        self._long_known = 0  # as it was known more than a second ago
+        self._taken_away_ms = LONG_AGO
+
+    def moved(self, mark: int, now_ms: float) -> None:
+        """The high watermark is known to be at `mark`."""
+        self._long_known = self.long_known(now_ms)
+        if now_ms - self._noted_ms >= SUCCESSION_MS:
+            self._noted, self._noted_ms = mark, now_ms
+        self._mark, self._moved_ms = mark, now_ms
+
+    def settled(self, mark: int) -> None:
+        """Nobody is certain any more who does not know what is below `mark`."""
+        self._long_known = self._noted = self._mark = mark
+
+    def long_known(self, now_ms: float) -> int:
+        """A mark that was known here so long ago that whoever was certain then, and did not know
+        it, has stopped."""
+        if now_ms - self._moved_ms >= SUCCESSION_MS:
+            return self._mark
+        if now_ms - self._noted_ms >= SUCCESSION_MS:
+            return self._noted
+        return self._long_known
+
+    def taken_away(self, now_ms: float) -> None:
+        """Replicas were, one of which may have led."""
+        self._taken_away_ms = now_ms
+
+    def all_here(self, now_ms: float) -> bool:
+        """Whether nobody leads any more, in good faith, who holds no replica now."""
+        return now_ms - self._taken_away_ms >= SUCCESSION_MS

@@ -26,7 +26,7 @@ from ottla.model.topic import NO_LEADER, PartitionState
 from ottla.records.batch import BatchHeader
 from ottla.records.control import ControlType, end_marker
 from ottla.replication.isr import Attendance, InSyncReplicas, Rules
-from ottla.replication.lease import LONG_AGO, SUCCESSION_MS
+from ottla.replication.lease import LONG_AGO, Past
 from ottla.replication.traffic import TopicTraffic
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.faults import OutOfDescriptors
@@ -67,7 +67,8 @@ class ClusterView(Protocol):
         self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()
     ) -> None:
         """Ask the store for another in-sync set, without eligibility for those who have `lost`
-        records; it answers with a new state."""
+        records; it answers with a new state. While it is asked for one, it is not for another;
+        what was only to be asked for is replaced."""
         ...
 
 
@@ -103,9 +104,10 @@ class Partition:
 
     __slots__ = (
         "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail",
-        "_known_stable", "_known_start", "_last_waiting", "_shown_before", "_taken_away_ms",
+        "_known_stable", "_known_start", "_last_waiting", "_long_known", "_past", "_shown_before",
         "_waiting", "_waiting_here",
-        "appended", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log", "readable",
+        "appended", "at_mark", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log",
+        "readable",
         "stable", "state", "topic_id", "traffic", "truncating", "watches", "written",
     )  # fmt: skip
 
@@ -137,9 +139,10 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.leading = cluster is None
         self.in_sync: InSyncReplicas | None = None  # of a leader that has followers
+        self.at_mark = False  # as a follower: all is here that its leader knew to be safe
         self.truncating = False  # nothing is appended, and nobody leads, before that is done
         self._elected: tuple[PartitionState, Rules | None] | None = None  # while it is truncated
-        self._taken_away_ms = LONG_AGO  # when replicas were, by one that may have led
+        self._long_known = 0  # as a leader: the mark as it was known a second before it led
         # changes with every append
         self._flushing = False
         self._flushing_tail = False
@@ -153,12 +156,13 @@ class Partition:
             # Only followers can tell what is safe; until they do, what was known before counts.
             end = min(max(high_watermark, log.log_start_offset), end)
         self.high_watermark = log.high_watermark = end
-        self._shown_before = end  # at most, by this broker before its restart
+        self._shown_before = end  # at most, by who led before, or by this broker before its restart
         if log.unflushed_messages and log.flush_due:
             shown = max(log.recovery_point, log.log_start_offset)
             self.written = shown
             self.high_watermark = log.high_watermark = min(self.high_watermark, shown)
             self._flush_tail()
+        self._past = Past(self.high_watermark, 0.0 if cluster is None else cluster.now_ms())
 
     # ------------------------------------------------------------------ roles
 
@@ -172,8 +176,8 @@ class Partition:
             self._elected = (state, rules)
             return
         stays = self.leading and state.leader_epoch == self.leader_epoch
-        if not self.leading:
-            self._note_taken_away(state)
+        if not stays:
+            self._remember(state)
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.leading = True
@@ -182,6 +186,9 @@ class Partition:
         cluster, followers = self._cluster, self.in_sync
         if cluster is None or len(state.replicas) == 1:
             self.in_sync = None
+            if not stays:
+                # Whoever led before, this one among others perhaps, may have shown all there is.
+                self._shown_before = self.log.log_end_offset
             if followers is not None or self.high_watermark < self.written:
                 self._advance()
             return
@@ -195,7 +202,7 @@ class Partition:
             self._advance()
             self._review_eligible()
             if asked:
-                self.expand_isr()
+                self.review_isr()
             return
         self.in_sync = InSyncReplicas(
             cluster.node_id,
@@ -213,7 +220,8 @@ class Partition:
         """Be a follower under `state`: whoever waits here for a leader is told."""
         led = self.leading
         self._elected = None
-        self._note_taken_away(state)
+        self._remember(state)
+        self.at_mark = self.at_mark and state.leader_epoch == self.leader_epoch
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.leading = False
@@ -221,15 +229,23 @@ class Partition:
         if led:
             self.retire()
 
-    def _note_taken_away(self, state: PartitionState) -> None:
-        if self._cluster is not None and not {*state.replicas}.issuperset(self.state.replicas):
-            self._taken_away_ms = self._cluster.now_ms()
+    def _remember(self, state: PartitionState) -> None:
+        """Before it goes on under another state: note what a leader needs to know of the past."""
+        if self._cluster is None:
+            return
+        past, now = self._past, self._cluster.now_ms()
+        if self.leading and self.has_succeeded:
+            past.settled(self.high_watermark)
+        else:
+            if self.leading:
+                past.moved(self.high_watermark, now)
+            if not {*state.replicas}.issuperset(self.state.replicas):
+                past.taken_away(now)
+        self._long_known = past.long_known(now)
 
     @property
     def _all_here(self) -> bool:
-        """Whether nobody leads any more, in good faith, who holds no replica now (`lease.py`)."""
-        cluster = self._cluster
-        return cluster is None or cluster.now_ms() - self._taken_away_ms >= SUCCESSION_MS
+        return self._cluster is None or self._past.all_here(self._cluster.now_ms())
 
     @property
     def leader(self) -> int | None:
@@ -264,6 +280,16 @@ class Partition:
         if cluster is None or in_sync is None:
             return self.leading and self._all_here
         return in_sync.has_succeeded(cluster.now_ms())
+
+    @property
+    def told_below(self) -> int:
+        """Where the epoch ends of the last record that was known to be committed long before this
+        broker led: whoever is certain to lead knows of all that. Nobody has led before the first
+        epoch."""
+        log = self.log
+        known = min(self._long_known, log.log_end_offset)
+        epoch = log.epoch_for(known - 1) if known else None
+        return max(0, log.epoch_end_offset(epoch or 0)[1])
 
     # ------------------------------------------------------------------ writing
 
@@ -434,6 +460,16 @@ class Partition:
         if follower is not None and follower.rests_with(fetcher):
             follower.stir()
 
+    def waits_for(self, broker: int) -> bool:
+        """Whether what is appended is not committed without this follower: it is in sync, or about
+        to be."""
+        in_sync, cluster = self.in_sync, self._cluster
+        if in_sync is None or cluster is None:
+            return broker in self.state.isr
+        return in_sync.waits_for(
+            broker, self.high_watermark, cluster.now_ms(), cluster.max_lag_ms, cluster.may_join
+        )
+
     def _tell_of_more(self, size: int) -> None:
         self.appended.notify(size)
         for watch in self.watches:
@@ -451,7 +487,8 @@ class Partition:
             self._tell_of_change()
 
     def shrink_isr(self) -> None:
-        """Ask for an in-sync set without those who lag behind, if there are any."""
+        """Ask for an in-sync set without those who lag behind, if there are any; and do not ask
+        for one with them any more, if that is not done yet."""
         in_sync, cluster = self.in_sync, self._cluster
         if in_sync is None or cluster is None:
             return
@@ -461,6 +498,11 @@ class Partition:
         if removed:
             lost = in_sync.lacking(self.high_watermark)
             cluster.propose_isr(self, in_sync.without(removed), lost)
+
+    def review_isr(self) -> None:
+        """A change is in flight no more: ask for what had to wait for that."""
+        self.shrink_isr()
+        self.expand_isr()
 
     def leave_out_silent(self) -> None:
         """Ask for an in-sync set without those who do not fetch any more, if there are any, though
@@ -490,7 +532,7 @@ class Partition:
         """Ask for fewer eligible replicas: none where enough are in sync, by a minimum that may
         have become smaller, and nobody who lacks what it once had."""
         in_sync, cluster = self.in_sync, self._cluster
-        if in_sync is None or cluster is None or not in_sync.state.elr:
+        if in_sync is None or cluster is None or not in_sync.state.elr or in_sync.in_flight:
             return
         lost = in_sync.lacking(self.high_watermark)
         if in_sync.enough or lost:
@@ -578,10 +620,13 @@ class Partition:
             self.traffic.replicated_in += len(records)
             if not log.flush_due:
                 self.written = log.log_end_offset
+        self.at_mark = log.log_end_offset >= high_watermark
         mark = min(high_watermark, log.log_end_offset)
         if mark > self.high_watermark:
             gained = self._gained(mark)
             self.high_watermark = log.high_watermark = mark
+            if self._cluster is not None:
+                self._past.moved(mark, self._cluster.now_ms())
             self.readable.notify(gained)
             if self.stable.waiters:
                 self._tell_of_stable()

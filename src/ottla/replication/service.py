@@ -102,8 +102,8 @@ class Replication:
         replicas = partition.log.config.leader_replication_throttled_replicas
         return (
             self.sending.names(partition.id.partition, replicas)
-            and broker not in partition.state.isr
             and self.sending.exceeded
+            and not partition.waits_for(broker)
         )
 
     def note_sent(self, partition: Partition, size: int) -> None:
@@ -120,7 +120,10 @@ class Replication:
             return False
         if size:
             throttle.record(size)
-        return self.node_id not in partition.state.isr and throttle.exceeded
+        # At its leader's mark it is about to join, be it that the store has not said so yet: the
+        # mark waits for it.
+        in_sync = partition.at_mark or self.node_id in partition.state.isr
+        return not in_sync and throttle.exceeded
 
     def propose_isr(
         self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()

@@ -2,7 +2,8 @@
 
 A leader limits what it sends, a follower what it asks for: each by a rate of its own, in bytes a
 second over all replicas that the topics' settings name. A replica that is in sync is never held
-back, or a limit could drive it out of the in-sync set; what it copies counts all the same.
+back, or a limit could drive it out of the in-sync set; nor is one that has caught up and is about
+to join, since producers wait for it already. What these copy counts all the same.
 
 As in Kafka the rate is that of the last seconds, and what would pass it is not cut short: after a
 large answer nothing is sent until the rate is below the limit again.

@@ -148,9 +148,12 @@ class _Batch(NamedTuple):
 
 
 class _Producer:
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
+    __slots__ = (
+        "batches", "coordinator_epoch", "epoch", "last_timestamp", "refused", "txn_first_offset",
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        self.refused = NO_SEQUENCE  # the batch that came next, and was turned away
         self.epoch = NO_PRODUCER_EPOCH
         self.batches: list[_Batch] = []
         self.coordinator_epoch = -1
@@ -165,6 +168,7 @@ class _Producer:
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
+            self.refused = NO_SEQUENCE
 
 
 class ProducerStates:
@@ -270,6 +274,19 @@ class ProducerStates:
                 f"{self.end_offset} in partition {self._partition}",
             )
         return None
+
+    def note_refused(self, header: BatchHeader) -> None:
+        """A batch was turned away for the moment, before it was judged. If it was the next one of
+        its producer, those that are under way behind it come too early, and are turned away
+        as well, until it comes again. To be out of order would make librdkafka take a new epoch,
+        and send again under it whatever may be stored elsewhere without its knowing."""
+        producer = self._producers.get(header.producer_id)
+        if (
+            producer is not None
+            and producer.epoch == header.producer_epoch
+            and _follows(producer.last_sequence, header.base_sequence)
+        ):
+            producer.refused = header.base_sequence
 
     def check_marker(self, header: BatchHeader, marker: EndMarker, *, raised: bool = False) -> None:
         """Judge the end of a transaction: producer and coordinator may both be zombies.
@@ -532,12 +549,27 @@ class ProducerStates:
         )
 
     def _out_of_order(self, header: BatchHeader, producer: _Producer) -> KafkaError:
+        if _comes_too_early(header, producer):
+            return KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"Batch {producer.refused} of producer {header.producer_id} in partition "
+                f"{self._partition} was refused for the moment; {header.base_sequence} comes after "
+                "it",
+            )
         return KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"Out of order sequence number for producer {header.producer_id} at offset "
             f"{self.end_offset} in partition {self._partition}: {header.base_sequence} (incoming "
             f"seq. number), {producer.last_sequence} (current end sequence number)",
         )
+
+
+def _comes_too_early(header: BatchHeader, producer: _Producer) -> bool:
+    """Whether a batch is behind the next one of its producer, which was refused and has not come
+    again yet."""
+    return NO_SEQUENCE < producer.refused < header.base_sequence and _follows(
+        producer.last_sequence, producer.refused
+    )
 
 
 def _follows(last: int, following: int) -> bool:

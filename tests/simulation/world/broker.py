@@ -17,7 +17,12 @@ from typing import Any, cast
 
 from ottla.broker.failure_detector import FailureDetector
 from ottla.broker.lifecycle import Lifecycle
-from ottla.broker.loaded_logs import behind_their_leaders, lost_partitions, needing_new_epochs
+from ottla.broker.loaded_logs import (
+    behind_their_leaders,
+    lost_partitions,
+    needing_new_epochs,
+    set_aside_strays,
+)
 from ottla.broker.offline_partitions import OfflinePartitions
 from ottla.broker.running_config import RunningConfig
 from ottla.cluster.contact import StoreContact
@@ -204,6 +209,7 @@ class SimBroker:
         await registry.ensure_cluster_id()
         config = RunningConfig(self._static, self.id, registry)
         logs = cast(LogDirectories, self.disk)
+        set_aside_strays(logs, registry.image, self.id)
         await registry.raise_leader_epochs(needing_new_epochs(logs, registry.image, self.id))
         peers = SimPeers(registry, self.id, LISTENER)
         peers.network = self._network

@@ -175,6 +175,18 @@ class Disk:
         log.config = config
         return log
 
+    def delete(self, tp: TopicPartition) -> None:
+        """The partition was moved to other brokers."""
+        self.logs.pop(tp, None)
+        self.high_watermarks.pop(tp, None)
+        self.offline_partitions.pop(tp, None)
+
+    forget = delete
+
+    def set_aside(self, tp: TopicPartition) -> str:
+        self.delete(tp)
+        return "a folder that nobody looks into"
+
     def may_be_cut(self, tp: TopicPartition) -> bool:
         return not self.were_clean
 

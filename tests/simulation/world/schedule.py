@@ -86,7 +86,7 @@ class Outcome(NamedTuple):
         return "-".join(str(each) for each in self[2:-1]) + f"-{self.trace:08x}"
 
 
-def draw(seed: int, seconds: float = 25.0) -> Setup:
+def draw(seed: int, seconds: float = 25.0, *, moves: bool = False) -> Setup:
     rng = random.Random(f"{seed}/schedule")
     brokers = rng.choice((3, 3, 4, 5))
     often = {kind: rng.choice((0, 0.3, 1, 3)) for kind in KINDS}
@@ -104,6 +104,8 @@ def draw(seed: int, seconds: float = 25.0) -> Setup:
     partitions, synced = rng.choice((1, 2, 3)), rng.random() < 0.3
     transactional = random.Random(f"{seed}/transactions").random() < 0.5
     faults = sorted([*faults, *_draw_disks(seed, brokers, seconds)])
+    if moves:
+        faults = sorted([*faults, *_draw_moves(seed, brokers, seconds)])
     return Setup(seed, brokers, partitions, synced, transactional, seconds, tuple(faults))
 
 
@@ -114,6 +116,15 @@ def _draw_disks(seed: int, brokers: int, seconds: float) -> Iterator[Fault]:
         broker, other = rng.sample(range(1, brokers + 1), 2)
         length = rng.choice((rng.uniform(0.05, 1.0), rng.uniform(1.0, 8.0)))
         yield Fault(rng.uniform(1.0, seconds), "disk", broker, other, length)
+
+
+def _draw_moves(seed: int, brokers: int, seconds: float) -> Iterator[Fault]:
+    """Partitions are moved where that is asked for: every few seconds, or move after move."""
+    rng = random.Random(f"{seed}/moves")
+    at = 1.0
+    while (at := at + rng.choice((rng.uniform(0.05, 1.0), rng.uniform(1.0, 6.0)))) < seconds:
+        broker, other = rng.sample(range(1, brokers + 1), 2)
+        yield Fault(at, "move", broker, other, rng.uniform(0.05, 2.0))
 
 
 def run(setup: Setup) -> Outcome:
@@ -357,6 +368,33 @@ async def _prefer(cluster: Cluster, setup: Setup, fault: Fault) -> None:
         await asyncio.wait([asyncio.ensure_future(ask())], timeout=5.0)
 
 
+async def _move(cluster: Cluster, setup: Setup, fault: Fault) -> None:
+    """Each partition is moved to other replicas, the first of which is `broker`; now and then what
+    is on its way is cancelled instead."""
+    ids = sorted(cluster.brokers)
+    rng = random.Random(f"{setup.seed}/{fault}")
+    wanted: dict[TopicPartition, Sequence[int] | None] = {}
+    for number in range(setup.partitions):
+        others = rng.sample([each for each in ids if each != fault.broker], 2)
+        target = (fault.broker, *others)
+        wanted[TopicPartition(TOPIC, number)] = None if rng.random() < 0.2 else target
+    if setup.transactional:
+        for topic, count in (
+            (TRANSACTIONS_TOPIC, COORDINATORS),
+            (OFFSETS_TOPIC, GROUP_COORDINATORS),
+        ):
+            for number in range(count):
+                wanted[TopicPartition(topic, number)] = rng.sample(ids, 3)
+
+    async def ask() -> None:
+        with contextlib.suppress(KafkaError):
+            await cluster.as_controller(lambda each: each.reassign(wanted))
+
+    broker = cluster.active_controller()
+    if broker is not None and not broker.process.stopped:
+        await asyncio.wait([asyncio.ensure_future(ask())], timeout=5.0)
+
+
 KINDS: dict[str, Callable[..., object]] = {
     "kill": _kill,
     "power": _power,
@@ -374,7 +412,7 @@ KINDS: dict[str, Callable[..., object]] = {
     "slow-link": _slow_link,
     "prefer": _prefer,
 }
-ALL_KINDS = {**KINDS, "disk": _disk}
+ALL_KINDS = {**KINDS, "disk": _disk, "move": _move}
 
 
 # --- making a failure smaller ---------------------------------------------------------------------

@@ -1,14 +1,31 @@
-"""Produce: who has timed out is answered, and waits nowhere any longer."""
+"""Produce: who has timed out is answered, and waits nowhere any longer. Who finds too few replicas
+in sync is turned away, and what is under way behind it."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-from ottla.errors import ErrorCode
-from ottla.handlers.produce import _when_committed
-from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+import pytest
+
+from ottla.config.topic import TopicConfig
+from ottla.errors import ErrorCode, KafkaError
+from ottla.handlers.produce import _when_committed, produce
+from ottla.model.ids import TopicId, TopicPartition
+from ottla.model.topic import PartitionState
+from ottla.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from ottla.records.builder import build_batch
+from ottla.replication.isr import Rules
+from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
+from ottla.testing.clock import ManualClock
+from ottla.testing.logs import LogBench
 
 
 async def test_a_time_out_leaves_nobody_waiting() -> None:
@@ -25,3 +42,58 @@ async def test_a_time_out_leaves_nobody_waiting() -> None:
     await result
     assert [each.error_code for each in answers] == [0, ErrorCode.REQUEST_TIMED_OUT]
     assert abandoned == ["b"]
+
+
+@pytest.mark.parametrize(
+    "refusal", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+)
+async def test_what_is_under_way_behind_a_refused_batch_is_turned_away_too(
+    refusal: ErrorCode,
+) -> None:
+    """The set grows again, or the broker is admitted again, before the next batch comes, and before
+    the client has heard of the refusal: it is told in its turn, after the batch before it."""
+    state = PartitionState(1, 0, 0, replicas=(1, 2), isr=(1, 2))
+    cluster: Any = SimpleNamespace(node_id=1, max_lag_ms=1.0, session_alive=True)
+    cluster.now_ms = lambda: 0.0
+    cluster.may_join = lambda *_: False
+    cluster.propose_isr = lambda *_: None
+    durability: Any = None
+    log = LogBench(TopicConfig()).open()
+    partition = Partition(
+        TopicPartition("t", 0), TopicId(bytes(16)), log, state, durability, cluster
+    )
+    partition.lead(state, Rules(2))
+
+    def led(*_: object) -> Partition:
+        if not partition.leading:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    replicas = SimpleNamespace(by_name=led, replica_by_name=lambda *_: partition)
+    services: Any = SimpleNamespace(clock=ManualClock(), replicas=replicas)
+
+    def send(sequence: int) -> Any:
+        batch = build_batch(
+            [(0, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=sequence
+        )
+        data = PartitionProduceData(index=0, records=memoryview(bytearray(batch)))
+        body = ProduceRequest(
+            acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+        )
+        request: Any = SimpleNamespace(api_version=9, body=body, client_id="c")
+        return produce(request, services)
+
+    def code(sequence: int) -> ErrorCode:
+        return ErrorCode.of(send(sequence).responses[0].partition_responses[0].error_code)
+
+    send(0).abandon()
+    if refusal is ErrorCode.NOT_ENOUGH_REPLICAS:
+        partition.lead(PartitionState(1, 0, 1, (1, 2), (1,)), Rules(2))
+    else:
+        partition.follow(state)  # its broker has lost its registration
+    assert code(1) is refusal
+    partition.lead(PartitionState(1, 0, 2, (1, 2), (1, 2)), Rules(2))
+    assert code(2) is ErrorCode.NOT_ENOUGH_REPLICAS
+    for sequence in (1, 2):
+        assert isinstance(send(sequence), Deferred)
+    assert code(4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -14,6 +14,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
 from ottla.records.builder import build_batch
+from ottla.replication import follower as following
 from ottla.replication.follower import EARLIEST, LATEST, Fetched, Fetcher, Unreachable, Wanted
 from ottla.replication.isr import Rules
 from ottla.replication.partition import Partition
@@ -142,9 +143,9 @@ class Bench:
         self.cutter = Cutter()
         self.leader, self.fetcher = self.another()
 
-    def another(self) -> tuple[ScriptedLeader, Fetcher]:
+    def another(self, backoff_ms: int = 1) -> tuple[ScriptedLeader, Fetcher]:
         leader = ScriptedLeader()
-        config = BrokerConfig(replica_fetch_backoff_ms=1)
+        config = BrokerConfig(replica_fetch_backoff_ms=backoff_ms)
         fetcher = Fetcher(2, leader, lambda: config, self.cutter.truncate)
         fetcher.start(self.tasks)
         return leader, fetcher
@@ -332,6 +333,33 @@ async def test_a_partition_with_an_error_rests_is_forgotten_and_comes_back(bench
     assert forgotten == [one]
 
 
+async def test_a_new_partition_does_not_wait_for_the_rest_of_another(bench: Bench) -> None:
+    bench.fetcher.stop()
+    bench.leader, bench.fetcher = bench.another(backoff_ms=60_000)
+    one = bench.follow(follower(0))
+    (await bench.request()).answer.set_result([failed(one, ErrorCode.NOT_LEADER_OR_FOLLOWER)])
+    await turns()
+    two = bench.follow(follower(1))
+    assert set((await bench.request()).wanted) == {two}
+
+
+async def test_a_leader_that_leads_anew_is_asked_at_once_though_it_was_out_of_reach(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.fetcher.stop()
+    monkeypatch.setattr(following, "FIRST_PAUSE", 60.0)
+    bench.leader, bench.fetcher = bench.another()
+    one = bench.follow(follower(0))
+    (await bench.request()).answer.set_exception(Unreachable("gone"))
+    await turns()
+    assert bench.leader.requests.empty()
+    bench.follow(one)
+    request = await bench.request()
+    two = bench.follow(follower(1))
+    request.answer.set_exception(Unreachable("gone"))
+    assert set((await bench.request()).wanted) == {one, two}, "it has come meanwhile"
+
+
 async def test_who_is_removed_and_followed_again_at_once_is_wanted_and_not_forgotten(
     bench: Bench,
 ) -> None:
@@ -447,6 +475,12 @@ async def test_a_damaged_answer_leaves_the_others_alone(bench: Bench) -> None:
     assert two in request.wanted
     assert one.log.log_end_offset == 0
     assert two.log.log_end_offset == 2
+
+
+async def turns() -> None:
+    """Let everything happen that waits for nothing else."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def until(holds: Callable[[], bool]) -> None:

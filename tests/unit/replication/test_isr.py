@@ -155,11 +155,15 @@ def test_who_only_lags_stays_eligible():
     assert (after.isr, after.elr, after.last_known_elr) == ((1,), (2,), ())
 
 
-def test_nobody_leaves_while_a_change_is_in_flight():
-    isr = replicas()
-    fetch(isr, 100, b2=0, b3=0)
-    isr.proposed((1, 2))
-    assert isr.to_remove(100, 100, 9 * LAG, LAG) == frozenset()
+def test_who_was_to_join_and_lags_before_it_has_is_not_to_join_any_more():
+    isr = replicas(replace(STATE, isr=(1, 2)))
+    fetch(isr, 100, b2=100, b3=100)
+    isr.proposed((1, 2, 3))
+    fetch(isr, 110, now=LAG, b2=110)
+    assert isr.to_remove(100, 110, LAG, LAG) == frozenset()
+    assert isr.to_remove(100, 110, LAG + 1, LAG) == {3}
+    isr.refused()
+    assert isr.to_remove(100, 110, LAG + 1, LAG) == frozenset(), "nobody waits for it"
 
 
 # -- who joins

@@ -66,6 +66,7 @@ class Bench:
     max_lag_ms = 1_000.0
 
     def __init__(self, store: EmbeddedStore, tasks: Tasks) -> None:
+        self.now = 0.0
         self.store = FlakyStore(store)
         self.registry = Registry(self.store)
         self.registry.subscribe(self.apply)
@@ -75,7 +76,7 @@ class Bench:
         self.updates = IsrUpdates(self.registry, 1, lambda: self.brokers[1].broker.epoch, tasks)
 
     def now_ms(self) -> float:
-        return 0.0
+        return self.now
 
     def may_join(self, broker: int, broker_epoch: int) -> bool:
         return True
@@ -245,6 +246,37 @@ async def test_who_dies_before_it_is_added_is_waited_for_no_longer(
     assert (await bench.stored()).isr == (1, 2)
 
 
+async def test_who_is_about_to_stop_while_it_waits_to_be_added_is_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.begin()
+    for broker in range(4, 31):
+        await bench.register(broker)
+    await bench.registry.load()
+    monkeypatch.setattr(bench.registry, "any_part_of", lambda seconds: 60.0)
+    bench.catch_up(3)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bench.in_sync().in_flight
+    monkeypatch.setattr(bench, "may_join", lambda *_: False)
+    assert await bench.members.announce_stop(3, bench.brokers[3].broker.epoch)
+    await bench.registry.load()
+    assert not bench.in_sync().in_flight
+    assert await bench.stored() == LED
+
+
+async def test_who_is_about_to_stop_while_it_is_added_is_not(bench: Bench) -> None:
+    await bench.begin()
+
+    async def stop() -> None:
+        assert await bench.members.announce_stop(3, bench.brokers[3].broker.epoch)
+
+    bench.store.before_commit = stop
+    bench.catch_up(3)
+    await bench.settled()
+    assert await bench.stored() == LED
+
+
 @pytest.mark.parametrize("broker", [3, 1], ids=["the one who joins", "the leader"])
 async def test_nothing_changes_when_a_broker_has_registered_anew(bench: Bench, broker: int) -> None:
     await bench.begin()
@@ -342,6 +374,38 @@ async def test_while_the_outcome_is_unknown_both_sets_count(bench: Bench, lost: 
     await bench.settled()
     assert in_sync.state.isr == (1, 2, 3), "3 need not fetch again for it"
     assert (await bench.stored()).isr == in_sync.state.isr
+
+
+async def test_who_falls_behind_before_the_store_was_asked_to_add_it_is_waited_for_no_longer(
+    bench: Bench,
+) -> None:
+    """The store is away, with a change of another partition: the next one is not sent before it is
+    back. Nobody can be in sync by it, then."""
+    await bench.begin(2)
+    bench.store.lost = "request"
+    bench.store.readable = False
+    bench.catch_up(3, 0)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    bench.catch_up(3, 1)
+    led = bench.partitions[1]
+    led.append(memoryview(bytearray(build_batch([(0, None, b"a", ())]))), 0)
+    led.fetched_by(2, bench.brokers[2].broker.epoch, 1, 0)
+    led.shrink_isr()
+    assert (bench.in_sync(1).in_flight, led.high_watermark) == (True, 0)
+    bench.now += bench.max_lag_ms + 1
+    led.fetched_by(2, bench.brokers[2].broker.epoch, 1, 0)
+    led.shrink_isr()
+    assert (bench.in_sync(1).in_flight, led.high_watermark) == (False, 1)
+    other = bench.partitions[0]
+    other.append(memoryview(bytearray(build_batch([(0, None, b"a", ())]))), 0)
+    other.fetched_by(2, bench.brokers[2].broker.epoch, 1, 0)
+    other.shrink_isr()
+    assert (bench.in_sync(0).in_flight, other.high_watermark) == (True, 0), "3 may be in sync here"
+    bench.store.lost = ""
+    bench.store.readable = True
+    await bench.settled()
+    assert [(await bench.stored(index)).isr for index in (0, 1)] == [(1, 2), (1, 2)]
 
 
 async def test_what_was_asked_for_before_it_was_led_anew_is_not_sent(bench: Bench) -> None:

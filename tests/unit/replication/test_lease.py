@@ -84,6 +84,19 @@ def test_a_successor_waits_for_a_second_after_enough_have_come_over() -> None:
     assert led.has_succeeded(60_000.0 + LEASE_MS + DRIFT_MS)
 
 
+def test_who_is_new_does_not_make_enough_who_have_come_over() -> None:
+    """An earlier leader may be certain because of 3, which has not come over; 4 has never vouched
+    for anybody."""
+    moving = replace(THREE, replicas=(4, 2, 3, 1), adding=(4,))
+    led = InSyncReplicas(1, moving, 0, Rules(2), now_ms=0.0)
+    led.fetched(4, 4, 0, 0, now_ms=0.0)
+    assert not led.has_succeeded(0.0)
+    assert not led.has_succeeded(60_000.0)
+    led.fetched(3, 3, 0, 0, now_ms=60_000.0)
+    assert not led.has_succeeded(60_000.0)
+    assert led.has_succeeded(60_000.0 + LEASE_MS + DRIFT_MS)
+
+
 def test_a_successor_waits_for_nobody_when_all_have_come_over() -> None:
     led = leader()
     led.fetched(2, 2, 0, 0, now_ms=10.0)

@@ -332,6 +332,30 @@ async def test_a_leader_syncs_what_it_got_while_it_synced_what_it_had_found() ->
     assert (partition.high_watermark, partition.knows_high_watermark) == (3, True)
 
 
+@pytest.mark.parametrize("led_before", [False, True])
+async def test_who_is_left_alone_tells_its_end_when_it_has_synced_what_others_may_have_shown(
+    led_before: bool,
+) -> None:
+    """2 has shown both records; the partition is given to 1 alone, which has not synced them."""
+    replica = Replica(TopicConfig(flush_messages=1))
+    partition = replica.partition
+    partition.follow(FOLLOWED)
+    batch = build_batch([(NOW, None, b"a", ()), (NOW, None, b"b", ())])
+    partition.append_replicated(memoryview(batch), 0, 0)
+    if led_before:
+        partition.lead(replace(LED, leader_epoch=7, partition_epoch=2), Rules(2))
+        assert not partition.knows_high_watermark
+    alone = replace(LED, leader_epoch=8, partition_epoch=3, replicas=(1,), isr=(1,))
+    partition.lead(alone, Rules(2))
+    assert (partition.high_watermark, partition.knows_high_watermark) == (0, False)
+    partition.lead(replace(alone, partition_epoch=4), Rules(2))
+    assert not partition.knows_high_watermark
+    for flush in replica.disk.waiting:
+        flush.set_result(None)
+    await asyncio.sleep(0)
+    assert (partition.high_watermark, partition.knows_high_watermark) == (2, True)
+
+
 async def test_who_was_cut_has_not_shown_what_is_gone() -> None:
     """What it knew to be safe before a kill was given up since: by an unclean election."""
     bench = LogBench(TopicConfig(flush_messages=1))
@@ -383,6 +407,79 @@ async def test_a_leader_that_stays_when_others_go_waits_for_nobody() -> None:
     assert partition.has_succeeded
 
 
+async def test_a_leader_that_stays_waits_for_who_led_before_it_though_that_one_goes() -> None:
+    """3 was cut off, 1 is elected, and the partition is moved away from 3 within the second for
+    which 3 is certain because 2 has vouched for it."""
+    replica = Replica()
+    partition, cluster = replica.partition, replica.cluster
+    first = replace(LED, leader=3)
+    partition.follow(first)
+    before = InSyncReplicas(3, first, 0, Rules(2), 0.0)
+    cluster.now = 5_000.0
+    before.fetched(2, 2, 0, 0, cluster.now, asked_after_ms=cluster.now)
+    second = replace(LED, leader_epoch=6, partition_epoch=1, isr=(1, 2), removing=(3,))
+    replica.lead(second)
+    replica.fetch(_2=0)
+    cluster.now += 100
+    replica.lead(replace(second, leader_epoch=7, partition_epoch=2, replicas=(1, 2), removing=()))
+    replica.fetch(_2=0)
+    assert before.certain(cluster.now, session_alive=False)
+    assert not partition.has_succeeded
+    cluster.now += LEASE_MS + DRIFT_MS
+    assert not before.certain(cluster.now, session_alive=False)
+    assert partition.has_succeeded
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.1, 1), (3.0, 2)])
+async def test_what_the_leader_before_kept_to_itself_is_not_told_at_once(
+    seconds: float, told: int
+) -> None:
+    """3 was cut off under epoch 5; 2 has led under epoch 6, has committed a record, and would have
+    kept it to itself for a second. 1 is elected."""
+    replica = Replica(records=1)
+    partition, cluster = replica.partition, replica.cluster
+    cluster.now = 1_000.0
+    partition.follow(replace(LED, leader=3))
+    partition.append_replicated(memoryview(b""), 1, 0)
+    cluster.now = 5_000.0
+    partition.follow(FOLLOWED)
+    batch = bytearray(build_batch([(NOW, None, b"a", ())], base_offset=1, leader_epoch=6))
+    partition.append_replicated(memoryview(batch), 2, 0)
+    cluster.now += seconds * 1_000
+    replica.lead(replace(LED, leader_epoch=7, partition_epoch=2))
+    replica.fetch(_2=2)
+    assert not partition.has_succeeded
+    assert (partition.high_watermark, partition.told_below) == (2, told)
+
+
+async def test_a_record_of_an_epoch_that_has_lasted_is_told_at_once() -> None:
+    """As after any failover: who led before the last one has stopped long ago."""
+    replica = Replica()
+    partition, cluster = replica.partition, replica.cluster
+    partition.follow(FOLLOWED)
+    for offset in range(4):
+        cluster.now += LEASE_MS + DRIFT_MS
+        batch = build_batch([(NOW, None, b"a", ())], base_offset=offset, leader_epoch=6)
+        partition.append_replicated(memoryview(batch), offset, 0)
+    replica.lead(replace(LED, leader_epoch=7, partition_epoch=2))
+    assert partition.told_below == 4
+    append(partition, b"b")
+    assert not partition.has_succeeded
+    partition.follow(replace(FOLLOWED, leader_epoch=8))
+    partition.lead(replace(LED, leader_epoch=9), Rules(2))
+    assert partition.told_below == 4, "it was not over when it lost its role"
+
+
+async def test_nobody_has_led_before_the_first_epoch() -> None:
+    replica = Replica()
+    partition = replica.partition
+    partition.follow(replace(LED, leader=2, leader_epoch=0))
+    batch = build_batch([(NOW, None, b"a", ())], leader_epoch=0)
+    partition.append_replicated(memoryview(batch), 1, 0)
+    replica.lead()
+    assert partition.told_below == 1
+
+
 async def test_who_has_caught_up_while_a_change_was_in_flight_is_added_after_it() -> None:
     """The high watermark waits for 3, which a throttle keeps from fetching until it is in sync."""
     replica = Replica()
@@ -398,6 +495,22 @@ async def test_who_has_caught_up_while_a_change_was_in_flight_is_added_after_it(
     replica.lead(replace(moving, isr=(1, 2), partition_epoch=1), min_insync=1)
     assert not led.committed(info)
     assert replica.cluster.proposed == [((1, 2), frozenset()), ((1, 2, 3), frozenset())]
+
+
+async def test_who_lags_while_a_change_was_in_flight_is_taken_out_after_it() -> None:
+    """Else acks=all would wait until it is looked for such replicas the next time."""
+    replica = Replica()
+    moving = replace(LED, isr=(1, 2))
+    led = replica.lead(moving, min_insync=1)
+    replica.fetch(_2=0)
+    assert led.in_sync is not None
+    led.in_sync.proposed((1, 2, 3))
+    append(led, b"a")
+    replica.cluster.now += replica.cluster.max_lag_ms + 1
+    replica.fetch(_3=1)
+    replica.cluster.proposed.clear()
+    replica.lead(replace(moving, isr=(1, 2, 3), partition_epoch=1), min_insync=1)
+    assert replica.cluster.proposed == [((1, 3), frozenset())]
 
 
 async def test_who_has_left_is_not_about_to_join_before_it_has_caught_up_again() -> None:

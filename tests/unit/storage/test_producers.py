@@ -159,6 +159,24 @@ class TestDuplicates:
         append(states, batch(0, 5))
         assert refusal(states, batch(0, 4))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
+    def test_what_comes_behind_a_batch_that_found_too_few_replicas_is_not_out_of_order(
+        self, states: ProducerStates
+    ) -> None:
+        """librdkafka would take a new epoch, and send again what may be stored elsewhere."""
+        append(states, batch(0))
+        states.note_refused(batch(1))
+        states.note_refused(batch(2))
+        assert refusal(states, batch(2))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert refusal(states, batch(5))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(1))
+        append(states, batch(2))
+        assert refusal(states, batch(5))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        states.note_refused(batch(4))
+        assert refusal(states, batch(5))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "3 was not"
+        states.note_refused(batch(3))
+        append(states, batch(0, epoch=1))
+        assert refusal(states, batch(4, epoch=1))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
     def test_a_coordinators_batches_have_no_duplicates(self, states: ProducerStates) -> None:
         append(states, batch(-1))
         assert states.check(batch(-1), origin=Origin.COORDINATOR) is None
