@@ -114,7 +114,8 @@ class Told:
     stop_after: int = 100
 
     def pause(self, seconds: float) -> bool:
-        self.pauses.append(seconds)
+        if seconds:  # else it only asks whether it is to stop
+            self.pauses.append(seconds)
         return len(self.pauses) < self.stop_after
 
     def events(self) -> list[Event]:
@@ -196,8 +197,11 @@ def test_a_sink_does_not_pay_for_positions_that_it_does_not_use(
             reader = reader.schema("value int, _ottla_corrupt string")
         batch = reader.load(str(tmp_path))
     else:
-        columns = "key binary, value binary, topic string, partition int, offset bigint"
-        batch = spark.createDataFrame([(None, b"5", "t", 0, 0)], columns)
+        columns = (
+            "key binary, value binary, topic string, partition int, offset bigint, "
+            "timestamp timestamp"
+        )
+        batch = spark.createDataFrame([(None, b"5", "t", 0, 0, None)], columns)
     sink = Explained()
     outcome = process(batch, replace(way(sink, told, None), source=source), BATCH)
     assert outcome == Outcome(rows=1, written=1, letters=0)

@@ -146,7 +146,7 @@ def test_a_topic_is_read_with_the_settings_of_the_pipeline() -> None:
         "kafka.security.protocol": "SSL",
         "kafka.isolation.level": "read_uncommitted",
         "subscribe": "a,b",
-        "columns": "key,value,topic,partition,offset",
+        "columns": "key,value,topic,partition,offset,timestamp",
         "startingTimestamp": "1769860800000",
         "startingOffsetsByTimestampStrategy": "latest",
         "commitOffsets": "false",
