@@ -54,7 +54,8 @@ def mark_moved(fs: FileSystem, folder: str) -> None:
 
 
 def remove_mark(fs: FileSystem, folder: str) -> None:
-    """Nothing is left where the log was. Not synced: the mark may come back, and does no harm."""
+    """Nothing is left where the log was. Not synced: the mark may come back, and does no harm until
+    the log is moved again."""
     try:
         fs.remove(f"{folder}/{paths.MOVED}")
     except FileNotFoundError:

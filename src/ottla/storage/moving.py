@@ -348,6 +348,7 @@ class Moves:
         path = f"{to}/{paths.partition_dir(partition)}"
         while partition in self._settling:
             await asyncio.sleep(_PAUSE)
+        await self._forget_mark(source)
         why = None
         if has_arrived(self._fs, source.folder):
             why = "an earlier move has left something in a folder that is offline; mend that first"
@@ -378,6 +379,16 @@ class Moves:
         log.mark_new()
         logger.info("%s is being moved from %s to %s", partition, here, to)
         self._take(Move(source, log, host, to))
+
+    async def _forget_mark(self, source: Log) -> None:
+        """The mark of an earlier move must not come back with the power: with that of this one,
+        there would be two logs to which all others are older."""
+        try:
+            await self._workers.run_to_end(self._fs.sync_dir, source.folder)
+        except FileNotFoundError:
+            pass  # the topic has been deleted
+        except OSError as error:
+            raise source.storage_failed(error, "moving") from None
 
     def _not_begun(self, partition: TopicPartition, to: str, error: OSError) -> KafkaError:
         doing = f"beginning to move {partition}"

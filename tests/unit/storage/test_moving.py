@@ -173,6 +173,21 @@ async def test_it_can_be_moved_back(folders: Folders) -> None:
     assert folders.folders() == [f"{HERE}/t-0"]
 
 
+async def test_a_mark_of_an_earlier_move_does_not_come_back(folders: Folders) -> None:
+    """With the newer one it would be two, and nobody knows which log is older."""
+    folders.fill(*range(5))
+    await folders.request()
+    await folders.until_moved()
+    await folders.request(HERE)
+    folders.fs.fail(THERE, errno.EMFILE, operations=("sync_dir",))  # as if it took long
+    await folders.until(lambda: folders.log.folder.startswith(HERE))
+    folders.fill(5)
+    await folders.directories.group_commit.wait_flushed(folders.log, 6)
+    again = await folders.restarted(folders.fs.power_lost(), moving=False)
+    assert again.values == numbers(*range(6))
+    await again.end()
+
+
 async def test_naming_the_present_folder_cancels_a_move(folders: Folders) -> None:
     folders.fill(*range(20))
     await folders.request()
