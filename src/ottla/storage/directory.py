@@ -368,7 +368,7 @@ class LogDirectories:
         A folder with a failed or damaged log gets no mark, and is recovered at the next start; nor
         does any unless `clean`.
         """
-        await self.moves.stop()
+        unsafe = await self.moves.stop()  # copies there may lack what they seem to have
         await self.cleaner.stop()
         await self._schedule.stop()
         unclean: set[TopicPartition] = set()
@@ -388,8 +388,9 @@ class LogDirectories:
         for folder in list(self._online()) if clean else ():
             if folder.partitions & self.offline_partitions.keys():
                 continue  # a damaged log was refused by the scan; the next start must scan again
-            if folder.partitions & unclean or any(path == folder.path for path, _ in self._stale):
-                continue  # something was not written for want of a descriptor
+            stale = {path for path, _ in self._stale}
+            if folder.partitions & unclean or folder.path in stale | unsafe:
+                continue  # something was not written, as for want of a descriptor
             path = f"{folder.path}/{paths.CLEAN_SHUTDOWN}"
             try:
                 await self._workers.run_in_thread(self._fs.write_atomic, path, mark.encode())

@@ -239,20 +239,20 @@ class Moves:
             self._spawn(self._begin_again())
         self._go_on()
 
-    async def stop(self) -> None:
-        """End the work; what has been copied is kept, and flushed, for the next start."""
+    async def stop(self) -> set[str]:
+        """End the work; what has been copied is kept, and flushed, for the next start. Returns the
+        data folders where that did not succeed: the next start must not trust the copies there."""
         self._started = False
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        kept = [move.log for move in self._moves.values() if not move.ended and move.log.close()]
-        flushes = [
-            self._directories.group_commit.wait_flushed(log, log.log_end_offset) for log in kept
-        ]
-        await asyncio.gather(*flushes, return_exceptions=True)
-        for move in self._moves.values():
+        moves = list(self._moves.values())
+        kept = [move for move in moves if not move.ended and move.log.close()]
+        await asyncio.gather(*(self._flush(move.log) for move in kept), return_exceptions=True)
+        for move in moves:
             move.log.close_files()
+        return {move.to for move in moves if move not in kept or move.log.unflushed_messages}
 
     def abandon_all(self) -> None:
         """Stop as kill -9 does, for tests."""

@@ -447,6 +447,26 @@ async def test_after_a_clean_stop_a_move_goes_on(folders: Folders, held: Throttl
     await again.end()
 
 
+async def test_a_copy_that_could_not_be_flushed_is_begun_anew(
+    folders: Folders, held: Throttled
+) -> None:
+    """What it has may never reach the disk, though the next process reads it."""
+    [move] = folders.directories.moves
+    held.exceeded = False
+    await folders.until(lambda: move.log.log_end_offset >= 5)
+    held.exceeded = True
+    folders.fs.fail(f"{THERE}/t-0/*.log", errno.ENOSPC, operations=("sync",))
+    await folders.directories.close()
+    folders.fs.heal()
+    again = Folders(CONFIG, fs=folders.fs, clock=folders.clock)
+    await again.start()
+    await again.until_moved()
+    await again.directories.group_commit.wait_flushed(again.log, 20)
+    last = await again.restarted(again.fs.power_lost())
+    assert last.values == numbers(*range(20))
+    await last.end()
+
+
 async def test_a_copy_that_has_other_records_is_begun_anew(
     folders: Folders, held: Throttled
 ) -> None:
