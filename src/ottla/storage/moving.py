@@ -18,7 +18,7 @@ What holds at every moment, also for kill -9 and a power cut (`move_marks` has t
 The log lives on meanwhile: where it is truncated the copy is, what retention takes is not copied,
 and it is not compacted. A copy that cannot go on, because its folder fails or is full, is given up
 with one line in the log; the partition stays where it is. After an unclean stop a move begins from
-the start, after a clean one it goes on.
+the start, after a clean one it goes on, unless the log is compacted.
 
 Everything here runs on the event loop; what waits for a disk is done in threads.
 """
@@ -289,7 +289,7 @@ class Moves:
 
     def found(self, partition: TopicPartition, folder: str, *, clean: bool) -> None:
         """There is an unfinished copy in a data folder. If all was closed cleanly it is gone on
-        with, else the move begins from the start."""
+        with, else, or if it cannot be used, the move begins from the start."""
         path = f"{folder}/{paths.partition_dir(partition)}"
         source = self._directories.logs.get(partition)
         if source is None:
@@ -303,6 +303,10 @@ class Moves:
             self._again[partition] = folder
 
     def _reopen(self, source: Log, path: str, folder: str) -> Move | None:
+        if source.compaction.wanted or source.compaction.cleaned_to is not None:
+            # The copy's folder may have been away for a while. What was compacted meanwhile, a
+            # deleted key with its tombstone, would come back with it.
+            return None
         host = _CopyHost(self._directories)
         context = replace(self._directories.context, host=host)
         try:

@@ -485,6 +485,39 @@ async def test_a_copy_that_has_other_records_is_begun_anew(
     await last.end()
 
 
+async def test_what_is_compacted_while_the_copy_is_away_does_not_come_back(
+    folders: Folders,
+) -> None:
+    folders.directories.moves.pace = throttled = Throttled()
+    folders.config = folders.log.config = TopicConfig(
+        cleanup_policy=frozenset({"compact"}), internal_segment_bytes=400, delete_retention_ms=0
+    )
+    for number in range(6):
+        folders.put(folders.log, (b"%d" % number, b"." * 60))
+    await folders.request()
+    await folders.until(lambda: throttled.copied > 0)
+    await folders.directories.close()
+    folders.fs.fail(f"{THERE}/*", errno.EIO)  # as if it was not mounted
+    alone = Folders(folders.config, fs=folders.fs, clock=folders.clock)
+    log = await alone.start()
+    alone.put(log, (b"0", None))
+    for _ in range(3):  # the second cleaning takes the tombstone
+        alone.put(log, (b"x", b"." * 300))
+        log.roll()
+        alone.flush(log)
+        alone.clean(log)
+        alone.clock.advance(1_000)
+    left = [(record.offset, record.key) for record in alone.records(log)]
+    assert b"0" not in [key for _, key in left]
+    await alone.directories.close()
+    folders.fs.heal()
+    again = Folders(folders.config, fs=folders.fs, clock=folders.clock)
+    await again.start()
+    await again.until_moved()
+    assert [(record.offset, record.key) for record in again.records(again.log)] == left
+    await again.end()
+
+
 async def test_after_a_crash_a_move_begins_anew(folders: Folders, held: Throttled) -> None:
     again = await folders.restarted(folders.fs.killed())
     assert again.log.folder.startswith(HERE)
