@@ -74,6 +74,7 @@ _HOLD_SECONDS = 5.0
 _ROUNDS = 20
 _ANY_EPOCH = 2**31 - 1
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNFINISHED, _LEFT = "the unfinished copy", "the older one that it had just left"
 
 
 class Pace(Protocol):
@@ -282,8 +283,11 @@ class Moves:
                 self._moves.pop(move.partition, None)
                 move.over = True
                 self._given_up += 1
-                self.set_aside(move.log.folder, move.to, move.partition)
+                self.set_aside(move.log.folder, move.partition, _UNFINISHED)
                 move.log.deleted(move.log.folder)
+        for partition in self._left.keys() & set(lost):
+            # The next start, if it is without that folder, must not take this for the log.
+            self.set_aside(self._left.pop(partition)[0], partition, _LEFT)
 
     # --- at the start -------------------------------------------------------------------------
 
@@ -293,7 +297,7 @@ class Moves:
         path = f"{folder}/{paths.partition_dir(partition)}"
         source = self._directories.logs.get(partition)
         if source is None:
-            self.set_aside(path, folder, partition)
+            self.set_aside(path, partition, _UNFINISHED)
             return
         move = self._reopen(source, path, folder) if clean else None
         if move is not None:
@@ -323,8 +327,10 @@ class Moves:
         log.close_files()
         return None
 
-    def set_aside(self, path: str, folder: str, partition: TopicPartition) -> None:
-        """Keep an unfinished copy, whose log cannot be used, where nothing takes it for one."""
+    def set_aside(self, path: str, partition: TopicPartition, what: str) -> None:
+        """Keep what there is of a partition besides its log, which cannot be used, where nothing
+        takes it for one."""
+        folder = path.rpartition("/")[0]
         kept = f"{folder}/{paths.stray_dir(partition, self._directories.unique())}"
         try:
             self._fs.rename(path, kept)
@@ -332,8 +338,9 @@ class Moves:
             self._directories.file_failed(folder, error, f"setting {partition} aside", path)
             return
         logger.warning(
-            "%s was being moved, and its log cannot be used: the unfinished copy was kept in %s",
+            "%s was being moved, and its log cannot be used: %s was kept in %s",
             partition,
+            what,
             kept,
         )
 
@@ -653,8 +660,10 @@ class Moves:
         partition, log, here = move.partition, move.log, _data_folder(move.source)
         logger.info("%s was moved from %s to %s", partition, here, move.to)
         self._directories.group_commit.request(log)  # its small files, too
-        with suppress(KafkaError):
+        with suppress(KafkaError):  # a truncation may have taken what was to be flushed
             await self._flush(log)
+        if log.failure is not None:
+            return
         try:
             await self._workers.run_to_end(self._fs.sync_dir, log.folder)
         except FileNotFoundError:

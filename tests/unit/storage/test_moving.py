@@ -425,6 +425,31 @@ async def test_of_a_failed_source_the_copy_is_kept_aside(
         folders.directories.create(PARTITION, TOPIC, CONFIG)
 
 
+async def test_what_a_log_has_left_is_kept_aside_if_its_new_folder_fails_at_once(
+    folders: Folders, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It lacks the last record: it is not the log, and it may be all that is left."""
+    folders.fill(*range(5))
+    await folders.request()
+    await folders.until(lambda: folders.log.folder.startswith(THERE))
+    folders.fill(5)
+    folders.fs.fail(f"{THERE}/*", errno.EIO)
+    await folders.until(lambda: folders.directories.folders == (HERE,))
+    [kept] = [each for each in folders.folders() if each.startswith(HERE)]
+    assert kept.endswith("-stray")
+    assert f"the older one that it had just left was kept in {kept}" in caplog.text
+    await folders.directories.close()
+    again = Folders(CONFIG, fs=folders.fs, clock=folders.clock)
+    with pytest.raises(KafkaError, match="/d2 are offline"):
+        await again.start()
+    again.directories.release()
+    folders.fs.heal()
+    last = Folders(CONFIG, fs=folders.fs, clock=folders.clock)
+    await last.start()
+    assert last.values == numbers(*range(6))
+    await last.end()
+
+
 async def test_what_lies_in_the_way_is_not_touched(folders: Folders) -> None:
     folders.fs.makedirs(f"{THERE}/t-0")
     with pytest.raises(KafkaError, match="/d2/t-0 exists") as refused:
