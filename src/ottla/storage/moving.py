@@ -37,7 +37,12 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.records.batch import HEADER_SIZE, read_header
 from ottla.runtime.files import ColdRead
 from ottla.storage import paths
-from ottla.storage.faults import OutOfDescriptors, concerns_one_file
+from ottla.storage.faults import (
+    OutOfDescriptors,
+    concerns_one_file,
+    is_shortage,
+    short_of_descriptors,
+)
 from ottla.storage.move_marks import (
     has_arrived,
     make_marked,
@@ -665,7 +670,7 @@ class Moves:
         if log.failure is not None:
             return
         try:
-            await self._workers.run_to_end(self._fs.sync_dir, log.folder)
+            await self._sync_names(log.folder)
         except FileNotFoundError:
             return  # the topic has been deleted
         except OSError as error:
@@ -673,7 +678,7 @@ class Moves:
             return
         self._retire(partition)
         try:
-            await self._workers.run_to_end(self._fs.sync_dir, here)
+            await self._sync_names(here)
         except OSError as error:
             self._directories.file_failed(here, error, "moving a log away", here)
             return
@@ -681,6 +686,21 @@ class Moves:
             remove_mark(self._fs, log.folder)
         except OSError as error:
             log.storage_failed(error, "moving")
+
+    async def _sync_names(self, folder: str) -> None:
+        """Sync a folder, as soon as there is a descriptor for it. Raises OSError."""
+        pause = _PAUSE
+        while True:
+            try:
+                await self._workers.run_to_end(self._fs.sync_dir, folder)
+            except OSError as error:
+                if not is_shortage(error):
+                    raise
+                short_of_descriptors(error, "moving", folder)
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _retire(self, partition: TopicPartition) -> None:
         """Rename the folder that a log has left, if that was not done."""

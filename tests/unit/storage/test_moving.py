@@ -809,6 +809,20 @@ async def test_a_want_of_descriptors_only_delays_a_move(folders: Folders, held: 
     assert folders.directories.moves.statistics().given_up == 0
 
 
+@pytest.mark.parametrize("folder", [f"{THERE}/t-0", HERE])
+async def test_a_want_of_descriptors_only_delays_the_end_of_a_move(
+    folders: Folders, folder: str
+) -> None:
+    folders.fill(*range(5))
+    await folders.request()
+    await folders.until(lambda: folders.log.folder.startswith(THERE))
+    folders.fs.fail(folder, errno.EMFILE, operations=("sync_dir",), times=3)
+    await folders.until_moved()
+    assert folders.folders() == [f"{THERE}/t-0"]
+    await folders.request(HERE)
+    await folders.until_moved(HERE)
+
+
 async def test_a_copy_that_cannot_take_over_changes_nothing(
     folders: Folders, caplog: pytest.LogCaptureFixture
 ) -> None:
