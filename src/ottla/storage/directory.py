@@ -644,6 +644,7 @@ class LogDirectories:
     async def write_checkpoint(self, name: str) -> bool:
         """Write one kind of checkpoint in every folder, off the loop; says whether they are up to
         date now: there may have been no descriptor for one."""
+        missed: set[str] = set()
         for folder in list(self._online()):
             checkpoint = folder.checkpoint(self._fs, name)
             async with checkpoint.lock:
@@ -652,10 +653,12 @@ class LogDirectories:
                 try:
                     await self._workers.run_to_end(checkpoint.write, entries)
                 except OSError as error:
+                    missed.add(folder.path)
                     self._file_failed(folder, error, "writing checkpoints", checkpoint.path)
                 else:
                     self._stale.discard((folder.path, name))
-        return not any((folder.path, name) in self._stale for folder in self._online())
+        # Not by `_stale`: somebody else may be writing one once more by now.
+        return not any(folder.path in missed for folder in self._online())
 
     def _entries(self, name: str, folder: DataFolder) -> list[tuple[TopicPartition, int, str]]:
         """What a checkpoint is to say now: partition, offset, and the id of its topic."""

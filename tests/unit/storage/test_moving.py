@@ -823,6 +823,13 @@ async def test_a_want_of_descriptors_only_delays_the_end_of_a_move(
     await folders.until_moved(HERE)
 
 
+async def test_who_writes_checkpoints_at_the_same_time_is_not_in_the_way(folders: Folders) -> None:
+    """As a truncation and a move may; a truncation failed then."""
+    folders.fill(*range(5))
+    write = folders.directories.write_checkpoints
+    assert await asyncio.gather(*(write() for _ in range(3))) == [True, True, True]
+
+
 async def test_a_copy_that_cannot_take_over_changes_nothing(
     folders: Folders, caplog: pytest.LogCaptureFixture
 ) -> None:
