@@ -45,6 +45,7 @@ from ottla.storage.faults import (
 )
 from ottla.storage.move_marks import (
     has_arrived,
+    is_unfinished,
     make_marked,
     mark_moved,
     remove_mark,
@@ -374,14 +375,7 @@ class Moves:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be moved to {to}: {why}"
             )
-        unique = self._directories.unique()
-        try:
-            await self._workers.run_to_end(make_marked, self._fs, to, partition, here, unique)
-        except OSError as error:
-            raise self._not_begun(partition, to, error) from None
-        if source.failure is not None or self._directories.logs.get(partition) is not source:
-            throw_away(self._directories, self._fs, path)
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is gone")
+        await self._make_folder(source, here, to)
         host = _CopyHost(self._directories)
         try:
             context = replace(self._directories.context, host=host)
@@ -395,6 +389,35 @@ class Moves:
         log.mark_new()
         logger.info("%s is being moved from %s to %s", partition, here, to)
         self._take(Move(source, log, host, to))
+
+    async def _make_folder(self, source: Log, here: str, to: str) -> None:
+        """Make the copy's folder, to stay. Raises KafkaError."""
+        partition = source.partition
+        path = f"{to}/{paths.partition_dir(partition)}"
+        unique = self._directories.unique()
+        try:
+            made = await self._workers.run_to_end(
+                make_marked, self._fs, to, partition, here, unique
+            )
+            # On the loop: the topic may have been made anew meanwhile, in that very folder.
+            if not self._is_log(source):
+                self._directories.discard([made], 0)
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is gone")
+            self._fs.rename(made, path)
+            await self._workers.run_to_end(self._fs.sync_dir, to)
+        except OSError as error:
+            self._remove_unfinished(path)
+            raise self._not_begun(partition, to, error) from None
+        if not self._is_log(source):
+            self._remove_unfinished(path)
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is gone")
+
+    def _remove_unfinished(self, path: str) -> None:
+        if is_unfinished(self._fs, path):  # else it is a log
+            throw_away(self._directories, self._fs, path)
+
+    def _is_log(self, log: Log) -> bool:
+        return log.failure is None and self._directories.logs.get(log.partition) is log
 
     async def _forget_mark(self, source: Log) -> None:
         """The mark of an earlier move must not come back with the power: with that of this one,

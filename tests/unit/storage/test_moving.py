@@ -376,6 +376,32 @@ async def test_a_topic_deleted_as_its_log_arrives_leaves_nothing(folders: Folder
     assert not folders.directories.offline_folders
 
 
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_topic_made_anew_as_a_move_begins_keeps_its_log(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """Also in the folder that the log of the topic before was to go to."""
+    directories, path = folders.directories, f"{THERE}/t-0"
+    folders.fill(0)
+
+    async def slowly(function: Callable[..., object], *args: object) -> object:
+        done = function(*args)
+        if folders.fs.exists(path) is named and folders.log.topic_id == TOPIC:
+            directories.delete(PARTITION)
+            directories.prefer(PARTITION, THERE)
+            directories.create(PARTITION, OTHER_TOPIC, CONFIG)
+            folders.fill(1)
+        return done
+
+    monkeypatch.setattr(directories.moves._workers, "run_to_end", slowly)
+    with pytest.raises(KafkaError):
+        await folders.request()
+    assert folders.log.topic_id == OTHER_TOPIC
+    assert folders.values == numbers(1)
+    assert folders.folders() == [path]
+    assert not folders.fs.exists(f"{path}/{paths.MOVING}")
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 async def test_a_full_disk_ends_the_move_and_nothing_else(
     folders: Folders, held: Throttled, caplog: pytest.LogCaptureFixture, code: int
@@ -448,6 +474,16 @@ async def test_what_a_log_has_left_is_kept_aside_if_its_new_folder_fails_at_once
     await last.start()
     assert last.values == numbers(*range(6))
     await last.end()
+
+
+async def test_a_move_that_could_not_begin_can_be_asked_for_again(folders: Folders) -> None:
+    folders.fill(0)
+    folders.fs.fail(THERE, errno.EMFILE, operations=("sync_dir",), times=1)
+    with pytest.raises(KafkaError, match="beginning to move t-0 to /d2 failed"):
+        await folders.request()
+    assert folders.folders() == [f"{HERE}/t-0"]
+    await folders.request()
+    await folders.until_moved()
 
 
 async def test_what_lies_in_the_way_is_not_touched(folders: Folders) -> None:
