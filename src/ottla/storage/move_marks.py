@@ -94,7 +94,8 @@ class Arrivals:
             if self._folders.get(partition, folder) is not folder:
                 del result.offline[partition]
                 result.damaged.pop(partition, None)
-                self._damaged.append(f"{folder.path}/{paths.partition_dir(partition)}")
+                if partition not in self._unusable:  # else it may be all that can be rescued
+                    self._damaged.append(f"{folder.path}/{paths.partition_dir(partition)}")
 
     def leave(
         self, directories: LogDirectories, fs: FileSystem, folder: DataFolder, log: Log

@@ -736,10 +736,13 @@ async def test_damage_to_what_was_moved_away_is_nobodys_concern(folders: Folders
     await again.end()
 
 
-async def test_what_was_moved_away_does_not_stand_in_for_a_damaged_log(folders: Folders) -> None:
+@pytest.mark.parametrize("damaged", [(THERE,), (HERE, THERE)])
+async def test_what_was_moved_away_does_not_stand_in_for_a_damaged_log(
+    folders: Folders, damaged: tuple[str, ...]
+) -> None:
     fs = await arrived_beside_its_source(folders)
-    file = fs.open(f"{THERE}/t-0/{paths.log_name(3)}")
-    file.pwrite(b"damage", 70)
+    for folder in damaged:
+        fs.open(f"{folder}/t-0/{paths.log_name(3)}").pwrite(b"damage", 70)
     again = Folders(CONFIG, fs=fs, clock=folders.clock)
     with pytest.raises(KafkaError, match=r"/d2/t-0/.* is damaged"):
         await again.start()
