@@ -368,7 +368,7 @@ class LogDirectories:
         A folder with a failed or damaged log gets no mark, and is recovered at the next start; nor
         does any unless `clean`.
         """
-        unsafe = await self.moves.stop()  # copies there may lack what they seem to have
+        unsafe = await self.moves.stop()
         await self.cleaner.stop()
         await self._schedule.stop()
         unclean: set[TopicPartition] = set()

@@ -248,7 +248,8 @@ class Moves:
 
     async def stop(self) -> set[str]:
         """End the work; what has been copied is kept, and flushed, for the next start. Returns the
-        data folders where that did not succeed: the next start must not trust the copies there."""
+        data folders that the next start must not trust: there are copies that were not flushed, or
+        logs that are older than those which were moved away."""
         self._started = False
         tasks = list(self._tasks)
         for task in tasks:
@@ -259,7 +260,8 @@ class Moves:
         await asyncio.gather(*(self._flush(move.log) for move in kept), return_exceptions=True)
         for move in moves:
             move.log.close_files()
-        return {move.to for move in moves if move not in kept or move.log.unflushed_messages}
+        left = {path.rpartition("/")[0] for path, _ in self._left.values()}
+        return left | {each.to for each in moves if each not in kept or each.log.unflushed_messages}
 
     def abandon_all(self) -> None:
         """Stop as kill -9 does, for tests."""

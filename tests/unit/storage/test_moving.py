@@ -508,6 +508,23 @@ async def test_after_a_clean_stop_a_move_goes_on(folders: Folders, held: Throttl
     await again.end()
 
 
+async def test_what_a_stopped_broker_had_not_removed_is_not_taken_for_a_whole_log(
+    folders: Folders,
+) -> None:
+    """Not even if the folder that the log was moved to is away at the next start."""
+    folders.fill(*range(5))
+    await folders.request()
+    await folders.until(lambda: folders.log.folder.startswith(THERE))
+    folders.fill(5)
+    await folders.directories.close()
+    assert folders.fs.exists(f"{HERE}/t-0")
+    folders.fs.fail(f"{THERE}/*", errno.EIO)
+    again = Folders(CONFIG, fs=folders.fs, clock=folders.clock)
+    await again.start()
+    assert again.directories.may_be_cut(PARTITION)
+    await again.end()
+
+
 async def test_a_copy_that_could_not_be_flushed_is_begun_anew(
     folders: Folders, held: Throttled
 ) -> None:
