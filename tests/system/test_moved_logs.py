@@ -14,8 +14,9 @@ from click.testing import CliRunner
 import ottla
 from ottla.cli.kafka_compat import run as run_tool
 from ottla.cli.main import cli
-from ottla.client.direct import DirectAdmin
-from ottla.client.folder_moves import begin_moves, places
+from ottla.client.direct import BROKER, DirectAdmin
+from ottla.client.folder_moves import begin_moves, limit_folder_moves, places
+from ottla.client.reassignments import FOLDER_RATE
 from ottla.errors import ErrorCode
 from ottla.model.ids import Replica, TopicPartition
 from ottla.testing import Broker, Cluster, NewTopic
@@ -261,6 +262,25 @@ def test_ottla_shows_a_plan_and_carries_it_out(broker: Broker, admin: DirectAdmi
     assert "everything is where it should be" in typed("1", to, "t", "--yes")
     document = json.loads(typed("1", elsewhere(broker, admin), "t", "--from", to, "--json"))
     assert (document["executed"], [each["from"] for each in document["moves"]]) == (False, [to])
+
+
+def test_a_limit_is_lifted_by_who_set_it(broker: Broker, admin: DirectAdmin) -> None:
+    here = places(admin, [1])[ONE].folder
+    assert here is not None
+
+    def typed(*arguments: str) -> str:
+        result = CliRunner().invoke(cli, ["cluster", *arguments, "--yes", "-b", broker.bootstrap])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def limit() -> list[str | None]:
+        return [each.value for each in admin.describe_configs(BROKER, "1", keys=[FOLDER_RATE])]
+
+    limit_folder_moves(admin, [1], 200_000)  # as by a command that was interrupted
+    assert typed("rebalance") == "everything is where it should be\n"
+    assert limit() == ["200000"]
+    assert "everything is where" in typed("move-logs", "1", here, "t", "--throttle", "100000")
+    assert limit() == []
 
 
 def test_a_follower_moves_while_it_follows() -> None:

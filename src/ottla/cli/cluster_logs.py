@@ -72,13 +72,17 @@ def move_logs(
         moves = _plan(admin, broker, folder, topics, source)
         if not as_json:
             _show(moves, folder, throttle, execute=accept)
-        if accept and moves:
+        if accept and (moves or throttle is not None):
             try:
-                _carry_out(admin, moves, folder, throttle)
+                _carry_out(admin, broker, moves, folder, throttle)
             except KeyboardInterrupt:
-                click.echo("the broker goes on by itself; the same command shows how far", err=True)
+                click.echo(
+                    "the broker goes on by itself; the same command shows how far"
+                    + (", and lifts the limit in the end" if throttle is not None else ""),
+                    err=True,
+                )
                 raise SystemExit(_INTERRUPTED) from None
-            if not as_json:
+            if moves and not as_json:
                 click.echo(f"{count(len(moves), 'partition')} moved")
     if as_json:
         show_json(_document(moves, folder, throttle, execute=accept))
@@ -185,23 +189,26 @@ def _document(
 
 
 def _carry_out(
-    admin: DirectAdmin, moves: Mapping[Replica, Place], folder: str, throttle: int | None
+    admin: DirectAdmin,
+    broker: int,
+    moves: Mapping[Replica, Place],
+    folder: str,
+    throttle: int | None,
 ) -> None:
-    """Hand the plan to the broker, and wait until everything has arrived."""
-    from ottla.client.direct import BROKER, DELETE
-    from ottla.client.folder_moves import begin_moves, limit_folder_moves
-    from ottla.client.reassignments import FOLDER_RATE
+    """Hand the plan to the broker, and wait until everything has arrived; then lift the limit, also
+    that of a command which was interrupted."""
+    from ottla.client.folder_moves import begin_moves, limit_folder_moves, places
+    from ottla.client.reassignments import FOLDER_RATE, lift_broker_limits
 
-    [broker] = {replica.broker for replica in moves}
-    if throttle is not None:
+    if moves and throttle is not None:
         limit_folder_moves(admin, [broker], throttle)
     answers = begin_moves(admin, dict.fromkeys(moves, folder))
     failed = {replica: error for replica, error in answers.items() if error is not None}
     stayed = _wait(
         admin, broker, {each: moves[each] for each in moves if each not in failed}, folder
     )
-    if throttle is not None:
-        admin.alter_configs(BROKER, str(broker), [(FOLDER_RATE, DELETE, None)])
+    if throttle is not None and not any(each.future for each in places(admin, [broker]).values()):
+        lift_broker_limits(admin, [broker], (FOLDER_RATE,))
     if failed:
         replica, error = next(iter(failed.items()))
         raise click.ClickException(

@@ -313,6 +313,8 @@ def _carry_out(
 ) -> None:
     """Hand the plan to the cluster, and wait until everything has arrived."""
     from ottla.client.reassignments import (
+        FOLLOWER_RATE,
+        LEADER_RATE,
         begin,
         lift_broker_limits,
         lift_topic_limits,
@@ -329,7 +331,8 @@ def _carry_out(
     watched = {*wanted, *active} - failed.keys()
     _wait(admin, watched)
     if not ongoing(admin.router):
-        lift_broker_limits(admin, [node.id for node in admin.describe_cluster().nodes])
+        nodes = [node.id for node in admin.describe_cluster().nodes]
+        lift_broker_limits(admin, nodes, (LEADER_RATE, FOLLOWER_RATE))
         lift_topic_limits(admin, sorted({tp.topic for tp in watched}))
     if failed:
         tp, error = next(iter(failed.items()))

@@ -131,8 +131,13 @@ def limit_copies(admin: DirectAdmin, moved: Movements, rate: int) -> None:
         admin.alter_configs(BROKER, str(broker), rates)
 
 
-def lift_broker_limits(admin: DirectAdmin, brokers: Iterable[int]) -> None:
-    rates = [(name, DELETE, None) for name in (LEADER_RATE, FOLLOWER_RATE, FOLDER_RATE)]
+def lift_broker_limits(
+    admin: DirectAdmin,
+    brokers: Iterable[int],
+    names: Iterable[str] = (LEADER_RATE, FOLLOWER_RATE, FOLDER_RATE),
+) -> None:
+    """Lift these limits; all of them, as Kafka's tool does, if nobody says which."""
+    rates = [(name, DELETE, None) for name in names]
     for broker in brokers:
         admin.alter_configs(BROKER, str(broker), rates)
 

@@ -368,7 +368,7 @@ class LogDirectories:
         A folder with a failed or damaged log gets no mark, and is recovered at the next start; nor
         does any unless `clean`.
         """
-        await self.moves.stop()
+        unsafe = await self.moves.stop()
         await self.cleaner.stop()
         await self._schedule.stop()
         unclean: set[TopicPartition] = set()
@@ -388,8 +388,9 @@ class LogDirectories:
         for folder in list(self._online()) if clean else ():
             if folder.partitions & self.offline_partitions.keys():
                 continue  # a damaged log was refused by the scan; the next start must scan again
-            if folder.partitions & unclean or any(path == folder.path for path, _ in self._stale):
-                continue  # something was not written for want of a descriptor
+            stale = {path for path, _ in self._stale}
+            if folder.partitions & unclean or folder.path in stale | unsafe:
+                continue  # something was not written, as for want of a descriptor
             path = f"{folder.path}/{paths.CLEAN_SHUTDOWN}"
             try:
                 await self._workers.run_in_thread(self._fs.write_atomic, path, mark.encode())
@@ -643,6 +644,7 @@ class LogDirectories:
     async def write_checkpoint(self, name: str) -> bool:
         """Write one kind of checkpoint in every folder, off the loop; says whether they are up to
         date now: there may have been no descriptor for one."""
+        missed: set[str] = set()
         for folder in list(self._online()):
             checkpoint = folder.checkpoint(self._fs, name)
             async with checkpoint.lock:
@@ -651,10 +653,12 @@ class LogDirectories:
                 try:
                     await self._workers.run_to_end(checkpoint.write, entries)
                 except OSError as error:
+                    missed.add(folder.path)
                     self._file_failed(folder, error, "writing checkpoints", checkpoint.path)
                 else:
                     self._stale.discard((folder.path, name))
-        return not any((folder.path, name) in self._stale for folder in self._online())
+        # Not by `_stale`: somebody else may be writing one once more by now.
+        return not any(folder.path in missed for folder in self._online())
 
     def _entries(self, name: str, folder: DataFolder) -> list[tuple[TopicPartition, int, str]]:
         """What a checkpoint is to say now: partition, offset, and the id of its topic."""

@@ -179,6 +179,11 @@ class Following:
             return True
         log.discard(log.compaction.truncated_to(offset))
         log.discard(self._segments.truncate_to(offset))
+        index = self._segments.active.txn_index
+        if index.exists():
+            # With the segment rolled, a start trusts it: an abort that was cut off would hide what
+            # the producer writes there now.
+            log.wants_sync(index.path)
         log.log_end_offset = offset
         log.log_start_offset = min(log.log_start_offset, offset)
         log.truncated(offset)

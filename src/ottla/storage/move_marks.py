@@ -8,7 +8,7 @@ says what it is, and one rename of that file makes it the partition's log:
     neither                   the log: there is no other
 
 The folder gets its name with the mark in it, on the disk too: `make_marked` makes it under a name
-that the next start removes, and renames it. The mark goes when the old folder has gone.
+that the next start removes. The mark goes when the old folder has gone.
 """
 
 from __future__ import annotations
@@ -35,17 +35,15 @@ logger = logging.getLogger(__name__)
 def make_marked(
     fs: FileSystem, target: str, partition: TopicPartition, source: str, unique: str
 ) -> str:
-    """Make the folder of a copy, to stay, with its mark; returns its path. Blocks; raises OSError.
+    """Make the folder of a copy, with its mark; returns its path, which is to be renamed. Blocks;
+    raises OSError.
 
     `source` is the data folder that the log is in."""
     temporary = f"{target}/{paths.delete_dir(partition, unique)}"
-    path = f"{target}/{paths.partition_dir(partition)}"
     fs.makedirs(temporary)
     mark = json.dumps({"version": 1, "from": source})
     fs.write_atomic(f"{temporary}/{paths.MOVING}", mark.encode())
-    fs.rename(temporary, path)
-    fs.sync_dir(target)
-    return path
+    return temporary
 
 
 def mark_moved(fs: FileSystem, folder: str) -> None:
@@ -54,7 +52,8 @@ def mark_moved(fs: FileSystem, folder: str) -> None:
 
 
 def remove_mark(fs: FileSystem, folder: str) -> None:
-    """Nothing is left where the log was. Not synced: the mark may come back, and does no harm."""
+    """Nothing is left where the log was. Not synced: the mark may come back, and does no harm until
+    the log is moved again."""
     try:
         fs.remove(f"{folder}/{paths.MOVED}")
     except FileNotFoundError:
@@ -95,7 +94,8 @@ class Arrivals:
             if self._folders.get(partition, folder) is not folder:
                 del result.offline[partition]
                 result.damaged.pop(partition, None)
-                self._damaged.append(f"{folder.path}/{paths.partition_dir(partition)}")
+                if partition not in self._unusable:  # else it may be all that can be rescued
+                    self._damaged.append(f"{folder.path}/{paths.partition_dir(partition)}")
 
     def leave(
         self, directories: LogDirectories, fs: FileSystem, folder: DataFolder, log: Log

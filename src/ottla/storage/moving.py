@@ -18,7 +18,7 @@ What holds at every moment, also for kill -9 and a power cut (`move_marks` has t
 The log lives on meanwhile: where it is truncated the copy is, what retention takes is not copied,
 and it is not compacted. A copy that cannot go on, because its folder fails or is full, is given up
 with one line in the log; the partition stays where it is. After an unclean stop a move begins from
-the start, after a clean one it goes on.
+the start, after a clean one it goes on, unless the log is compacted.
 
 Everything here runs on the event loop; what waits for a disk is done in threads.
 """
@@ -37,9 +37,15 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.records.batch import HEADER_SIZE, read_header
 from ottla.runtime.files import ColdRead
 from ottla.storage import paths
-from ottla.storage.faults import OutOfDescriptors, concerns_one_file
+from ottla.storage.faults import (
+    OutOfDescriptors,
+    concerns_one_file,
+    is_shortage,
+    short_of_descriptors,
+)
 from ottla.storage.move_marks import (
     has_arrived,
+    is_unfinished,
     make_marked,
     mark_moved,
     remove_mark,
@@ -74,6 +80,7 @@ _HOLD_SECONDS = 5.0
 _ROUNDS = 20
 _ANY_EPOCH = 2**31 - 1
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNFINISHED, _LEFT = "the unfinished copy", "the older one that it had just left"
 
 
 class Pace(Protocol):
@@ -239,20 +246,22 @@ class Moves:
             self._spawn(self._begin_again())
         self._go_on()
 
-    async def stop(self) -> None:
-        """End the work; what has been copied is kept, and flushed, for the next start."""
+    async def stop(self) -> set[str]:
+        """End the work; what has been copied is kept, and flushed, for the next start. Returns the
+        data folders that the next start must not trust: there are copies that were not flushed, or
+        logs that are older than those which were moved away."""
         self._started = False
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        kept = [move.log for move in self._moves.values() if not move.ended and move.log.close()]
-        flushes = [
-            self._directories.group_commit.wait_flushed(log, log.log_end_offset) for log in kept
-        ]
-        await asyncio.gather(*flushes, return_exceptions=True)
-        for move in self._moves.values():
+        moves = list(self._moves.values())
+        kept = [move for move in moves if not move.ended and move.log.close()]
+        await asyncio.gather(*(self._flush(move.log) for move in kept), return_exceptions=True)
+        for move in moves:
             move.log.close_files()
+        left = {path.rpartition("/")[0] for path, _ in self._left.values()}
+        return left | {each.to for each in moves if each not in kept or each.log.unflushed_messages}
 
     def abandon_all(self) -> None:
         """Stop as kill -9 does, for tests."""
@@ -282,18 +291,21 @@ class Moves:
                 self._moves.pop(move.partition, None)
                 move.over = True
                 self._given_up += 1
-                self.set_aside(move.log.folder, move.to, move.partition)
+                self.set_aside(move.log.folder, move.partition, _UNFINISHED)
                 move.log.deleted(move.log.folder)
+        for partition in self._left.keys() & set(lost):
+            # The next start, if it is without that folder, must not take this for the log.
+            self.set_aside(self._left.pop(partition)[0], partition, _LEFT)
 
     # --- at the start -------------------------------------------------------------------------
 
     def found(self, partition: TopicPartition, folder: str, *, clean: bool) -> None:
         """There is an unfinished copy in a data folder. If all was closed cleanly it is gone on
-        with, else the move begins from the start."""
+        with, else, or if it cannot be used, the move begins from the start."""
         path = f"{folder}/{paths.partition_dir(partition)}"
         source = self._directories.logs.get(partition)
         if source is None:
-            self.set_aside(path, folder, partition)
+            self.set_aside(path, partition, _UNFINISHED)
             return
         move = self._reopen(source, path, folder) if clean else None
         if move is not None:
@@ -303,6 +315,10 @@ class Moves:
             self._again[partition] = folder
 
     def _reopen(self, source: Log, path: str, folder: str) -> Move | None:
+        if source.compaction.wanted or source.compaction.cleaned_to is not None:
+            # The copy's folder may have been away for a while. What was compacted meanwhile, a
+            # deleted key with its tombstone, would come back with it.
+            return None
         host = _CopyHost(self._directories)
         context = replace(self._directories.context, host=host)
         try:
@@ -319,8 +335,10 @@ class Moves:
         log.close_files()
         return None
 
-    def set_aside(self, path: str, folder: str, partition: TopicPartition) -> None:
-        """Keep an unfinished copy, whose log cannot be used, where nothing takes it for one."""
+    def set_aside(self, path: str, partition: TopicPartition, what: str) -> None:
+        """Keep what there is of a partition besides its log, which cannot be used, where nothing
+        takes it for one."""
+        folder = path.rpartition("/")[0]
         kept = f"{folder}/{paths.stray_dir(partition, self._directories.unique())}"
         try:
             self._fs.rename(path, kept)
@@ -328,8 +346,9 @@ class Moves:
             self._directories.file_failed(folder, error, f"setting {partition} aside", path)
             return
         logger.warning(
-            "%s was being moved, and its log cannot be used: the unfinished copy was kept in %s",
+            "%s was being moved, and its log cannot be used: %s was kept in %s",
             partition,
+            what,
             kept,
         )
 
@@ -348,6 +367,7 @@ class Moves:
         path = f"{to}/{paths.partition_dir(partition)}"
         while partition in self._settling:
             await asyncio.sleep(_PAUSE)
+        await self._forget_mark(source)
         why = None
         if has_arrived(self._fs, source.folder):
             why = "an earlier move has left something in a folder that is offline; mend that first"
@@ -357,14 +377,7 @@ class Moves:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be moved to {to}: {why}"
             )
-        unique = self._directories.unique()
-        try:
-            await self._workers.run_to_end(make_marked, self._fs, to, partition, here, unique)
-        except OSError as error:
-            raise self._not_begun(partition, to, error) from None
-        if source.failure is not None or self._directories.logs.get(partition) is not source:
-            throw_away(self._directories, self._fs, path)
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is gone")
+        await self._make_folder(source, here, to)
         host = _CopyHost(self._directories)
         try:
             context = replace(self._directories.context, host=host)
@@ -378,6 +391,45 @@ class Moves:
         log.mark_new()
         logger.info("%s is being moved from %s to %s", partition, here, to)
         self._take(Move(source, log, host, to))
+
+    async def _make_folder(self, source: Log, here: str, to: str) -> None:
+        """Make the copy's folder, to stay. Raises KafkaError."""
+        partition = source.partition
+        path = f"{to}/{paths.partition_dir(partition)}"
+        unique = self._directories.unique()
+        try:
+            made = await self._workers.run_to_end(
+                make_marked, self._fs, to, partition, here, unique
+            )
+            # On the loop: the topic may have been made anew meanwhile, in that very folder.
+            if not self._is_log(source):
+                self._directories.discard([made], 0)
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is gone")
+            self._fs.rename(made, path)
+            await self._workers.run_to_end(self._fs.sync_dir, to)
+        except OSError as error:
+            self._remove_unfinished(path)
+            raise self._not_begun(partition, to, error) from None
+        if not self._is_log(source):
+            self._remove_unfinished(path)
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is gone")
+
+    def _remove_unfinished(self, path: str) -> None:
+        if is_unfinished(self._fs, path):  # else it is a log
+            throw_away(self._directories, self._fs, path)
+
+    def _is_log(self, log: Log) -> bool:
+        return log.failure is None and self._directories.logs.get(log.partition) is log
+
+    async def _forget_mark(self, source: Log) -> None:
+        """The mark of an earlier move must not come back with the power: with that of this one,
+        there would be two logs to which all others are older."""
+        try:
+            await self._workers.run_to_end(self._fs.sync_dir, source.folder)
+        except FileNotFoundError:
+            pass  # the topic has been deleted
+        except OSError as error:
+            raise source.storage_failed(error, "moving") from None
 
     def _not_begun(self, partition: TopicPartition, to: str, error: OSError) -> KafkaError:
         doing = f"beginning to move {partition}"
@@ -638,10 +690,12 @@ class Moves:
         partition, log, here = move.partition, move.log, _data_folder(move.source)
         logger.info("%s was moved from %s to %s", partition, here, move.to)
         self._directories.group_commit.request(log)  # its small files, too
-        with suppress(KafkaError):
+        with suppress(KafkaError):  # a truncation may have taken what was to be flushed
             await self._flush(log)
+        if log.failure is not None:
+            return
         try:
-            await self._workers.run_to_end(self._fs.sync_dir, log.folder)
+            await self._sync_names(log.folder)
         except FileNotFoundError:
             return  # the topic has been deleted
         except OSError as error:
@@ -649,7 +703,7 @@ class Moves:
             return
         self._retire(partition)
         try:
-            await self._workers.run_to_end(self._fs.sync_dir, here)
+            await self._sync_names(here)
         except OSError as error:
             self._directories.file_failed(here, error, "moving a log away", here)
             return
@@ -657,6 +711,21 @@ class Moves:
             remove_mark(self._fs, log.folder)
         except OSError as error:
             log.storage_failed(error, "moving")
+
+    async def _sync_names(self, folder: str) -> None:
+        """Sync a folder, as soon as there is a descriptor for it. Raises OSError."""
+        pause = _PAUSE
+        while True:
+            try:
+                await self._workers.run_to_end(self._fs.sync_dir, folder)
+            except OSError as error:
+                if not is_shortage(error):
+                    raise
+                short_of_descriptors(error, "moving", folder)
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _retire(self, partition: TopicPartition) -> None:
         """Rename the folder that a log has left, if that was not done."""

@@ -173,6 +173,21 @@ async def test_it_can_be_moved_back(folders: Folders) -> None:
     assert folders.folders() == [f"{HERE}/t-0"]
 
 
+async def test_a_mark_of_an_earlier_move_does_not_come_back(folders: Folders) -> None:
+    """With the newer one it would be two, and nobody knows which log is older."""
+    folders.fill(*range(5))
+    await folders.request()
+    await folders.until_moved()
+    await folders.request(HERE)
+    folders.fs.fail(THERE, errno.EMFILE, operations=("sync_dir",))  # as if it took long
+    await folders.until(lambda: folders.log.folder.startswith(HERE))
+    folders.fill(5)
+    await folders.directories.group_commit.wait_flushed(folders.log, 6)
+    again = await folders.restarted(folders.fs.power_lost(), moving=False)
+    assert again.values == numbers(*range(6))
+    await again.end()
+
+
 async def test_naming_the_present_folder_cancels_a_move(folders: Folders) -> None:
     folders.fill(*range(20))
     await folders.request()
@@ -361,6 +376,32 @@ async def test_a_topic_deleted_as_its_log_arrives_leaves_nothing(folders: Folder
     assert not folders.directories.offline_folders
 
 
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_topic_made_anew_as_a_move_begins_keeps_its_log(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """Also in the folder that the log of the topic before was to go to."""
+    directories, path = folders.directories, f"{THERE}/t-0"
+    folders.fill(0)
+
+    async def slowly(function: Callable[..., object], *args: object) -> object:
+        done = function(*args)
+        if folders.fs.exists(path) is named and folders.log.topic_id == TOPIC:
+            directories.delete(PARTITION)
+            directories.prefer(PARTITION, THERE)
+            directories.create(PARTITION, OTHER_TOPIC, CONFIG)
+            folders.fill(1)
+        return done
+
+    monkeypatch.setattr(directories.moves._workers, "run_to_end", slowly)
+    with pytest.raises(KafkaError):
+        await folders.request()
+    assert folders.log.topic_id == OTHER_TOPIC
+    assert folders.values == numbers(1)
+    assert folders.folders() == [path]
+    assert not folders.fs.exists(f"{path}/{paths.MOVING}")
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 async def test_a_full_disk_ends_the_move_and_nothing_else(
     folders: Folders, held: Throttled, caplog: pytest.LogCaptureFixture, code: int
@@ -410,6 +451,41 @@ async def test_of_a_failed_source_the_copy_is_kept_aside(
         folders.directories.create(PARTITION, TOPIC, CONFIG)
 
 
+async def test_what_a_log_has_left_is_kept_aside_if_its_new_folder_fails_at_once(
+    folders: Folders, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It lacks the last record: it is not the log, and it may be all that is left."""
+    folders.fill(*range(5))
+    await folders.request()
+    await folders.until(lambda: folders.log.folder.startswith(THERE))
+    folders.fill(5)
+    folders.fs.fail(f"{THERE}/*", errno.EIO)
+    await folders.until(lambda: folders.directories.folders == (HERE,))
+    [kept] = [each for each in folders.folders() if each.startswith(HERE)]
+    assert kept.endswith("-stray")
+    assert f"the older one that it had just left was kept in {kept}" in caplog.text
+    await folders.directories.close()
+    again = Folders(CONFIG, fs=folders.fs, clock=folders.clock)
+    with pytest.raises(KafkaError, match="/d2 are offline"):
+        await again.start()
+    again.directories.release()
+    folders.fs.heal()
+    last = Folders(CONFIG, fs=folders.fs, clock=folders.clock)
+    await last.start()
+    assert last.values == numbers(*range(6))
+    await last.end()
+
+
+async def test_a_move_that_could_not_begin_can_be_asked_for_again(folders: Folders) -> None:
+    folders.fill(0)
+    folders.fs.fail(THERE, errno.EMFILE, operations=("sync_dir",), times=1)
+    with pytest.raises(KafkaError, match="beginning to move t-0 to /d2 failed"):
+        await folders.request()
+    assert folders.folders() == [f"{HERE}/t-0"]
+    await folders.request()
+    await folders.until_moved()
+
+
 async def test_what_lies_in_the_way_is_not_touched(folders: Folders) -> None:
     folders.fs.makedirs(f"{THERE}/t-0")
     with pytest.raises(KafkaError, match="/d2/t-0 exists") as refused:
@@ -432,6 +508,43 @@ async def test_after_a_clean_stop_a_move_goes_on(folders: Folders, held: Throttl
     await again.end()
 
 
+async def test_what_a_stopped_broker_had_not_removed_is_not_taken_for_a_whole_log(
+    folders: Folders,
+) -> None:
+    """Not even if the folder that the log was moved to is away at the next start."""
+    folders.fill(*range(5))
+    await folders.request()
+    await folders.until(lambda: folders.log.folder.startswith(THERE))
+    folders.fill(5)
+    await folders.directories.close()
+    assert folders.fs.exists(f"{HERE}/t-0")
+    folders.fs.fail(f"{THERE}/*", errno.EIO)
+    again = Folders(CONFIG, fs=folders.fs, clock=folders.clock)
+    await again.start()
+    assert again.directories.may_be_cut(PARTITION)
+    await again.end()
+
+
+async def test_a_copy_that_could_not_be_flushed_is_begun_anew(
+    folders: Folders, held: Throttled
+) -> None:
+    """What it has may never reach the disk, though the next process reads it."""
+    [move] = folders.directories.moves
+    held.exceeded = False
+    await folders.until(lambda: move.log.log_end_offset >= 5)
+    held.exceeded = True
+    folders.fs.fail(f"{THERE}/t-0/*.log", errno.ENOSPC, operations=("sync",))
+    await folders.directories.close()
+    folders.fs.heal()
+    again = Folders(CONFIG, fs=folders.fs, clock=folders.clock)
+    await again.start()
+    await again.until_moved()
+    await again.directories.group_commit.wait_flushed(again.log, 20)
+    last = await again.restarted(again.fs.power_lost())
+    assert last.values == numbers(*range(20))
+    await last.end()
+
+
 async def test_a_copy_that_has_other_records_is_begun_anew(
     folders: Folders, held: Throttled
 ) -> None:
@@ -448,6 +561,39 @@ async def test_a_copy_that_has_other_records_is_begun_anew(
     await last.until_moved()
     assert last.values == numbers(0, *range(100, 140))
     await last.end()
+
+
+async def test_what_is_compacted_while_the_copy_is_away_does_not_come_back(
+    folders: Folders,
+) -> None:
+    folders.directories.moves.pace = throttled = Throttled()
+    folders.config = folders.log.config = TopicConfig(
+        cleanup_policy=frozenset({"compact"}), internal_segment_bytes=400, delete_retention_ms=0
+    )
+    for number in range(6):
+        folders.put(folders.log, (b"%d" % number, b"." * 60))
+    await folders.request()
+    await folders.until(lambda: throttled.copied > 0)
+    await folders.directories.close()
+    folders.fs.fail(f"{THERE}/*", errno.EIO)  # as if it was not mounted
+    alone = Folders(folders.config, fs=folders.fs, clock=folders.clock)
+    log = await alone.start()
+    alone.put(log, (b"0", None))
+    for _ in range(3):  # the second cleaning takes the tombstone
+        alone.put(log, (b"x", b"." * 300))
+        log.roll()
+        alone.flush(log)
+        alone.clean(log)
+        alone.clock.advance(1_000)
+    left = [(record.offset, record.key) for record in alone.records(log)]
+    assert b"0" not in [key for _, key in left]
+    await alone.directories.close()
+    folders.fs.heal()
+    again = Folders(folders.config, fs=folders.fs, clock=folders.clock)
+    await again.start()
+    await again.until_moved()
+    assert [(record.offset, record.key) for record in again.records(again.log)] == left
+    await again.end()
 
 
 async def test_after_a_crash_a_move_begins_anew(folders: Folders, held: Throttled) -> None:
@@ -607,10 +753,13 @@ async def test_damage_to_what_was_moved_away_is_nobodys_concern(folders: Folders
     await again.end()
 
 
-async def test_what_was_moved_away_does_not_stand_in_for_a_damaged_log(folders: Folders) -> None:
+@pytest.mark.parametrize("damaged", [(THERE,), (HERE, THERE)])
+async def test_what_was_moved_away_does_not_stand_in_for_a_damaged_log(
+    folders: Folders, damaged: tuple[str, ...]
+) -> None:
     fs = await arrived_beside_its_source(folders)
-    file = fs.open(f"{THERE}/t-0/{paths.log_name(3)}")
-    file.pwrite(b"damage", 70)
+    for folder in damaged:
+        fs.open(f"{folder}/t-0/{paths.log_name(3)}").pwrite(b"damage", 70)
     again = Folders(CONFIG, fs=fs, clock=folders.clock)
     with pytest.raises(KafkaError, match=r"/d2/t-0/.* is damaged"):
         await again.start()
@@ -714,6 +863,27 @@ async def test_a_want_of_descriptors_only_delays_a_move(folders: Folders, held: 
     await folders.until_moved()
     assert folders.values == numbers(*range(20))
     assert folders.directories.moves.statistics().given_up == 0
+
+
+@pytest.mark.parametrize("folder", [f"{THERE}/t-0", HERE])
+async def test_a_want_of_descriptors_only_delays_the_end_of_a_move(
+    folders: Folders, folder: str
+) -> None:
+    folders.fill(*range(5))
+    await folders.request()
+    await folders.until(lambda: folders.log.folder.startswith(THERE))
+    folders.fs.fail(folder, errno.EMFILE, operations=("sync_dir",), times=3)
+    await folders.until_moved()
+    assert folders.folders() == [f"{THERE}/t-0"]
+    await folders.request(HERE)
+    await folders.until_moved(HERE)
+
+
+async def test_who_writes_checkpoints_at_the_same_time_is_not_in_the_way(folders: Folders) -> None:
+    """As a truncation and a move may; a truncation failed then."""
+    folders.fill(*range(5))
+    write = folders.directories.write_checkpoints
+    assert await asyncio.gather(*(write() for _ in range(3))) == [True, True, True]
 
 
 async def test_a_copy_that_cannot_take_over_changes_nothing(

@@ -62,6 +62,24 @@ async def broker() -> AsyncIterator[Broker]:
     await broker.bench.abandon()
 
 
+async def test_an_abort_that_was_cut_off_does_not_come_back_with_the_power(broker: Broker) -> None:
+    """It would hide from consumers what the producer has written in its place, and committed."""
+    bench, log = broker.bench, broker.log
+    bench.append(log, b"a", producer_id=9, producer_epoch=0, sequence=0, transactional=True)
+    bench.end_transaction(log, 9, commit=False)
+    bench.flush(log)
+    await bench.directories.write_checkpoints()
+    await bench.directories.truncate({PARTITION: 1})
+    log.roll()
+    await bench.abandon()
+    again = FolderBench(bench.config, fs=bench.fs.power_lost(names=True), clock=bench.clock)
+    log = await again.open(TOPIC)
+    again.end_transaction(log, 9, commit=True)
+    assert log.last_stable_offset(2) == 2
+    assert log.aborted_transactions(0, 2) == []
+    await again.abandon()
+
+
 async def test_what_was_truncated_does_not_come_back(broker: Broker) -> None:
     await broker.fill()
     await broker.bench.directories.truncate({PARTITION: 3})
