@@ -27,9 +27,9 @@ def test_a_server_is_started_looked_into_and_stopped(tmp_path: Path):
         made = tool("zookeeper-shell.sh", server.address, "create", "/seen", "value", cwd=tmp_path)
         assert made.returncode == 0, made.stderr
         listed = tool("zookeeper-shell", server.address, "ls", "/", cwd=tmp_path)
-        assert listed.stdout.splitlines()[-1] == "[seen, zookeeper]"
+        assert "[seen, zookeeper]" in listed.stdout.splitlines()
         below = tool("zookeeper-shell", f"{server.address}/seen", "get", "/", cwd=tmp_path)
-        assert below.stdout.splitlines()[-1] == "value"
+        assert "value" in below.stdout.splitlines(), "what else the shell tells comes when it will"
         absent = tool("zookeeper-shell", server.address, "get", "/absent", cwd=tmp_path)
         assert absent.returncode == 1
         assert "Node does not exist: /absent" in absent.stderr
@@ -44,7 +44,7 @@ def test_a_server_is_started_looked_into_and_stopped(tmp_path: Path):
         assert server.process.wait(30) in (0, 128 + signal.SIGTERM)
         server.start()
         kept = tool("zookeeper-shell", server.address, "get", "/seen", cwd=tmp_path)
-        assert kept.stdout.splitlines()[-1] == "value"
+        assert "value" in kept.stdout.splitlines()
 
 
 def test_a_daemon_runs_on_with_its_output_in_a_file(tmp_path: Path, eventually: Callable[..., Any]):
