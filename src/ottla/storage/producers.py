@@ -173,11 +173,12 @@ class _Producer:
 class _Refused:
     """The batch that came next of a producer, and was turned away."""
 
-    __slots__ = ("epoch", "sequence")
+    __slots__ = ("behind", "epoch", "sequence")
 
     def __init__(self, epoch: int, sequence: int) -> None:
         self.epoch = epoch
         self.sequence = sequence
+        self.behind = 0  # how many have come since that are behind it
 
 
 class ProducerStates:
@@ -300,7 +301,10 @@ class ProducerStates:
         its producer, those that are under way behind it come too early, and are turned away
         as well, until it comes again. To be out of order would make librdkafka take a new epoch,
         and send again under it whatever may be stored elsewhere without its knowing; and of a
-        producer that is not known any batch would be taken for the first."""
+        producer that is not known any batch would be taken for the first.
+
+        A client sends in order, so no more come behind it than are in flight. If more do, it has
+        given the batch up, and is judged as ever: it has to learn that there is a gap."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         sequence = header.base_sequence
         if producer_id < 0 or not self._comes_next(producer_id, epoch, sequence):
@@ -321,12 +325,15 @@ class ProducerStates:
         """Whether a batch is behind the next one of its producer, which was refused and has not
         come again yet."""
         refused = self._refused.get(header.producer_id)
-        return (
-            refused is not None
-            and refused.epoch == header.producer_epoch
-            and _is_behind(refused.sequence, header.base_sequence)
-            and self._comes_next(header.producer_id, refused.epoch, refused.sequence)
-        )
+        if (
+            refused is None
+            or refused.epoch != header.producer_epoch
+            or not _is_behind(refused.sequence, header.base_sequence)
+            or not self._comes_next(header.producer_id, refused.epoch, refused.sequence)
+        ):
+            return False
+        refused.behind += 1
+        return refused.behind <= WINDOW
 
     def check_marker(self, header: BatchHeader, marker: EndMarker, *, raised: bool = False) -> None:
         """Judge the end of a transaction: producer and coordinator may both be zombies.

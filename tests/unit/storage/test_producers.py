@@ -11,6 +11,7 @@ from ottla.records.checksum import crc32c
 from ottla.records.control import ControlType, EndMarker
 from ottla.storage.producers import (
     MOST_REFUSED,
+    WINDOW,
     CompletedTxn,
     Duplicate,
     Origin,
@@ -204,6 +205,22 @@ class TestDuplicates:
         assert refusal(states, batch(0))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(MAX))
         append(states, batch(0))
+
+    def test_who_has_given_a_refused_batch_up_learns_of_the_gap(
+        self, states: ProducerStates
+    ) -> None:
+        """No more can be under way behind it than a client has in flight."""
+        append(states, batch(0))
+        states.note_refused(batch(1))
+        for _ in range(WINDOW):
+            assert refusal(states, batch(2))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert refusal(states, batch(2))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        states.note_refused(batch(1))
+        assert refusal(states, batch(2))[0] is ErrorCode.NOT_ENOUGH_REPLICAS, "it has come again"
+        states.note_refused(batch(0, producer=8))
+        for _ in range(WINDOW):
+            assert refusal(states, batch(1, producer=8))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(1, producer=8))
 
     def test_refused_batches_of_many_producers_are_not_all_remembered(
         self, states: ProducerStates
