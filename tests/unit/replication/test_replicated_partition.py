@@ -470,6 +470,25 @@ async def test_a_record_of_an_epoch_that_has_lasted_is_told_at_once() -> None:
     assert partition.told_below == 4, "it was not over when it lost its role"
 
 
+async def test_what_a_replica_knew_when_it_started_is_told_after_a_second_whoever_comes_over() -> (
+    None
+):
+    """The brokers of all replicas were started anew, and only this one came back: it cannot wait
+    for others. Who was certain before, and lacks what was committed then, has stopped."""
+    replica = Replica(records=1)
+    partition, cluster = replica.partition, replica.cluster
+    partition.follow(replace(LED, leader=2))
+    partition.append_replicated(memoryview(b""), 1, 0)
+    cluster.now += 100
+    replica.lead(replace(LED, leader_epoch=6, isr=(1,), elr=(2,), replicas=(1, 2)))
+    assert (partition.high_watermark, partition.told_below) == (1, 0)
+    cluster.now += LEASE_MS + DRIFT_MS
+    cluster.session_alive = True
+    assert partition.certainly_leads
+    assert not partition.has_succeeded
+    assert partition.told_below == 1
+
+
 async def test_nobody_has_led_before_the_first_epoch() -> None:
     replica = Replica()
     partition = replica.partition
