@@ -230,7 +230,8 @@ class Cluster:
         succeeded = had_led is not None and had_led.has_succeeded(self.now)
         if succeeded:
             past.settled(node.high_watermark)
-        elif not {*self.store.replicas}.issuperset(before.replicas):
+        unknown = self.store.leader_epoch > before.leader_epoch + 1
+        if unknown or not (succeeded or {*self.store.replicas}.issuperset(before.replicas)):
             past.taken_away(self.now)
         node.in_sync = None
         if node.id not in self.store.replicas:

@@ -233,13 +233,14 @@ class Partition:
         if self._cluster is None:
             return
         past, now = self._past, self._cluster.now_ms()
-        if self.leading and self.has_succeeded:
+        succeeded = self.leading and self.has_succeeded
+        if succeeded:
             past.settled(self.high_watermark)
-        else:
-            if self.leading:
-                past.moved(self.high_watermark, now)
-            if not {*state.replicas}.issuperset(self.state.replicas):
-                past.taken_away(now)
+        elif self.leading:
+            past.moved(self.high_watermark, now)
+        unknown = state.leader_epoch > self.leader_epoch + 1  # who has led meanwhile
+        if unknown or not (succeeded or {*state.replicas}.issuperset(self.state.replicas)):
+            past.taken_away(now)
 
     @property
     def _all_here(self) -> bool:
