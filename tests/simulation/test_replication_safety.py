@@ -168,7 +168,10 @@ class Node:
     def propose_isr(
         self, partition: Partition, isr: tuple[int, ...], lost: frozenset[int] = frozenset()
     ) -> None:
-        self.pending = self.make_proposal(partition, isr, lost) or self.pending
+        waiting, self.pending = self.pending, None
+        if waiting is not None:
+            forget(waiting)  # as `IsrUpdates.propose` does
+        self.pending = self.make_proposal(partition, isr, lost)
 
     # following the store
 

@@ -78,7 +78,6 @@ class Node:
     in_sync: InSyncReplicas | None = None
     high_watermark: int = 0
     past: Past = field(default_factory=lambda: Past(0, 0.0))
-    told_below: int = 0
     answered_ms: float = LONG_AGO  # when its leader made the last answer that has come
     asks: int | None = None  # the leader that owes it an answer
     named: Named | None = None  # in its session
@@ -231,7 +230,8 @@ class Cluster:
         succeeded = had_led is not None and had_led.has_succeeded(self.now)
         if succeeded:
             past.settled(node.high_watermark)
-        elif not {*self.store.replicas}.issuperset(before.replicas):
+        unknown = self.store.leader_epoch > before.leader_epoch + 1
+        if unknown or not (succeeded or {*self.store.replicas}.issuperset(before.replicas)):
             past.taken_away(self.now)
         node.in_sync = None
         if node.id not in self.store.replicas:
@@ -239,7 +239,6 @@ class Cluster:
             node.high_watermark = 0
             node.past = Past(0, self.now)
         elif node.leads:
-            node.told_below = self.end_of_epoch_before(node, past.long_known(self.now))
             node.in_sync = InSyncReplicas(
                 node.id,
                 self.store,
@@ -356,7 +355,8 @@ class Cluster:
         assert node.in_sync is not None
         if node.in_sync.has_succeeded(self.now):
             return node.high_watermark
-        return min(node.high_watermark, node.told_below)
+        told_below = self.end_of_epoch_before(node, node.past.long_known(self.now))
+        return min(node.high_watermark, told_below)
 
     def tell_committed(self) -> None:
         """Whoever waits for a commit is answered."""

@@ -137,7 +137,6 @@ class Writer:
 
     def loaded(self) -> None:
         """The log has been replayed; what is not committed of it has to be, before it is told."""
-        self._told_below = self._partition.told_below
         self.look_for_succession()
         end = self._partition.log.log_end_offset
         if end > self._mark():
@@ -145,9 +144,12 @@ class Writer:
 
     def look_for_succession(self) -> bool:
         """Whether everything may be told, once it is committed."""
-        if not self._succeeded and self._partition.has_succeeded:
-            self._succeeded = True
-            self._uncommitted.look()
+        if not self._succeeded:
+            before = self._mark()
+            self._succeeded = self._partition.has_succeeded
+            self._told_below = self._partition.told_below
+            if self._mark() > before:
+                self._uncommitted.look()
         return self._succeeded
 
     def _mark(self) -> int:

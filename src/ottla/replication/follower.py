@@ -20,7 +20,8 @@ of the requests for a moment.
 
 A leader that does not answer is tried again after a pause. What the image says meanwhile comes
 before: a partition whose leader has moved leaves this fetcher, and one that is new to it, or has a
-new epoch, ends the pause.
+new epoch, ends the pause; but not at once, since many may come one after the other, and each time
+all are asked for.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ from ottla.storage.truncation import Cut
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.02
+LEAST_PAUSE = 0.02
+"""After a leader did not answer, whatever is new."""
 HELD_BACK_SECONDS = 0.1
 EARLIEST = -2
 LATEST = -1
@@ -190,7 +193,8 @@ class Fetcher:
                     logger.warning("broker %d cannot be followed: %s", self._leader, error)
                 reported = True
                 self._begin_anew()
-                await self._doze(pause)
+                await asyncio.sleep(LEAST_PAUSE)
+                await self._doze(pause - LEAST_PAUSE)
                 pause = min(2 * pause, self._config().replica_fetch_backoff_ms / 1000)
             else:
                 if reported:

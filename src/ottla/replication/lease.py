@@ -40,7 +40,8 @@ on the smaller of what acknowledging needs before and after it counts.
 All that counts up to the moment the fresh vouch for, which is up to `LEASE_MS` ago. The rest is the
 successor's part: it keeps what was written in its own epoch to itself until everybody who led
 before has stopped (`Succession`). That is so when all other replicas have fetched under its epoch,
-unless replicas were taken away just now: who led before may be one of these, which fetch no more;
+unless replicas were taken away just now, or epochs have passed of which it was not told: who led
+before may be one of these, which fetch no more;
 or `LEASE_MS` after so many replicas, itself included, have come over to it as acknowledging needs:
 each set of replicas that makes an earlier leader certain has one of these in it, and that one has
 not vouched for the earlier leader since. Those that a reassignment brings are in no such set.
@@ -49,7 +50,8 @@ What was written before its epoch it may tell at once if it has known for as lon
 committed: whoever led before that record's epoch has stopped (the record's replicas had come over),
 and whoever has led since has it too, and tells it or nothing. The same holds for all of the same
 epoch. But the leader of an epoch that was short may have kept what it wrote to itself, and so does
-who comes after it (`Past`). So does a leader that goes on under another epoch, with other replicas
+who comes after it (`Past`), until it has known it for so long itself, if nobody comes over to it
+before. So does a leader that goes on under another epoch, with other replicas
 perhaps, before its own succession was over.
 
 The clocks are local and never go back; that they run equally fast is assumed, up to `DRIFT_MS`.
@@ -165,7 +167,7 @@ class Past:
         return self._long_known
 
     def taken_away(self, now_ms: float) -> None:
-        """Replicas were, one of which may have led."""
+        """Replicas were, or may have been, one of which may have led."""
         self._taken_away_ms = now_ms
 
     def all_here(self, now_ms: float) -> bool:

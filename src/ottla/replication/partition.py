@@ -104,8 +104,8 @@ class Partition:
 
     __slots__ = (
         "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail",
-        "_known_stable", "_known_start", "_last_waiting", "_long_known", "_past", "_shown_before",
-        "_waiting", "_waiting_here",
+        "_known_stable", "_known_start", "_last_waiting", "_past", "_shown_before", "_waiting",
+        "_waiting_here",
         "appended", "at_mark", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log",
         "readable",
         "stable", "state", "topic_id", "traffic", "truncating", "watches", "written",
@@ -142,7 +142,6 @@ class Partition:
         self.at_mark = False  # as a follower: all is here that its leader knew to be safe
         self.truncating = False  # nothing is appended, and nobody leads, before that is done
         self._elected: tuple[PartitionState, Rules | None] | None = None  # while it is truncated
-        self._long_known = 0  # as a leader: the mark as it was known a second before it led
         # changes with every append
         self._flushing = False
         self._flushing_tail = False
@@ -234,14 +233,14 @@ class Partition:
         if self._cluster is None:
             return
         past, now = self._past, self._cluster.now_ms()
-        if self.leading and self.has_succeeded:
+        succeeded = self.leading and self.has_succeeded
+        if succeeded:
             past.settled(self.high_watermark)
-        else:
-            if self.leading:
-                past.moved(self.high_watermark, now)
-            if not {*state.replicas}.issuperset(self.state.replicas):
-                past.taken_away(now)
-        self._long_known = past.long_known(now)
+        elif self.leading:
+            past.moved(self.high_watermark, now)
+        unknown = state.leader_epoch > self.leader_epoch + 1  # who has led meanwhile
+        if unknown or not (succeeded or {*state.replicas}.issuperset(self.state.replicas)):
+            past.taken_away(now)
 
     @property
     def _all_here(self) -> bool:
@@ -283,11 +282,12 @@ class Partition:
 
     @property
     def told_below(self) -> int:
-        """Where the epoch ends of the last record that was known to be committed long before this
-        broker led: whoever is certain to lead knows of all that. Nobody has led before the first
-        epoch."""
-        log = self.log
-        known = min(self._long_known, log.log_end_offset)
+        """Where the epoch ends of the last record that has been known for long to be committed
+        before this broker led: whoever is certain to lead knows of all that. Nobody has led before
+        the first epoch."""
+        log, cluster = self.log, self._cluster
+        long_known = 0 if cluster is None else self._past.long_known(cluster.now_ms())
+        known = min(long_known, log.log_end_offset)
         epoch = log.epoch_for(known - 1) if known else None
         return max(0, log.epoch_end_offset(epoch or 0)[1])
 

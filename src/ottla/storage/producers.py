@@ -13,6 +13,7 @@ The rules are those of Kafka 4.2's ProducerAppendInfo and ProducerStateManager:
 
 - The first batch of an unknown producer may have any sequence number. The state may have been
   lost with the records that made it (retention, DeleteRecords, expiry), and the producer goes on.
+  Not so while its real first one is known to be under way (`note_refused`).
 - The first batch of a new epoch has sequence 0. An older epoch is fenced.
 - Sequence numbers go round from 2^31 - 1 to 0.
 - A producer is forgotten when its last batch's timestamp is `producer.id.expiration.ms` ago, but
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 WINDOW = 5
 """Batches remembered for each producer: as many as a client may have in flight."""
+MOST_REFUSED = 1_000
+"""Producers of whom a refused batch is remembered: a client may name any number of them."""
 
 _MAX_SEQUENCE = 0x7FFFFFFF
 _NO_TRANSACTION = -1
@@ -148,12 +151,9 @@ class _Batch(NamedTuple):
 
 
 class _Producer:
-    __slots__ = (
-        "batches", "coordinator_epoch", "epoch", "last_timestamp", "refused", "txn_first_offset",
-    )  # fmt: skip
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
 
     def __init__(self) -> None:
-        self.refused = NO_SEQUENCE  # the batch that came next, and was turned away
         self.epoch = NO_PRODUCER_EPOCH
         self.batches: list[_Batch] = []
         self.coordinator_epoch = -1
@@ -168,13 +168,26 @@ class _Producer:
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
-            self.refused = NO_SEQUENCE
+
+
+class _Refused:
+    """The batch that came next of a producer, and was turned away."""
+
+    __slots__ = ("behind", "epoch", "sequence")
+
+    def __init__(self, epoch: int, sequence: int) -> None:
+        self.epoch = epoch
+        self.sequence = sequence
+        self.behind = 0  # how many have come since that are behind it
 
 
 class ProducerStates:
     """The producers of one log, as of its records below `end_offset`."""
 
-    __slots__ = ("_guards", "_ongoing", "_partition", "_producers", "_unreplicated", "end_offset")
+    __slots__ = (
+        "_guards", "_ongoing", "_partition", "_producers", "_refused", "_unreplicated",
+        "end_offset",
+    )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, end_offset: int = 0) -> None:
         self._partition = partition
@@ -187,6 +200,8 @@ class ProducerStates:
         self._unreplicated: dict[int, int] = {}
         # By producer id, while its transaction has not begun here. Not kept over a restart.
         self._guards: dict[int, Guard] = {}
+        # By producer id; some have come again since. Not kept over a restart.
+        self._refused: dict[int, _Refused] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -253,6 +268,7 @@ class ProducerStates:
             return None
         producer = self._producers.get(header.producer_id)
         if producer is None:
+            self._check_first(header)
             return None
         if origin is Origin.CLIENT:
             if header.producer_epoch != producer.epoch:
@@ -275,18 +291,49 @@ class ProducerStates:
             )
         return None
 
+    def _check_first(self, header: BatchHeader) -> None:
+        """Judge a batch of a producer that is not known: which is its first one."""
+        if self._comes_too_early(header):
+            raise self._too_early(header)
+
     def note_refused(self, header: BatchHeader) -> None:
         """A batch was turned away for the moment, before it was judged. If it was the next one of
         its producer, those that are under way behind it come too early, and are turned away
         as well, until it comes again. To be out of order would make librdkafka take a new epoch,
-        and send again under it whatever may be stored elsewhere without its knowing."""
-        producer = self._producers.get(header.producer_id)
+        and send again under it whatever may be stored elsewhere without its knowing; and of a
+        producer that is not known any batch would be taken for the first.
+
+        A client sends in order, so no more come behind it than are in flight. If more do, it has
+        given the batch up, and is judged as ever: it has to learn that there is a gap."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        sequence = header.base_sequence
+        if producer_id < 0 or not self._comes_next(producer_id, epoch, sequence):
+            return
+        self._refused.pop(producer_id, None)
+        if len(self._refused) >= MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
+        self._refused[producer_id] = _Refused(epoch, sequence)
+
+    def _comes_next(self, producer_id: int, epoch: int, sequence: int) -> bool:
+        """Whether a producer sends this batch next, if it leaves none out."""
+        producer = self._producers.get(producer_id)
+        if producer is None or epoch > producer.epoch:
+            return sequence == 0
+        return epoch == producer.epoch and _follows(producer.last_sequence, sequence)
+
+    def _comes_too_early(self, header: BatchHeader) -> bool:
+        """Whether a batch is behind the next one of its producer, which was refused and has not
+        come again yet."""
+        refused = self._refused.get(header.producer_id)
         if (
-            producer is not None
-            and producer.epoch == header.producer_epoch
-            and _follows(producer.last_sequence, header.base_sequence)
+            refused is None
+            or refused.epoch != header.producer_epoch
+            or not _is_behind(refused.sequence, header.base_sequence)
+            or not self._comes_next(header.producer_id, refused.epoch, refused.sequence)
         ):
-            producer.refused = header.base_sequence
+            return False
+        refused.behind += 1
+        return refused.behind <= WINDOW
 
     def check_marker(self, header: BatchHeader, marker: EndMarker, *, raised: bool = False) -> None:
         """Judge the end of a transaction: producer and coordinator may both be zombies.
@@ -436,6 +483,9 @@ class ProducerStates:
         for producer_id, guard in list(self._guards.items()):
             if now_ms - guard.since_ms >= expiration_ms:
                 del self._guards[producer_id]
+        for producer_id, refused in list(self._refused.items()):
+            if not self._comes_next(producer_id, refused.epoch, refused.sequence):
+                del self._refused[producer_id]
         return len(gone)
 
     def advance_start(self, log_start_offset: int) -> None:
@@ -457,6 +507,7 @@ class ProducerStates:
         """Become what another log of the same records knew; that is not to be used any more."""
         self._producers, self._guards = before._producers, before._guards
         self._ongoing, self._unreplicated = before._ongoing, before._unreplicated
+        self._refused = before._refused
         self.end_offset = before.end_offset
 
     def statistics(self) -> list[ProducerState]:
@@ -539,7 +590,17 @@ class ProducerStates:
                 f"{producer.epoch}",
             )
 
+    def _too_early(self, header: BatchHeader) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"Batch {self._refused[header.producer_id].sequence} of producer {header.producer_id} "
+            f"in partition {self._partition} was refused for the moment; {header.base_sequence} "
+            "comes after it",
+        )
+
     def _bad_first_sequence(self, header: BatchHeader, producer: _Producer) -> KafkaError:
+        if self._comes_too_early(header):
+            return self._too_early(header)
         return KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"Invalid sequence number for new epoch of producer {header.producer_id} at offset "
@@ -549,13 +610,8 @@ class ProducerStates:
         )
 
     def _out_of_order(self, header: BatchHeader, producer: _Producer) -> KafkaError:
-        if _comes_too_early(header, producer):
-            return KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"Batch {producer.refused} of producer {header.producer_id} in partition "
-                f"{self._partition} was refused for the moment; {header.base_sequence} comes after "
-                "it",
-            )
+        if self._comes_too_early(header):
+            return self._too_early(header)
         return KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"Out of order sequence number for producer {header.producer_id} at offset "
@@ -564,16 +620,13 @@ class ProducerStates:
         )
 
 
-def _comes_too_early(header: BatchHeader, producer: _Producer) -> bool:
-    """Whether a batch is behind the next one of its producer, which was refused and has not come
-    again yet."""
-    return NO_SEQUENCE < producer.refused < header.base_sequence and _follows(
-        producer.last_sequence, producer.refused
-    )
-
-
 def _follows(last: int, following: int) -> bool:
     return following == last + 1 or (following == 0 and last == _MAX_SEQUENCE)
+
+
+def _is_behind(first: int, other: int) -> bool:
+    """Whether a batch is sent after another; sequence numbers go round."""
+    return 0 < (other - first) & _MAX_SEQUENCE <= _MAX_SEQUENCE >> 1
 
 
 def _find_duplicate(header: BatchHeader, producer: _Producer) -> Duplicate | None:

@@ -999,6 +999,24 @@ async def test_a_new_leader_tells_what_it_found_at_once_and_what_it_wrote_when_i
     assert bench.run(write(b"newer")) == "done"
 
 
+async def test_a_new_leader_that_nobody_follows_tells_what_it_found_when_it_has_known_it_long(
+    bench: Bench, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.ready()
+    bench.run(write(b"old"))
+    lease.succeeded = False
+    known = 0
+    monkeypatch.setattr(Partition, "told_below", property(lambda _: known))
+    bench.lead(1, 1, epoch=1)
+    await bench.host.wait_loaded()
+    question = bench.run(look(b"old"))
+    await turns()
+    assert not question.done
+    known = 1
+    assert await settled(question) == b"v"
+    assert bench.run(look(b"old")) == b"v"
+
+
 async def turns() -> None:
     """Let everything happen that waits for nothing else."""
     for _ in range(10):

@@ -360,6 +360,20 @@ async def test_a_leader_that_leads_anew_is_asked_at_once_though_it_was_out_of_re
     assert set((await bench.request()).wanted) == {one, two}, "it has come meanwhile"
 
 
+async def test_many_new_partitions_do_not_knock_at_a_leader_out_of_reach_once_for_each(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are made one after the other; and each time all of them are looked at."""
+    monkeypatch.setattr(following, "LEAST_PAUSE", 60.0)
+    bench.follow(follower(0))
+    (await bench.request()).answer.set_exception(Unreachable("gone"))
+    for index in range(1, 5):
+        await turns()
+        bench.follow(follower(index))
+    await turns()
+    assert bench.leader.requests.empty()
+
+
 async def test_who_is_removed_and_followed_again_at_once_is_wanted_and_not_forgotten(
     bench: Bench,
 ) -> None:

@@ -430,6 +430,29 @@ async def test_a_leader_that_stays_waits_for_who_led_before_it_though_that_one_g
     assert partition.has_succeeded
 
 
+async def test_a_leader_that_comes_back_waits_for_who_led_meanwhile_though_that_one_goes() -> None:
+    """1 learns late of what became of its partition: 3 was elected, and 2 followed it; then the
+    partition was moved away from 3, which is certain for a second, and 1 elected again."""
+    replica = Replica()
+    partition, cluster = replica.partition, replica.cluster
+    replica.lead()
+    replica.fetch(_2=0, _3=0)
+    assert partition.has_succeeded
+    cluster.now = 5_000.0
+    between = replace(LED, leader=3, leader_epoch=6, partition_epoch=1)
+    other = InSyncReplicas(3, between, 0, Rules(2), cluster.now)
+    other.fetched(2, 2, 0, 0, cluster.now, asked_after_ms=cluster.now)
+    cluster.now += 100
+    moved = replace(LED, leader_epoch=7, partition_epoch=2, replicas=(1, 2), isr=(1, 2))
+    replica.lead(moved)
+    replica.fetch(_2=0)
+    assert other.certain(cluster.now, session_alive=False)
+    assert not partition.has_succeeded
+    cluster.now += LEASE_MS + DRIFT_MS
+    assert not other.certain(cluster.now, session_alive=False)
+    assert partition.has_succeeded
+
+
 @pytest.mark.parametrize(("seconds", "told"), [(0.1, 1), (3.0, 2)])
 async def test_what_the_leader_before_kept_to_itself_is_not_told_at_once(
     seconds: float, told: int
@@ -468,6 +491,25 @@ async def test_a_record_of_an_epoch_that_has_lasted_is_told_at_once() -> None:
     partition.follow(replace(FOLLOWED, leader_epoch=8))
     partition.lead(replace(LED, leader_epoch=9), Rules(2))
     assert partition.told_below == 4, "it was not over when it lost its role"
+
+
+async def test_what_a_replica_knew_when_it_started_is_told_after_a_second_whoever_comes_over() -> (
+    None
+):
+    """The brokers of all replicas were started anew, and only this one came back: it cannot wait
+    for others. Who was certain before, and lacks what was committed then, has stopped."""
+    replica = Replica(records=1)
+    partition, cluster = replica.partition, replica.cluster
+    partition.follow(replace(LED, leader=2))
+    partition.append_replicated(memoryview(b""), 1, 0)
+    cluster.now += 100
+    replica.lead(replace(LED, leader_epoch=6, isr=(1,), elr=(2,), replicas=(1, 2)))
+    assert (partition.high_watermark, partition.told_below) == (1, 0)
+    cluster.now += LEASE_MS + DRIFT_MS
+    cluster.session_alive = True
+    assert partition.certainly_leads
+    assert not partition.has_succeeded
+    assert partition.told_below == 1
 
 
 async def test_nobody_has_led_before_the_first_epoch() -> None:

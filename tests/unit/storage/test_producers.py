@@ -10,6 +10,8 @@ from ottla.records.batch import CONTROL_FLAG, MAGIC, TRANSACTIONAL_FLAG, BatchHe
 from ottla.records.checksum import crc32c
 from ottla.records.control import ControlType, EndMarker
 from ottla.storage.producers import (
+    MOST_REFUSED,
+    WINDOW,
     CompletedTxn,
     Duplicate,
     Origin,
@@ -176,6 +178,57 @@ class TestDuplicates:
         states.note_refused(batch(3))
         append(states, batch(0, epoch=1))
         assert refusal(states, batch(4, epoch=1))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def test_what_comes_behind_a_refused_batch_of_an_unknown_producer_is_not_its_first(
+        self, states: ProducerStates
+    ) -> None:
+        """The refused one would be out of order when it comes again, and stored behind it."""
+        states.note_refused(batch(0))
+        assert refusal(states, batch(1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(0))
+        append(states, batch(1))
+        states.note_refused(batch(3, producer=8))
+        append(states, batch(4, producer=8))
+
+    def test_what_comes_behind_the_refused_first_batch_of_a_new_epoch_is_not_out_of_order(
+        self, states: ProducerStates
+    ) -> None:
+        append(states, batch(0))
+        states.note_refused(batch(0, epoch=1))
+        assert refusal(states, batch(1, epoch=1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(0, epoch=1))
+        append(states, batch(1, epoch=1))
+
+    def test_sequence_numbers_go_round_behind_a_refused_batch(self, states: ProducerStates) -> None:
+        append(states, batch(MAX - 1))
+        states.note_refused(batch(MAX))
+        assert refusal(states, batch(0))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(MAX))
+        append(states, batch(0))
+
+    def test_who_has_given_a_refused_batch_up_learns_of_the_gap(
+        self, states: ProducerStates
+    ) -> None:
+        """No more can be under way behind it than a client has in flight."""
+        append(states, batch(0))
+        states.note_refused(batch(1))
+        for _ in range(WINDOW):
+            assert refusal(states, batch(2))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert refusal(states, batch(2))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        states.note_refused(batch(1))
+        assert refusal(states, batch(2))[0] is ErrorCode.NOT_ENOUGH_REPLICAS, "it has come again"
+        states.note_refused(batch(0, producer=8))
+        for _ in range(WINDOW):
+            assert refusal(states, batch(1, producer=8))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(1, producer=8))
+
+    def test_refused_batches_of_many_producers_are_not_all_remembered(
+        self, states: ProducerStates
+    ) -> None:
+        for producer in range(MOST_REFUSED + 1):
+            states.note_refused(batch(0, producer=producer))
+        assert refusal(states, batch(1, producer=1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(1, producer=0))
 
     def test_a_coordinators_batches_have_no_duplicates(self, states: ProducerStates) -> None:
         append(states, batch(-1))
