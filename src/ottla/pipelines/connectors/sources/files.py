@@ -144,6 +144,21 @@ class FilesSource(Needs):
             f"{_DECODED}.value.*", F.col(HIDDEN).withField("error", failed).alias(HIDDEN)
         )
 
+    def of_letter(self, text: Column, row: Column, told: StructType) -> Column:
+        """The columns `told` of a dead letter, which holds a line here; `row`: those of its JSON.
+
+        A letter of csv has the line only if that could not be decoded, and JSON otherwise.
+        """
+        from pyspark.sql import functions as F  # noqa: N812 - the name that every program has for it
+
+        if self._plan.format == "text":
+            return F.struct(text.alias("value"), F.lit(None).cast("string").alias(told.names[-1]))
+        if self._plan.format == "csv":
+            reader = {**dict(self._plan.reader), "columnNameOfCorruptRecord": told.names[-1]}
+            line = F.from_csv(text, F.lit(told.toDDL()), reader)
+            return F.when(text.startswith("{"), row).otherwise(line)
+        return row
+
     # -- what `validate` asks
 
     def local_paths(self) -> Sequence[PurePath]:
