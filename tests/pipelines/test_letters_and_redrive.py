@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from ottla.pipelines.connectors.errors.letters import Failure, Letter, LetterTop
 from ottla.pipelines.connectors.option import Declaration
 from ottla.pipelines.connectors.process import Outcome, Way, process
 from ottla.pipelines.connectors.redrive import Redrive
+from ottla.pipelines.connectors.sources.files import SOURCE as FILES
 from ottla.pipelines.connectors.sources.hidden import as_json, hidden
 from ottla.pipelines.connectors.sources.topic import SOURCE as TOPIC
 from ottla.pipelines.connectors.spec.values import Connector, ErrorPolicy, PipelineSpec
@@ -314,6 +316,37 @@ def test_a_row_that_was_no_record_comes_back_from_its_json(
     again = Redrive(spec, way, letters, spark)
     assert again.go(again.chosen()) == Outcome(rows=1, written=1, letters=0)
     assert sink.rows == [{"number": 7}]
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "written", "left"),
+    [
+        ({"format": "text"}, [b"a line", b"{}"], [{"value": "a line"}, {"value": "{}"}], 0),
+        (
+            {"format": "csv", "header": True, "delimiter": ";", "schema": "id string, name string"},
+            [b'x;"a;b"', b'{"id": "2", "name": "two"}', b"1;2;3"],
+            [{"id": "x", "name": "a;b"}, {"id": "2", "name": "two"}],
+            1,
+        ),
+    ],
+)  # fmt: skip
+def test_a_line_of_a_file_comes_back_as_it_is(
+    spark: Any, broker: Broker, topic: str, letters: LetterTopic, tmp_path: Path,
+    options: dict[str, Any], values: list[bytes], written: list[dict[str, str]], left: int,
+) -> None:  # fmt: skip
+    """A line that did not fit the schema fits when the schema is corrected."""
+    letters.write([Letter(f"{n}", WHY, None, value) for n, value in enumerate(values)], BATCH)
+    (tmp_path / "a.txt").write_text("id;name\n1;one\n")
+    defaults = {option.name: option.default for option in FILES.options}
+    source = FILES.make({**defaults, "path": str(tmp_path / "a.txt"), **options})
+    nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
+    spec = PipelineSpec("orders", broker.bootstrap, nothing, nothing)
+    sink = Shown()
+    way = Way(source, transform_of(None), sink, ErrorPolicy(dead_letter=topic), letters)
+    again = Redrive(spec, replace(way, counts_apart=True), letters, spark)
+    again.go(again.chosen())
+    assert sorted(sink.rows, key=str) == sorted(written, key=str)
+    assert len(again.chosen()) == left
 
 
 def test_rows_that_had_the_same_position_are_redriven_each_for_itself(

@@ -206,6 +206,17 @@ def test_csv_that_does_not_fit_is_an_error_of_its_line(
         made.once()
 
 
+def test_a_preview_of_files_names_the_file_of_a_row(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("1,one\nx,bad\n")
+    made = run("files", path=str(tmp_path / "*.csv"), format="csv", schema="id int, name string")
+    source = made.source()
+    rows = source.rows(source.sample(made.spark, made.place, 10)).collect()
+    named = [(at["file"].rpartition("/")[2], at["row"]) for at in positions(rows)]
+    assert sorted(named) == [("a.csv", 0), ("a.csv", 1)]
+
+
 def test_json_lines_are_counted_before_any_is_left_out(
     run: Callable[..., Run], tmp_path: Path
 ) -> None:

@@ -217,7 +217,10 @@ class Redrive:
 
 
 class _Json:
-    """Reads letters of rows that were no records: their columns are JSON."""
+    """Reads letters of rows that were no records: their columns are JSON.
+
+    A source whose letters hold something else has `of_letter`, as `files` with its lines.
+    """
 
     def __init__(self, source: Source, schema: StructType) -> None:
         self._source = source
@@ -237,6 +240,9 @@ class _Json:
         told = StructType([*self._schema.fields, StructField(_CORRUPT, StringType())])
         text = F.col("value").cast("string")
         row = F.from_json(text, told, EXACT_JSON | {"columnNameOfCorruptRecord": _CORRUPT})
+        of_letter = getattr(self._source, "of_letter", None)
+        if of_letter is not None:
+            row = of_letter(text, row, told)
         hidden = F.expr(
             f"cast(named_struct('position', position, 'line', 0L, 'sequence', offset, "
             f"'timestamp', null, 'key', key, 'value', value, 'headers', null, 'error', "

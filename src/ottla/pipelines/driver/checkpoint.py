@@ -137,7 +137,16 @@ def open_checkpoint(pipeline: str, place: str, spark: SparkSession | None = None
     """The checkpoint at a place; one that is not on this machine needs a session to be reached."""
     folder = local_path(place)
     if folder is not None:
-        return Checkpoint(pipeline, LocalFiles(folder))
+        files = LocalFiles(folder)
+        try:
+            files.names("offsets")
+        except OSError as error:
+            raise Refused(
+                pipeline,
+                f"cannot read its checkpoint {place}: {error.strerror}. It must be a folder that "
+                "this user may read and write",
+            ) from None
+        return Checkpoint(pipeline, files)
     if spark is None:
         raise Refused(
             pipeline,

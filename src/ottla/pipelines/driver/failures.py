@@ -12,7 +12,7 @@ from typing import Final
 from ottla.pipelines.connectors.errors.outages import Verdict, judge
 
 _RAISED = re.compile(
-    r"^\s*(?:Caused by: )?([A-Za-z_][\w.]*(?:Error|Exception|Refused|Outage)): (.+)$"
+    r"^\s*(?:Caused by: |: )?([A-Za-z_][\w.]*(?:Error|Exception|Refused|Outage)): (.+)$"
 )
 _FULL: Final = (
     "No space left on device",

@@ -185,3 +185,10 @@ def test_a_source_that_is_no_topic_has_a_document_of_its_own(tmp_path):
     (tmp_path / "offsets" / "0").write_text(f"v1\n{CONF}\n5")
     assert found.position() == {"offset": "5"}
     assert offsets.progress_of(found.position()) is None
+
+
+def test_a_checkpoint_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "checkpoint"
+    place.touch()
+    with pytest.raises(Refused, match=r"pipeline large cannot read .*checkpoint: Not a directory"):
+        open_checkpoint("large", str(place))

@@ -24,6 +24,15 @@ def test_the_cause_is_what_was_raised_last():
     assert sentence(RuntimeError(WRAPPED)) == "OptionError: The topic orders was deleted."
 
 
+def test_what_java_raised_is_the_cause_of_a_call_that_failed():
+    """As Py4J shows it: the folder of a checkpoint could not be made."""
+    text = """An error occurred while calling o287.start.
+: java.io.IOException: mkdir of file:/proc/nope failed
+\tat org.apache.hadoop.fs.FileContext.mkdir(FileContext.java:1)
+"""
+    assert sentence(RuntimeError(text)) == "IOException: mkdir of file:/proc/nope failed"
+
+
 def test_a_failure_without_a_trace_is_its_first_line():
     assert sentence(ValueError("no\nmore")) == "no"
     assert sentence(KeyboardInterrupt()) == "KeyboardInterrupt"

@@ -42,6 +42,7 @@ _NUMBER: Final = "_ottla_number"
 _FILE: Final = "_ottla_file"
 _START: Final = "_ottla_start"
 _ID: Final = "_ottla_id"
+_OWN: Final = frozenset((_CORRUPT, _NUMBER, _FILE, _START, _ID))
 _BYTES: Final = "_ottla_bytes"
 _DECODED: Final = "_ottla_decoded"
 _WITHIN_TASK: Final = (1 << 33) - 1
@@ -89,20 +90,13 @@ class FilesSource(Needs):
         schema = self._schema(spark, place)
         if schema is not None:
             reader = reader.schema(schema)
-        return self._numbered(reader.load(path)).limit(count)
+        return _placed(self._numbered(reader.load(path))).limit(count)
 
     def rows(self, batch: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 - the name that every program has for it
 
-        names = [name for name in batch.columns if name not in (_CORRUPT, _NUMBER)]
-        # What Spark knows only while it reads, in columns of their own: see `hidden`. The numbers
-        # are taken here, before any row is left out and before Python sees them.
-        batch = batch.select(
-            "*",
-            F.input_file_name().alias(_FILE),
-            F.input_file_block_start().alias(_START),
-            F.monotonically_increasing_id().alias(_ID),
-        )
+        batch = _placed(batch)
+        names = [name for name in batch.columns if name not in _OWN]
         number = F.col(_ID).bitwiseAND(F.lit(_WITHIN_TASK))
         block = F.when(F.col(_START) > 0, F.col(_START))
         if _NUMBER in batch.columns:
@@ -149,6 +143,21 @@ class FilesSource(Needs):
         return decoded.select(
             f"{_DECODED}.value.*", F.col(HIDDEN).withField("error", failed).alias(HIDDEN)
         )
+
+    def of_letter(self, text: Column, row: Column, told: StructType) -> Column:
+        """The columns `told` of a dead letter, which holds a line here; `row`: those of its JSON.
+
+        A letter of csv has the line only if that could not be decoded, and JSON otherwise.
+        """
+        from pyspark.sql import functions as F  # noqa: N812 - the name that every program has for it
+
+        if self._plan.format == "text":
+            return F.struct(text.alias("value"), F.lit(None).cast("string").alias(told.names[-1]))
+        if self._plan.format == "csv":
+            reader = {**dict(self._plan.reader), "columnNameOfCorruptRecord": told.names[-1]}
+            line = F.from_csv(text, F.lit(told.toDDL()), reader)
+            return F.when(text.startswith("{"), row).otherwise(line)
+        return row
 
     # -- what `validate` asks
 
@@ -242,6 +251,23 @@ class FilesSource(Needs):
         except AnalysisException:  # a pattern that nothing matches yet
             return []
         return [row["value"].encode() for row in lines.collect()]
+
+
+def _placed(frame: DataFrame) -> DataFrame:
+    """With what Spark knows only while it reads, in columns of their own: see `hidden`.
+
+    They are taken before any row is left out, also by a limit, and before Python sees them.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - the name that every program has for it
+
+    if _FILE in frame.columns:
+        return frame
+    return frame.select(
+        "*",
+        F.input_file_name().alias(_FILE),
+        F.input_file_block_start().alias(_START),
+        F.monotonically_increasing_id().alias(_ID),
+    )
 
 
 def _make(values: Mapping[str, Any]) -> FilesSource:
