@@ -153,8 +153,11 @@ def test_a_placement_is_proposed_and_can_be_executed(cluster: Cluster, tools: To
     tools.file.write_text(shown[1])
     tools.reassign("--execute", "--additional")
     cluster.wait_until(lambda: cluster.state("t", 0).replicas == (1, 2))
-    shown = tools.type("kafka-reassign-partitions", *wanted, "3", code=1)
-    assert shown == ["Error: Replication factor: 2 larger than available brokers: 1"]
+    # One that is still on its way has more replicas, and a broker may hear of its end later.
+    refused = ["Error: Replication factor: 2 larger than available brokers: 1"]
+    cluster.wait_until(
+        lambda: tools.type("kafka-reassign-partitions", *wanted, "3", code=1) == refused
+    )
 
 
 def test_a_folder_that_a_broker_does_not_have_is_refused(cluster: Cluster, tools: Tools) -> None:
@@ -177,13 +180,11 @@ def test_unhealthy_partitions_are_found(cluster: Cluster, tools: Tools) -> None:
 
     assert not reported("under-replicated")
     cluster[3].crash()
-    cluster.wait_until(lambda: cluster.state("t", 1).isr == (2,))
-    assert reported("under-replicated") == ["Partition: 1"]
+    cluster.wait_until(lambda: reported("under-replicated") == ["Partition: 1"])
     assert reported("at-min-isr") == ["Partition: 1"]
     assert not reported("under-min-isr")
     cluster[2].crash()
-    cluster.wait_until(lambda: cluster.state("t", 1).leader == -1)
-    assert reported("unavailable") == ["Partition: 1"]
+    cluster.wait_until(lambda: reported("unavailable") == ["Partition: 1"])
     assert reported("under-min-isr") == ["Partition: 1"]
 
 
