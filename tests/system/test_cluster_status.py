@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ottla.client import cluster_health
+from ottla.client.direct import DirectAdmin
 from ottla.errors import KafkaError
 from ottla.testing import Cluster, NewTopic
 
@@ -169,3 +171,29 @@ def test_a_leader_with_a_failed_disk_is_waited_for(eventually: Eventually) -> No
         [part] = troubled()
         assert (part["state"], part["waits_for"], part["broken"]) == ("offline", [2], [2])
         assert "the log of broker 2" in status(cluster[1].bootstrap)
+
+
+def test_one_answer_that_is_lost_makes_no_broker_look_older(
+    monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    asked = cluster_health._ask_broker
+    lost: list[int] = []
+    monkeypatch.setattr(
+        cluster_health,
+        "_ask_broker",
+        lambda admin, broker: None if broker in lost else asked(admin, broker),
+    )
+    with Cluster(3) as cluster:
+        with DirectAdmin(cluster.bootstrap) as admin:
+            eventually(lambda: len(cluster_health.look(admin).known.versions) == 3)
+            lost.append(1)
+            known = cluster_health.look(admin).known
+            lost += [2, 3]
+            nobody = cluster_health.look(admin, ours=True).known
+            others = cluster_health.look(admin).known
+    assert known.ours
+    assert known.silent == {1}
+    assert set(known.versions) == {2, 3}
+    assert nobody.silent == {1, 2, 3}
+    assert not others.ours
+    assert not others.silent

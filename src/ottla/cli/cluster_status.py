@@ -79,8 +79,7 @@ class Looker:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self._admin: DirectAdmin | None = None
-        self._ask = True  # what only Ottla's brokers answer
-        self._ours = False
+        self._ours: bool | None = None  # not known yet
 
     @property
     def admin(self) -> DirectAdmin:
@@ -95,10 +94,9 @@ class Looker:
         from ottla.client.cluster_health import look
 
         try:
-            health = look(self.admin, ours=self._ask)
+            health = look(self.admin, ours=self._ours)
             # A broker that is going away does not answer either: who has been Ottla's stays that.
             self._ours = self._ours or health.known.ours
-            self._ask = self._ours
             return health
         except KafkaError:
             self.close()

@@ -165,10 +165,11 @@ class ClusterHealth:
         return sum(len(each.isr) < len(each.replicas) for each in self.troubled)
 
 
-def look(admin: DirectAdmin, *, ours: bool = True) -> ClusterHealth:
+def look(admin: DirectAdmin, *, ours: bool | None = None) -> ClusterHealth:
     """A few requests, some of them to every broker. Raises KafkaError.
 
-    Without `ours` nothing is asked that only Ottla's brokers answer.
+    `ours` tells whether it is a cluster of Ottla's; when that is not known, it is if any broker
+    answers what only Ottla's do.
     """
     cluster = admin.describe_cluster(fenced=True)
     fenced = admin.fenced_brokers()
@@ -258,7 +259,7 @@ def _without_coming(
     return replace(topic, partitions=tuple(parts))
 
 
-def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool) -> Known:
+def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool | None) -> Known:
     """What brokers know of one another and of themselves; those that do not answer are left out."""
     remembered: dict[int, Remembered] = {}
     offline: dict[TopicPartition, frozenset[int]] = {}
@@ -266,20 +267,23 @@ def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool) -> Known:
     overruled: dict[int, int] = {}
     away: dict[int, int] = {}
     silent: set[int] = set()
+    speechless: set[int] = set()  # to what others than Ottla's do not answer: they hang up
     versions: dict[int, str] = {}
     answered = False
     for broker in live:
         try:
             of_all, of_file = _min_insync_of(admin, broker)
-            answer = _ask_broker(admin, broker) if ours else None
         except KafkaError:
             silent.add(broker)
             continue
         cluster = of_all if cluster is None else cluster
         if of_all is not None and of_file not in (None, of_all):
             overruled[broker] = of_file
+        if ours is False:
+            continue
+        answer = _ask_broker(admin, broker)
         if answer is None:
-            ours = False  # whoever does not know the request hangs up
+            speechless.add(broker)
             continue
         answered = True
         versions[broker] = answer.version
@@ -294,6 +298,8 @@ def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool) -> Known:
         for log in answer.offline_logs:
             tp = TopicPartition(log.topic, log.partition_index)
             offline[tp] = offline.get(tp, frozenset()) | {broker}
+    if ours or answered:
+        silent |= speechless
     return Known(
         answered, remembered, offline, cluster, overruled, away, frozenset(silent), versions
     )

@@ -130,6 +130,8 @@ def wrong(health: ClusterHealth) -> str | None:
     for each in health.brokers:
         if each.state != "up":
             return f"broker {each.id} is {each.state}"
+    if health.known.silent:
+        return f"broker {min(health.known.silent)} does not answer"
     if health.controller is None:
         return "there is no controller"
     if health.troubled:
@@ -188,8 +190,8 @@ class Rolling:
         self._halfway = False
         self._wait(broker, "restarts", partial(_is_new, before))
         self._report(broker, "back, catching up")
-        self._wait(broker, "catches up", lambda found: wrong(found) is None)
-        problem = self._check(broker, self._look())
+        health = self._wait(broker, "catches up", lambda found: wrong(found) is None)
+        problem = self._check(broker, health)
         if problem is not None:
             raise Doubt(f"{problem}. The others were left as they are")
         self.taken[broker] = self._clock() - begun
@@ -205,7 +207,8 @@ class Rolling:
         [found] = [each for each in health.brokers if each.id == broker]
         return found
 
-    def _wait(self, broker: int, what: str, done: Callable[[ClusterHealth], bool]) -> None:
+    def _wait(self, broker: int, what: str, done: Callable[[ClusterHealth], bool]) -> ClusterHealth:
+        """The cluster as it is when that is done. Raises Doubt when it takes too long."""
         deadline = self._clock() + self._patience
         problem: str | None = None
         while True:
@@ -215,7 +218,7 @@ class Rolling:
                 problem = error.message
             else:
                 if done(health):
-                    return
+                    return health
                 problem = wrong(health) or f"broker {broker} still runs as before"
             if self._clock() >= deadline:
                 raise Doubt(

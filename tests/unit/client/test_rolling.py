@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.client.cluster_health import BrokerHealth, ClusterHealth, PartitionHealth
+from ottla.client.cluster_health import BrokerHealth, ClusterHealth, Known, PartitionHealth
 from ottla.client.descriptions import PartitionDescription, TopicDescription
 from ottla.client.rolling import Doubt, Interrupted, Rolling, exposed, order, wrong
 from ottla.errors import ErrorCode, KafkaError
@@ -63,12 +63,17 @@ class Simulated:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
+    @staticmethod
+    def check(number: int, health: ClusterHealth) -> str | None:
+        return None
+
     @property
     def rolling(self) -> Rolling:
         return Rolling(
             self.look,
             self.restart,
             lambda number, what: self.steps.append((number, what.partition(",")[0])),
+            check=self.check,
             patience=10.0,
             clock=lambda: self.now,
             sleep=self.sleep,
@@ -126,6 +131,26 @@ def test_another_that_dies_meanwhile_ends_it(simulated: Simulated) -> None:
     with pytest.raises(Doubt, match="until broker 1 catches up: broker 3 is missing"):
         simulated.rolling.run([1, 2])
     assert simulated.restarted == [1]
+
+
+def test_who_does_not_answer_is_waited_for_and_judged_by_its_answer(simulated: Simulated) -> None:
+    def after(number: int) -> Sequence[ClusterHealth]:
+        back = cluster(broker(1, 200), broker(2), broker(3))
+        silent = replace(back, known=Known(True, silent=frozenset({1})))
+        return [silent, silent, replace(back, known=Known(True, versions={1: "2.0"})), silent]
+
+    judged = []
+    simulated.after = after
+    simulated.check = lambda number, health: judged.append(health.known.versions)
+    simulated.rolling.run([1])
+    assert judged == [{1: "2.0"}]
+
+
+def test_nothing_is_stopped_while_another_does_not_answer(simulated: Simulated) -> None:
+    simulated.health = replace(cluster(), known=Known(True, silent=frozenset({3})))
+    with pytest.raises(Doubt, match="broker 3 does not answer; broker 1 is left as it is"):
+        simulated.rolling.run([1])
+    assert simulated.restarted == []
 
 
 def interrupting(simulated: Simulated, at: str) -> Rolling:
