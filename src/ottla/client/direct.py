@@ -481,7 +481,7 @@ class DirectAdmin:
     # -- inside
 
     def _timeout_ms(self) -> int:
-        return round(self._timeout * 1000)
+        return _allowed_ms(self._timeout)
 
     def _change(
         self, request: Any, results: Callable[[Any], Iterable[Any]]
@@ -491,7 +491,7 @@ class DirectAdmin:
 
         def ask() -> dict[str, KafkaError]:
             # Who asks again leaves the broker the rest of the time, not all of it once more.
-            request.timeout_ms = max(1, round((deadline - time.monotonic()) * 1000))
+            request.timeout_ms = _allowed_ms(deadline - time.monotonic())
             failures: dict[str, KafkaError] = {}
             for result in results(self.router.controller().ask(request)):
                 if result.error_code == ErrorCode.NOT_CONTROLLER:
@@ -591,3 +591,9 @@ def _partition(part: Any) -> PartitionDescription:
 
 def _id_text(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _allowed_ms(seconds: float) -> int:
+    """What a broker may take of the time for which its answer is waited: less, so that the answer
+    is there in time when it says why nothing was done."""
+    return max(1, round(max(seconds - 1.0, seconds / 2) * 1000))
