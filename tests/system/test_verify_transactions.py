@@ -44,7 +44,7 @@ from ottla.verify.txn_values import Values
 from ottla.verify.workload import Plan, Workload
 
 SECONDS = 6.0
-ATTEMPTS = 8
+ATTEMPTS = 20
 SETTINGS = {
     "transaction.state.log.num.partitions": 1,
     "offsets.topic.num.partitions": 1,
@@ -82,7 +82,7 @@ def shown(path: Path, verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_transactions_on_a_sound_broker_have_no_anomalies(tmp_path: Path) -> None:
     path = tmp_path / "history.gz"
     with Broker(SETTINGS) as broker:
@@ -168,7 +168,7 @@ MISTAKES: dict[Callable[[Patch], None], set[str]] = {
 }
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("plant", MISTAKES, ids=lambda plant: plant.__name__)
 def test_a_planted_mistake_is_found(
     plant: Callable[[Patch], None], tmp_path: Path, monkeypatch: Patch
@@ -417,7 +417,7 @@ def judged_loss(folder: Path, program: tuple[str, ...]) -> Verdict:
     return judge_history(path)[0]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_markers_before_the_decision_is_replicated_are_found(tmp_path: Path) -> None:
     verdict = judged_loss(tmp_path / "sound", SOUND)
     assert not verdict.anomalies, shown(tmp_path / "sound" / "history.gz", verdict)
