@@ -173,12 +173,25 @@ class _Producer:
 class _Refused:
     """The batch that came next of a producer, and was turned away."""
 
-    __slots__ = ("behind", "epoch", "sequence")
+    __slots__ = ("_behind", "_in_order", "_last", "epoch", "sequence")
 
     def __init__(self, epoch: int, sequence: int) -> None:
         self.epoch = epoch
         self.sequence = sequence
-        self.behind = 0  # how many have come since that are behind it
+        # Those behind it that have come since: how many, the last one, and how many up to that one
+        # came one behind the other.
+        self._behind = self._in_order = 0
+        self._last = sequence
+
+    def is_given_up(self, behind: int) -> bool:
+        """Whether another one that comes behind it shows that it will not come again. That is seen
+        only where a client begins to send all again, unless it never does: of those in flight
+        the first goes first."""
+        anew = not _is_behind(self._last, behind)
+        self._last = behind
+        self._behind += 1
+        self._in_order = 1 if anew else self._in_order + 1
+        return self._behind > WINDOW and (anew or self._in_order > WINDOW)
 
 
 class ProducerStates:
@@ -200,7 +213,7 @@ class ProducerStates:
         self._unreplicated: dict[int, int] = {}
         # By producer id, while its transaction has not begun here. Not kept over a restart.
         self._guards: dict[int, Guard] = {}
-        # By producer id; some have come again since. Not kept over a restart.
+        # By producer id, until it comes again. Not kept over a restart.
         self._refused: dict[int, _Refused] = {}
 
     def __len__(self) -> int:
@@ -304,7 +317,8 @@ class ProducerStates:
         producer that is not known any batch would be taken for the first.
 
         A client sends in order, so no more come behind it than are in flight. If more do, it has
-        given the batch up, and is judged as ever: it has to learn that there is a gap."""
+        given the batch up, and is judged as ever from the first on that it sends again: it has to
+        learn that there is a gap."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         sequence = header.base_sequence
         if producer_id < 0 or not self._comes_next(producer_id, epoch, sequence):
@@ -332,8 +346,16 @@ class ProducerStates:
             or not self._comes_next(header.producer_id, refused.epoch, refused.sequence)
         ):
             return False
-        refused.behind += 1
-        return refused.behind <= WINDOW
+        if refused.is_given_up(header.base_sequence):
+            del self._refused[header.producer_id]
+            return False
+        return True
+
+    def _forget_refused(self, producer_id: int, epoch: int) -> None:
+        """A batch of the producer was stored: its refused one has come again, or never will."""
+        refused = self._refused.get(producer_id)
+        if refused is not None and refused.epoch <= epoch:
+            del self._refused[producer_id]
 
     def check_marker(self, header: BatchHeader, marker: EndMarker, *, raised: bool = False) -> None:
         """Judge the end of a transaction: producer and coordinator may both be zombies.
@@ -390,6 +412,8 @@ class ProducerStates:
             producer = self._producers[producer_id] = _Producer()
         if producer.epoch != header.producer_epoch:
             producer.move_to(header.producer_epoch)
+        if self._refused:
+            self._forget_refused(producer_id, header.producer_epoch)
         batches = producer.batches
         if len(batches) == WINDOW:
             del batches[0]

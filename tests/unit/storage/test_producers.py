@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
@@ -221,6 +223,45 @@ class TestDuplicates:
         for _ in range(WINDOW):
             assert refusal(states, batch(1, producer=8))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(1, producer=8))
+
+    @pytest.mark.parametrize("in_flight", [2, 3, 4, 5])
+    def test_who_has_given_a_refused_batch_up_goes_on_with_the_first_that_is_left(
+        self, states: ProducerStates, in_flight: int
+    ) -> None:
+        """All in flight are sent again, in their order. Were one in their middle taken for the
+        first of a producer that is not known, those before it would be stored behind it."""
+        states.note_refused(batch(0))
+        stored: list[int] = []
+        for _ in range(2 * WINDOW):
+            for sequence in range(1, 1 + in_flight):
+                with suppress(KafkaError):  # too early
+                    if states.check(batch(sequence)) is None:
+                        append(states, batch(sequence))
+                        stored.append(sequence)
+        assert stored == list(range(1, 1 + in_flight))
+
+    def test_who_never_sends_a_batch_again_learns_of_the_gap_too(
+        self, states: ProducerStates
+    ) -> None:
+        append(states, batch(0))
+        states.note_refused(batch(1))
+        for sequence in range(2, 2 + WINDOW):
+            assert refusal(states, batch(sequence))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence in range(2 + WINDOW, 9 + WINDOW):
+            assert refusal(states, batch(sequence))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    @pytest.mark.parametrize("epoch", [0, 1])
+    def test_a_batch_that_has_come_again_is_not_waited_for_when_its_producer_is_forgotten(
+        self, states: ProducerStates, epoch: int
+    ) -> None:
+        states.note_refused(batch(0, epoch=epoch))
+        append(states, batch(0, epoch=0))
+        if epoch:
+            assert refusal(states, batch(1, epoch=1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+            append(states, batch(0, epoch=1))
+        append(states, batch(1, epoch=epoch))
+        assert states.expire(NOW + DAY, DAY) == 1
+        append(states, batch(2, epoch=epoch))
 
     def test_refused_batches_of_many_producers_are_not_all_remembered(
         self, states: ProducerStates
