@@ -84,7 +84,13 @@ _UNABLE_TO_ASK = frozenset(
     }
 )
 
-_FOR_NOW = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+_FOR_NOW = frozenset(
+    {
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,  # for want of a descriptor, or of a child process
+    }
+)
 """What a batch may be refused with, and the next one of the same producer accepted."""
 
 Waiting = list[tuple[PartitionProduceResponse, Deferred[None]]]
@@ -244,8 +250,8 @@ def _refusal(body: ProduceRequest) -> KafkaError | None:
 
 
 def _note_refused(records: memoryview | bytes, partition: Partition) -> None:
-    """Too few replicas were in sync, or the partition was not led here, which may have been for a
-    moment: what comes behind this batch has to wait for it, too."""
+    """Too few replicas were in sync, or the partition was not led here, or something was short,
+    which may have been for a moment: what comes behind this batch has to wait for it, too."""
     if len(records) >= HEADER_SIZE:
         partition.log.note_refused(read_header(memoryview(records)))
 

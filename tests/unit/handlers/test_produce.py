@@ -3,6 +3,7 @@ in sync is turned away, and what is under way behind it."""
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,22 +47,28 @@ async def test_a_time_out_leaves_nobody_waiting() -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
-    "refusal", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    "refusal",
+    [
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ],
 )
 async def test_what_is_under_way_behind_a_refused_batch_is_turned_away_too(
     refusal: ErrorCode, known: bool
 ) -> None:
-    """The set grows again, or the broker is admitted again, before the next batch comes, and before
-    the client has heard of the refusal: it is told in its turn, after the batch before it."""
+    """The set grows again, or the broker is admitted again, or a descriptor is free again, before
+    the next batch comes, and before the client has heard of the refusal: it is told in its turn,
+    after the batch before it."""
     state = PartitionState(1, 0, 0, replicas=(1, 2), isr=(1, 2))
     cluster: Any = SimpleNamespace(node_id=1, max_lag_ms=1.0, session_alive=True)
     cluster.now_ms = lambda: 0.0
     cluster.may_join = lambda *_: False
     cluster.propose_isr = lambda *_: None
     durability: Any = None
-    log = LogBench(TopicConfig()).open()
+    bench = LogBench(TopicConfig())
     partition = Partition(
-        TopicPartition("t", 0), TopicId(bytes(16)), log, state, durability, cluster
+        TopicPartition("t", 0), TopicId(bytes(16)), bench.open(), state, durability, cluster
     )
     partition.lead(state, Rules(2))
 
@@ -93,10 +100,14 @@ async def test_what_is_under_way_behind_a_refused_batch_is_turned_away_too(
         first = 1
     if refusal is ErrorCode.NOT_ENOUGH_REPLICAS:
         partition.lead(PartitionState(1, 0, 1, (1, 2), (1,)), Rules(2))
-    else:
+    elif refusal is ErrorCode.NOT_LEADER_OR_FOLLOWER:
         partition.follow(state)  # its broker has lost its registration
+    else:
+        partition.lead(PartitionState(1, 1, 1, (1, 2), (1, 2)), Rules(2))
+        bench.fs.fail("*/leader-epoch-checkpoint*", errno.EMFILE, operations=["open"], times=1)
     assert code(first) is refusal
-    partition.lead(PartitionState(1, 0, 2, (1, 2), (1, 2)), Rules(2))
+    epoch = partition.leader_epoch
+    partition.lead(PartitionState(1, epoch, 2, (1, 2), (1, 2)), Rules(2))
     assert code(first + 1) is ErrorCode.NOT_ENOUGH_REPLICAS
     for sequence in (first, first + 1):
         assert isinstance(send(sequence), Deferred)
