@@ -13,7 +13,7 @@ The rules are those of Kafka 4.2's ProducerAppendInfo and ProducerStateManager:
 
 - The first batch of an unknown producer may have any sequence number. The state may have been
   lost with the records that made it (retention, DeleteRecords, expiry), and the producer goes on.
-  Not so while its real first one is known to be under way (`note_refused`).
+  Not so while one before it is known to be under way (`note_refused`).
 - The first batch of a new epoch has sequence 0. An older epoch is fenced.
 - Sequence numbers go round from 2^31 - 1 to 0.
 - A producer is forgotten when its last batch's timestamp is `producer.id.expiration.ms` ago, but
@@ -183,6 +183,9 @@ class _Refused:
         self._behind = self._in_order = 0
         self._last = sequence
 
+    def comes_before(self, epoch: int, sequence: int) -> bool:
+        return self.epoch > epoch or (self.epoch == epoch and _is_behind(self.sequence, sequence))
+
     def is_given_up(self, behind: int) -> bool:
         """Whether another one that comes behind it shows that it will not come again. That is seen
         only where a client begins to send all again, unless it never does: of those in flight
@@ -305,8 +308,9 @@ class ProducerStates:
         return None
 
     def _check_first(self, header: BatchHeader) -> None:
-        """Judge a batch of a producer that is not known: which is its first one."""
-        if self._comes_too_early(header):
+        """Judge a batch of a producer that is not known, which is its first one. A coordinator's
+        has no sequence number."""
+        if header.base_sequence >= 0 and self._comes_too_early(header):
             raise self._too_early(header)
 
     def note_refused(self, header: BatchHeader) -> None:
@@ -314,24 +318,31 @@ class ProducerStates:
         its producer, those that are under way behind it come too early, and are turned away
         as well, until it comes again. To be out of order would make librdkafka take a new epoch,
         and send again under it whatever may be stored elsewhere without its knowing; and of a
-        producer that is not known any batch would be taken for the first.
+        producer that is not known any batch would be taken for the first: of those that are turned
+        away the first in their order is.
 
         A client sends in order, so no more come behind it than are in flight. If more do, it has
         given the batch up, and is judged as ever from the first on that it sends again: it has to
         learn that there is a gap."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         sequence = header.base_sequence
-        if producer_id < 0 or not self._comes_next(producer_id, epoch, sequence):
+        if min(producer_id, sequence) < 0 or not self._comes_next(producer_id, epoch, sequence):
             return
-        self._refused.pop(producer_id, None)
-        if len(self._refused) >= MOST_REFUSED:
+        before = self._refused.get(producer_id)
+        if before is not None:
+            if before.comes_before(epoch, sequence) and producer_id not in self._producers:
+                return
+            del self._refused[producer_id]
+        elif len(self._refused) >= MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
         self._refused[producer_id] = _Refused(epoch, sequence)
 
     def _comes_next(self, producer_id: int, epoch: int, sequence: int) -> bool:
-        """Whether a producer sends this batch next, if it leaves none out."""
+        """Whether a producer may send this batch next, if it leaves none out."""
         producer = self._producers.get(producer_id)
-        if producer is None or epoch > producer.epoch:
+        if producer is None:
+            return True
+        if epoch > producer.epoch:
             return sequence == 0
         return epoch == producer.epoch and _follows(producer.last_sequence, sequence)
 

@@ -189,8 +189,19 @@ class TestDuplicates:
         assert refusal(states, batch(1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(0))
         append(states, batch(1))
-        states.note_refused(batch(3, producer=8))
-        append(states, batch(4, producer=8))
+
+    def test_of_a_forgotten_producer_the_first_that_was_refused_is_waited_for(
+        self, states: ProducerStates
+    ) -> None:
+        append(states, batch(MAX - 1))
+        assert states.expire(NOW + DAY, DAY) == 1
+        states.note_refused(batch(MAX))
+        states.note_refused(batch(0))
+        states.note_refused(batch(0, epoch=-1))
+        for sequence in (0, 1):
+            assert refusal(states, batch(sequence))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence in (MAX, 0, 1):
+            append(states, batch(sequence))
 
     def test_what_comes_behind_the_refused_first_batch_of_a_new_epoch_is_not_out_of_order(
         self, states: ProducerStates
@@ -270,6 +281,12 @@ class TestDuplicates:
             states.note_refused(batch(0, producer=producer))
         assert refusal(states, batch(1, producer=1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(1, producer=0))
+
+    def test_a_batch_without_a_number_is_behind_nothing(self, states: ProducerStates) -> None:
+        states.note_refused(batch(-1))
+        append(states, batch(0))
+        states.note_refused(batch(MAX - 1, producer=8))
+        assert states.check(batch(-1, producer=8), origin=Origin.COORDINATOR) is None
 
     def test_a_coordinators_batches_have_no_duplicates(self, states: ProducerStates) -> None:
         append(states, batch(-1))
