@@ -92,6 +92,8 @@ _FOR_NOW = frozenset(
     }
 )
 """What a batch may be refused with, and the next one of the same producer accepted."""
+_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""The same, where there is no log yet."""
 
 Waiting = list[tuple[PartitionProduceResponse, Deferred[None]]]
 
@@ -200,6 +202,9 @@ def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a c
                             else replicas.replica_by_name(topic.name, data.index)
                         )
                         _note_refused(data.records, held)
+                elif failed in _UNKNOWN and len(data.records or b"") >= HEADER_SIZE:
+                    header = read_header(memoryview(data.records or b""))
+                    replicas.note_early(topic.topic_id if by_id else topic.name, data.index, header)
                 answer = _refused(data, error)
             answers.append(answer)
         responses.append(
