@@ -173,11 +173,13 @@ class _Producer:
 class _Refused:
     """The batch that came next of a producer, and was turned away."""
 
-    __slots__ = ("_behind", "_in_order", "_last", "epoch", "sequence")
+    __slots__ = ("_behind", "_in_order", "_last", "epoch", "others", "sequence")
 
-    def __init__(self, epoch: int, sequence: int) -> None:
+    def __init__(self, epoch: int, sequence: int, others: Iterable[int] = ()) -> None:
         self.epoch = epoch
         self.sequence = sequence
+        # What was turned away behind it: one of these comes next when it has come again.
+        self.others = set(others)
         # Those behind it that have come since: how many, the last one, and how many up to that one
         # came one behind the other.
         self._behind = self._in_order = 0
@@ -185,6 +187,11 @@ class _Refused:
 
     def comes_before(self, epoch: int, sequence: int) -> bool:
         return self.epoch > epoch or (self.epoch == epoch and _is_behind(self.sequence, sequence))
+
+    def note(self, behind: int) -> None:
+        """Another one was turned away."""
+        if len(self.others) < WINDOW:
+            self.others.add(behind)
 
     def is_given_up(self, behind: int) -> bool:
         """Whether another one that comes behind it shows that it will not come again. That is seen
@@ -326,16 +333,23 @@ class ProducerStates:
         learn that there is a gap."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         sequence = header.base_sequence
-        if min(producer_id, sequence) < 0 or not self._comes_next(producer_id, epoch, sequence):
+        if min(producer_id, sequence) < 0:
             return
         before = self._refused.get(producer_id)
-        if before is not None:
-            if before.comes_before(epoch, sequence) and producer_id not in self._producers:
+        others: Iterable[int] = ()
+        if before is not None and self._comes_next(producer_id, before.epoch, before.sequence):
+            if before.comes_before(epoch, sequence):
+                if before.epoch == epoch:
+                    before.note(sequence)
                 return
-            del self._refused[producer_id]
-        elif len(self._refused) >= MOST_REFUSED:
+            if (epoch, sequence) == (before.epoch, before.sequence):
+                others = before.others
+        if not self._comes_next(producer_id, epoch, sequence):
+            return
+        self._refused.pop(producer_id, None)
+        if len(self._refused) >= MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
-        self._refused[producer_id] = _Refused(epoch, sequence)
+        self._refused[producer_id] = _Refused(epoch, sequence, others)
 
     def _comes_next(self, producer_id: int, epoch: int, sequence: int) -> bool:
         """Whether a producer may send this batch next, if it leaves none out."""
@@ -360,12 +374,20 @@ class ProducerStates:
         if refused.is_given_up(header.base_sequence):
             del self._refused[header.producer_id]
             return False
+        refused.note(header.base_sequence)
         return True
 
-    def _forget_refused(self, producer_id: int, epoch: int) -> None:
-        """A batch of the producer was stored: its refused one has come again, or never will."""
+    def _forget_refused(self, header: BatchHeader) -> None:
+        """A batch of the producer was stored: its refused one has come again, or never will. The
+        next one may have been turned away, too."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
         refused = self._refused.get(producer_id)
-        if refused is not None and refused.epoch <= epoch:
+        if refused is None or refused.epoch > epoch:
+            return
+        following = (header.last_sequence + 1) & _MAX_SEQUENCE
+        if refused.epoch == epoch and following in refused.others:
+            self._refused[producer_id] = _Refused(epoch, following, refused.others - {following})
+        else:
             del self._refused[producer_id]
 
     def check_marker(self, header: BatchHeader, marker: EndMarker, *, raised: bool = False) -> None:
@@ -424,7 +446,7 @@ class ProducerStates:
         if producer.epoch != header.producer_epoch:
             producer.move_to(header.producer_epoch)
         if self._refused:
-            self._forget_refused(producer_id, header.producer_epoch)
+            self._forget_refused(header)
         batches = producer.batches
         if len(batches) == WINDOW:
             del batches[0]

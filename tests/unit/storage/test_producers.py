@@ -274,6 +274,24 @@ class TestDuplicates:
         assert states.expire(NOW + DAY, DAY) == 1
         append(states, batch(2, epoch=epoch))
 
+    @pytest.mark.parametrize("noted", [True, False])
+    def test_what_was_turned_away_behind_a_refused_batch_is_waited_for_in_its_turn(
+        self, states: ProducerStates, noted: bool
+    ) -> None:
+        """The client hears of 1, sends it again, and 3 behind it, before it has heard of 2."""
+        append(states, batch(0))
+        states.note_refused(batch(1))
+        if noted:
+            states.note_refused(batch(2))
+            states.note_refused(batch(1))
+        else:
+            assert refusal(states, batch(2))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(1))
+        assert refusal(states, batch(3))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence in (2, 3):
+            append(states, batch(sequence))
+        assert refusal(states, batch(5))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
     def test_refused_batches_of_many_producers_are_not_all_remembered(
         self, states: ProducerStates
     ) -> None:
