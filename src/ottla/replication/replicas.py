@@ -162,7 +162,7 @@ class Replicas:
         return self._make_or_raise(topic, index, by_id, led=False)
 
     def note_early(self, topic: str | bytes, index: int, header: BatchHeader) -> None:
-        """A batch was refused whose partition is not known here, which may be for a moment."""
+        """A batch was refused whose partition is not here, which may be for a moment."""
         if header.producer_id < 0 or len(topic) > MAX_TOPIC_NAME:
             return
         key = topic, index, header.producer_id
