@@ -230,6 +230,8 @@ class Cluster:
         succeeded = had_led is not None and had_led.has_succeeded(self.now)
         if succeeded:
             past.settled(node.high_watermark)
+        elif had_led is not None:
+            past.moved(node.high_watermark, self.now)
         unknown = self.store.leader_epoch > before.leader_epoch + 1
         if unknown or not (succeeded or {*self.store.replicas}.issuperset(before.replicas)):
             past.taken_away(self.now)
@@ -248,11 +250,14 @@ class Cluster:
                 all_here=past.all_here(self.now),
             )
 
-    def end_of_epoch_before(self, node: Node, offset: int) -> int:
-        """Where the epoch of the record before an offset ends."""
-        if not 0 < offset <= len(node.log):
+    def told_below(self, node: Node) -> int:
+        """As `Partition.told_below`."""
+        known = node.past.long_known(self.now)
+        if not 0 < known <= len(node.log):
             return 0
-        epoch = node.log[offset - 1][0]
+        epoch = node.log[known - 1][0]
+        if node.view.leader_epoch > epoch + 1:
+            return known
         return sum(each <= epoch for each, _ in node.log)
 
     def append(self, node: Node) -> None:
@@ -355,8 +360,7 @@ class Cluster:
         assert node.in_sync is not None
         if node.in_sync.has_succeeded(self.now):
             return node.high_watermark
-        told_below = self.end_of_epoch_before(node, node.past.long_known(self.now))
-        return min(node.high_watermark, told_below)
+        return min(node.high_watermark, self.told_below(node))
 
     def tell_committed(self) -> None:
         """Whoever waits for a commit is answered."""

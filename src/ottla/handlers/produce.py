@@ -56,6 +56,7 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.records.batch import HEADER_SIZE, read_header
 from ottla.replication.partition import Partition
+from ottla.replication.replicas import Replicas
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import ChildDied, NoChild
 from ottla.storage.log import AppendInfo
@@ -84,7 +85,15 @@ _UNABLE_TO_ASK = frozenset(
     }
 )
 
-_FOR_NOW = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+_FOR_NOW = frozenset(
+    {
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,  # for want of a descriptor, or of a child process
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # before this broker has learned of it
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
 """What a batch may be refused with, and the next one of the same producer accepted."""
 
 Waiting = list[tuple[PartitionProduceResponse, Deferred[None]]]
@@ -187,13 +196,8 @@ def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a c
             except KafkaError as error:
                 failed = error.code
                 if failed in _FOR_NOW and data.records:
-                    with suppress(KafkaError):  # no replica is here
-                        held = (
-                            replicas.replica_by_id(topic.topic_id, data.index)
-                            if by_id
-                            else replicas.replica_by_name(topic.name, data.index)
-                        )
-                        _note_refused(data.records, held)
+                    name = topic.topic_id if by_id else topic.name
+                    _remember(data.records, replicas, name, data.index)
                 answer = _refused(data, error)
             answers.append(answer)
         responses.append(
@@ -243,9 +247,24 @@ def _refusal(body: ProduceRequest) -> KafkaError | None:
     return None
 
 
+def _remember(records: memoryview, replicas: Replicas, topic: str | bytes, index: int) -> None:
+    """As `_note_refused`, where the partition may be led elsewhere, or not be here yet."""
+    try:
+        held = (
+            replicas.replica_by_name(topic, index)
+            if isinstance(topic, str)
+            else replicas.replica_by_id(topic, index)
+        )
+    except KafkaError:
+        if len(records) >= HEADER_SIZE:
+            replicas.note_early(topic, index, read_header(records))
+    else:
+        _note_refused(records, held)
+
+
 def _note_refused(records: memoryview | bytes, partition: Partition) -> None:
-    """Too few replicas were in sync, or the partition was not led here, which may have been for a
-    moment: what comes behind this batch has to wait for it, too."""
+    """Too few replicas were in sync, or the partition was not led here, or something was short,
+    which may have been for a moment: what comes behind this batch has to wait for it, too."""
     if len(records) >= HEADER_SIZE:
         partition.log.note_refused(read_header(memoryview(records)))
 

@@ -48,11 +48,12 @@ not vouched for the earlier leader since. Those that a reassignment brings are i
 
 What was written before its epoch it may tell at once if it has known for as long that it is
 committed: whoever led before that record's epoch has stopped (the record's replicas had come over),
-and whoever has led since has it too, and tells it or nothing. The same holds for all of the same
-epoch. But the leader of an epoch that was short may have kept what it wrote to itself, and so does
+and whoever has led since has it too, and tells it or nothing. The same holds for the rest of that
+epoch if its own is the next: else whoever led between them may lack what others have committed
+since. But the leader of an epoch that was short may have kept what it wrote to itself, and so does
 who comes after it (`Past`), until it has known it for so long itself, if nobody comes over to it
-before. So does a leader that goes on under another epoch, with other replicas
-perhaps, before its own succession was over.
+before. So does a leader that goes on under another epoch, with other replicas perhaps, before its
+own succession was over.
 
 The clocks are local and never go back; that they run equally fast is assumed, up to `DRIFT_MS`.
 """

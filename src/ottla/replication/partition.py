@@ -283,13 +283,15 @@ class Partition:
     @property
     def told_below(self) -> int:
         """Where the epoch ends of the last record that has been known for long to be committed
-        before this broker led: whoever is certain to lead knows of all that. Nobody has led before
-        the first epoch."""
+        before this broker led: whoever is certain to lead knows of all that. Who led between the
+        two epochs may lack the rest of the first. Nobody has led before the first of all."""
         log, cluster = self.log, self._cluster
         long_known = 0 if cluster is None else self._past.long_known(cluster.now_ms())
         known = min(long_known, log.log_end_offset)
-        epoch = log.epoch_for(known - 1) if known else None
-        return max(0, log.epoch_end_offset(epoch or 0)[1])
+        epoch = (log.epoch_for(known - 1) if known else None) or 0
+        if self.leader_epoch > epoch + 1:
+            return known
+        return max(0, log.epoch_end_offset(epoch)[1])
 
     # ------------------------------------------------------------------ writing
 

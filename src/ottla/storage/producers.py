@@ -13,7 +13,7 @@ The rules are those of Kafka 4.2's ProducerAppendInfo and ProducerStateManager:
 
 - The first batch of an unknown producer may have any sequence number. The state may have been
   lost with the records that made it (retention, DeleteRecords, expiry), and the producer goes on.
-  Not so while its real first one is known to be under way (`note_refused`).
+  Not so while one before it is known to be under way (`note_refused`).
 - The first batch of a new epoch has sequence 0. An older epoch is fenced.
 - Sequence numbers go round from 2^31 - 1 to 0.
 - A producer is forgotten when its last batch's timestamp is `producer.id.expiration.ms` ago, but
@@ -173,12 +173,35 @@ class _Producer:
 class _Refused:
     """The batch that came next of a producer, and was turned away."""
 
-    __slots__ = ("behind", "epoch", "sequence")
+    __slots__ = ("_behind", "_in_order", "_last", "epoch", "others", "sequence")
 
-    def __init__(self, epoch: int, sequence: int) -> None:
+    def __init__(self, epoch: int, sequence: int, others: Iterable[int] = ()) -> None:
         self.epoch = epoch
         self.sequence = sequence
-        self.behind = 0  # how many have come since that are behind it
+        # What was turned away behind it: one of these comes next when it has come again.
+        self.others = set(others)
+        # Those behind it that have come since: how many, the last one, and how many up to that one
+        # came one behind the other.
+        self._behind = self._in_order = 0
+        self._last = sequence
+
+    def comes_before(self, epoch: int, sequence: int) -> bool:
+        return self.epoch > epoch or (self.epoch == epoch and _is_behind(self.sequence, sequence))
+
+    def note(self, behind: int) -> None:
+        """Another one was turned away."""
+        if len(self.others) < WINDOW:
+            self.others.add(behind)
+
+    def is_given_up(self, behind: int) -> bool:
+        """Whether another one that comes behind it shows that it will not come again. That is seen
+        only where a client begins to send all again, unless it never does: of those in flight
+        the first goes first."""
+        anew = not _is_behind(self._last, behind)
+        self._last = behind
+        self._behind += 1
+        self._in_order = 1 if anew else self._in_order + 1
+        return self._behind > WINDOW and (anew or self._in_order > WINDOW)
 
 
 class ProducerStates:
@@ -200,7 +223,7 @@ class ProducerStates:
         self._unreplicated: dict[int, int] = {}
         # By producer id, while its transaction has not begun here. Not kept over a restart.
         self._guards: dict[int, Guard] = {}
-        # By producer id; some have come again since. Not kept over a restart.
+        # By producer id, until it comes again. Not kept over a restart.
         self._refused: dict[int, _Refused] = {}
 
     def __len__(self) -> int:
@@ -292,8 +315,9 @@ class ProducerStates:
         return None
 
     def _check_first(self, header: BatchHeader) -> None:
-        """Judge a batch of a producer that is not known: which is its first one."""
-        if self._comes_too_early(header):
+        """Judge a batch of a producer that is not known, which is its first one. A coordinator's
+        has no sequence number."""
+        if header.base_sequence >= 0 and self._comes_too_early(header):
             raise self._too_early(header)
 
     def note_refused(self, header: BatchHeader) -> None:
@@ -301,23 +325,38 @@ class ProducerStates:
         its producer, those that are under way behind it come too early, and are turned away
         as well, until it comes again. To be out of order would make librdkafka take a new epoch,
         and send again under it whatever may be stored elsewhere without its knowing; and of a
-        producer that is not known any batch would be taken for the first.
+        producer that is not known any batch would be taken for the first: of those that are turned
+        away the first in their order is.
 
         A client sends in order, so no more come behind it than are in flight. If more do, it has
-        given the batch up, and is judged as ever: it has to learn that there is a gap."""
+        given the batch up, and is judged as ever from the first on that it sends again: it has to
+        learn that there is a gap."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         sequence = header.base_sequence
-        if producer_id < 0 or not self._comes_next(producer_id, epoch, sequence):
+        if min(producer_id, sequence) < 0:
+            return
+        before = self._refused.get(producer_id)
+        others: Iterable[int] = ()
+        if before is not None and self._comes_next(producer_id, before.epoch, before.sequence):
+            if before.comes_before(epoch, sequence):
+                if before.epoch == epoch:
+                    before.note(sequence)
+                return
+            if (epoch, sequence) == (before.epoch, before.sequence):
+                others = before.others
+        if not self._comes_next(producer_id, epoch, sequence):
             return
         self._refused.pop(producer_id, None)
         if len(self._refused) >= MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
-        self._refused[producer_id] = _Refused(epoch, sequence)
+        self._refused[producer_id] = _Refused(epoch, sequence, others)
 
     def _comes_next(self, producer_id: int, epoch: int, sequence: int) -> bool:
-        """Whether a producer sends this batch next, if it leaves none out."""
+        """Whether a producer may send this batch next, if it leaves none out."""
         producer = self._producers.get(producer_id)
-        if producer is None or epoch > producer.epoch:
+        if producer is None:
+            return True
+        if epoch > producer.epoch:
             return sequence == 0
         return epoch == producer.epoch and _follows(producer.last_sequence, sequence)
 
@@ -332,8 +371,24 @@ class ProducerStates:
             or not self._comes_next(header.producer_id, refused.epoch, refused.sequence)
         ):
             return False
-        refused.behind += 1
-        return refused.behind <= WINDOW
+        if refused.is_given_up(header.base_sequence):
+            del self._refused[header.producer_id]
+            return False
+        refused.note(header.base_sequence)
+        return True
+
+    def _forget_refused(self, header: BatchHeader) -> None:
+        """A batch of the producer was stored: its refused one has come again, or never will. The
+        next one may have been turned away, too."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        refused = self._refused.get(producer_id)
+        if refused is None or refused.epoch > epoch:
+            return
+        following = (header.last_sequence + 1) & _MAX_SEQUENCE
+        if refused.epoch == epoch and following in refused.others:
+            self._refused[producer_id] = _Refused(epoch, following, refused.others - {following})
+        else:
+            del self._refused[producer_id]
 
     def check_marker(self, header: BatchHeader, marker: EndMarker, *, raised: bool = False) -> None:
         """Judge the end of a transaction: producer and coordinator may both be zombies.
@@ -390,6 +445,8 @@ class ProducerStates:
             producer = self._producers[producer_id] = _Producer()
         if producer.epoch != header.producer_epoch:
             producer.move_to(header.producer_epoch)
+        if self._refused:
+            self._forget_refused(header)
         batches = producer.batches
         if len(batches) == WINDOW:
             del batches[0]

@@ -17,9 +17,10 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
+from ottla.records.batch import BatchHeader, read_header
 from ottla.records.builder import build_batch
 from ottla.replication.partition import Partition
-from ottla.replication.replicas import Replicas
+from ottla.replication.replicas import MOST_EARLY, Replicas
 from ottla.runtime.workers import Workers
 from ottla.storage.directory import LogDirectories
 from ottla.testing.clock import ManualClock
@@ -97,6 +98,56 @@ async def test_the_partitions_of_a_topic_share_one_value_of_its_settings(table: 
     third = table.replicas.by_name("t", 2)
     assert third.log.config is first.log.config is second.log.config
     assert third.log.config.retention_ms == 1000
+
+
+@pytest.mark.parametrize("named", ["t", bytes([1]) * 16])
+async def test_a_batch_that_came_before_its_partition_is_waited_for(
+    table: Table, named: str | bytes
+):
+    """Of a new topic, or of one that has more partitions by now."""
+    table.show(topic("other", OURS, number=2))
+    for index in range(2):
+        table.replicas.note_early(named, index, header(index, 0))
+        states = [OURS] * (index + 1)
+        table.show(topic("t", *states), topic("other", *states, number=2))
+        partition = table.replicas.by_name("t", index)
+        for producer in (index, 8):  # one of whom nothing is known
+            append(table.replicas.by_name("other", index), producer, 1)
+        with pytest.raises(KafkaError) as caught:
+            append(partition, index, 1)
+        assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(partition, 8, 1)
+        append(partition, index, 0)
+        append(partition, index, 1)
+
+
+async def test_not_all_are_remembered_who_come_before_a_partition(table: Table):
+    for producer in range(MOST_EARLY + 1):
+        table.replicas.note_early("t", 0, header(producer, 0))
+    table.replicas.note_early("t", 0, header(-1, -1))
+    table.replicas.note_early("t" * 250, 0, header(0, 0))
+    table.show(topic("t", OURS))
+    partition = table.replicas.by_name("t", 0)
+    append(partition, 0, 1)
+    with pytest.raises(KafkaError):
+        append(partition, 1, 1)
+
+
+def batch(producer: int, sequence: int) -> memoryview:
+    values = [(0, None, b"v", ())]
+    return memoryview(
+        bytearray(
+            build_batch(values, producer_id=producer, producer_epoch=0, base_sequence=sequence)
+        )
+    )
+
+
+def header(producer: int, sequence: int) -> BatchHeader:
+    return read_header(batch(producer, sequence))
+
+
+def append(partition: Partition, producer: int, sequence: int) -> None:
+    partition.append(batch(producer, sequence), 0)
 
 
 async def test_settings_of_a_deleted_topic_are_not_those_of_the_next(table: Table):

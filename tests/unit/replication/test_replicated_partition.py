@@ -490,7 +490,36 @@ async def test_a_record_of_an_epoch_that_has_lasted_is_told_at_once() -> None:
     assert not partition.has_succeeded
     partition.follow(replace(FOLLOWED, leader_epoch=8))
     partition.lead(replace(LED, leader_epoch=9), Rules(2))
-    assert partition.told_below == 4, "it was not over when it lost its role"
+    assert partition.told_below == 2, "it was not over, and who led in 8 may lack the last ones"
+
+
+@pytest.mark.parametrize("learned", [True, False])
+async def test_what_who_led_meanwhile_may_lack_is_not_told_at_once(learned: bool) -> None:
+    """2 has led under epoch 6. When it hands over to 3, a record is not committed that 1 has and 3
+    has not. 2 follows 3, which is certain then, for as long as it is cut off; 1 has not asked 3 for
+    anything yet when it is elected, and 2 takes the record from it."""
+    replica = Replica()
+    partition, cluster = replica.partition, replica.cluster
+    partition.follow(FOLLOWED)
+    for offset in range(2):
+        batch = build_batch([(NOW, None, b"a", ())], base_offset=offset, leader_epoch=6)
+        partition.append_replicated(memoryview(batch), 1, 0)
+        cluster.now += LEASE_MS + DRIFT_MS
+    between = replace(LED, leader=3, leader_epoch=7, partition_epoch=2)
+    other = InSyncReplicas(3, between, 1, Rules(2), cluster.now)
+    other.fetched(2, 2, 1, 1, cluster.now, asked_after_ms=cluster.now)
+    if learned:
+        partition.follow(between)
+    cluster.now += 100
+    replica.lead(replace(LED, leader_epoch=8, partition_epoch=3, isr=(1, 2)))
+    replica.fetch(_2=2)
+    assert partition.high_watermark == 2
+    assert other.certain(cluster.now, session_alive=False)
+    assert not partition.has_succeeded
+    assert partition.told_below == 1
+    cluster.now += LEASE_MS + DRIFT_MS
+    assert not other.certain(cluster.now, session_alive=False)
+    assert partition.has_succeeded
 
 
 async def test_what_a_replica_knew_when_it_started_is_told_after_a_second_whoever_comes_over() -> (
@@ -518,8 +547,10 @@ async def test_nobody_has_led_before_the_first_epoch() -> None:
     partition.follow(replace(LED, leader=2, leader_epoch=0))
     batch = build_batch([(NOW, None, b"a", ())], leader_epoch=0)
     partition.append_replicated(memoryview(batch), 1, 0)
-    replica.lead()
+    replica.lead(replace(LED, leader_epoch=1))
     assert partition.told_below == 1
+    replica.lead(replace(LED, leader_epoch=2))
+    assert partition.told_below == 0, "who led in epoch 1 may have lacked it"
 
 
 async def test_who_has_caught_up_while_a_change_was_in_flight_is_added_after_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
@@ -187,8 +189,19 @@ class TestDuplicates:
         assert refusal(states, batch(1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(0))
         append(states, batch(1))
-        states.note_refused(batch(3, producer=8))
-        append(states, batch(4, producer=8))
+
+    def test_of_a_forgotten_producer_the_first_that_was_refused_is_waited_for(
+        self, states: ProducerStates
+    ) -> None:
+        append(states, batch(MAX - 1))
+        assert states.expire(NOW + DAY, DAY) == 1
+        states.note_refused(batch(MAX))
+        states.note_refused(batch(0))
+        states.note_refused(batch(0, epoch=-1))
+        for sequence in (0, 1):
+            assert refusal(states, batch(sequence))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence in (MAX, 0, 1):
+            append(states, batch(sequence))
 
     def test_what_comes_behind_the_refused_first_batch_of_a_new_epoch_is_not_out_of_order(
         self, states: ProducerStates
@@ -222,6 +235,63 @@ class TestDuplicates:
             assert refusal(states, batch(1, producer=8))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(1, producer=8))
 
+    @pytest.mark.parametrize("in_flight", [2, 3, 4, 5])
+    def test_who_has_given_a_refused_batch_up_goes_on_with_the_first_that_is_left(
+        self, states: ProducerStates, in_flight: int
+    ) -> None:
+        """All in flight are sent again, in their order. Were one in their middle taken for the
+        first of a producer that is not known, those before it would be stored behind it."""
+        states.note_refused(batch(0))
+        stored: list[int] = []
+        for _ in range(2 * WINDOW):
+            for sequence in range(1, 1 + in_flight):
+                with suppress(KafkaError):  # too early
+                    if states.check(batch(sequence)) is None:
+                        append(states, batch(sequence))
+                        stored.append(sequence)
+        assert stored == list(range(1, 1 + in_flight))
+
+    def test_who_never_sends_a_batch_again_learns_of_the_gap_too(
+        self, states: ProducerStates
+    ) -> None:
+        append(states, batch(0))
+        states.note_refused(batch(1))
+        for sequence in range(2, 2 + WINDOW):
+            assert refusal(states, batch(sequence))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence in range(2 + WINDOW, 9 + WINDOW):
+            assert refusal(states, batch(sequence))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    @pytest.mark.parametrize("epoch", [0, 1])
+    def test_a_batch_that_has_come_again_is_not_waited_for_when_its_producer_is_forgotten(
+        self, states: ProducerStates, epoch: int
+    ) -> None:
+        states.note_refused(batch(0, epoch=epoch))
+        append(states, batch(0, epoch=0))
+        if epoch:
+            assert refusal(states, batch(1, epoch=1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+            append(states, batch(0, epoch=1))
+        append(states, batch(1, epoch=epoch))
+        assert states.expire(NOW + DAY, DAY) == 1
+        append(states, batch(2, epoch=epoch))
+
+    @pytest.mark.parametrize("noted", [True, False])
+    def test_what_was_turned_away_behind_a_refused_batch_is_waited_for_in_its_turn(
+        self, states: ProducerStates, noted: bool
+    ) -> None:
+        """The client hears of 1, sends it again, and 3 behind it, before it has heard of 2."""
+        append(states, batch(0))
+        states.note_refused(batch(1))
+        if noted:
+            states.note_refused(batch(2))
+            states.note_refused(batch(1))
+        else:
+            assert refusal(states, batch(2))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(1))
+        assert refusal(states, batch(3))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence in (2, 3):
+            append(states, batch(sequence))
+        assert refusal(states, batch(5))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
     def test_refused_batches_of_many_producers_are_not_all_remembered(
         self, states: ProducerStates
     ) -> None:
@@ -229,6 +299,12 @@ class TestDuplicates:
             states.note_refused(batch(0, producer=producer))
         assert refusal(states, batch(1, producer=1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(1, producer=0))
+
+    def test_a_batch_without_a_number_is_behind_nothing(self, states: ProducerStates) -> None:
+        states.note_refused(batch(-1))
+        append(states, batch(0))
+        states.note_refused(batch(MAX - 1, producer=8))
+        assert states.check(batch(-1, producer=8), origin=Origin.COORDINATOR) is None
 
     def test_a_coordinators_batches_have_no_duplicates(self, states: ProducerStates) -> None:
         append(states, batch(-1))
