@@ -183,14 +183,13 @@ def test_one_answer_that_is_lost_makes_no_broker_look_older(
         "_ask_broker",
         lambda admin, broker: None if broker in lost else asked(admin, broker),
     )
-    with Cluster(3) as cluster:
-        with DirectAdmin(cluster.bootstrap) as admin:
-            eventually(lambda: len(cluster_health.look(admin).known.versions) == 3)
-            lost.append(1)
-            known = cluster_health.look(admin).known
-            lost += [2, 3]
-            nobody = cluster_health.look(admin, ours=True).known
-            others = cluster_health.look(admin).known
+    with Cluster(3) as cluster, DirectAdmin(cluster.bootstrap) as admin:
+        eventually(lambda: len(cluster_health.look(admin).known.versions) == 3)
+        lost.append(1)
+        known = cluster_health.look(admin).known
+        lost += [2, 3]
+        nobody = cluster_health.look(admin, ours=True).known
+        others = cluster_health.look(admin).known
     assert known.ours
     assert known.silent == {1}
     assert set(known.versions) == {2, 3}
