@@ -75,7 +75,7 @@ def test_an_invariant_that_is_broken_on_purpose_is_missed(mistake: str, invarian
     [
         ("stable-past-open", "NoAbortedVisible", "0-99"),
         ("stable-too-soon", "MonotonicLastStableOffset", "92-199"),
-        ("decision-forgotten", "NoTornTransaction", "10-99"),
+        ("decision-forgotten", "NoTornTransaction", "25-99"),
         ("markers-forgotten", "NoHangingTransaction", "2-99"),
         ("any-epoch", "ZombieFenced", "8-99"),
         ("offsets-at-once", "OffsetsWithTransaction", "0-99"),
