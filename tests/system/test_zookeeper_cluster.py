@@ -531,12 +531,21 @@ def test_a_copy_of_a_living_broker_is_refused(
     start_broker: Callable[..., BrokerProcess], zookeeper: str, unique: Callable[[], str]
 ) -> None:
     """It has the same folders, by their ids, and their locks: those of its copy."""
-    settings = {"zookeeper.connect": f"{zookeeper}/{unique()}", "broker.id": "3"}
+    settings = {
+        "zookeeper.connect": f"{zookeeper}/{unique()}",
+        "zookeeper.session.timeout.ms": LONG_SESSION,
+        "broker.id": "3",
+    }
     first = start_broker("first", settings=settings)
     copy = start_broker("copy", launch=False, settings=settings)
     shutil.copytree(first.data_dir, copy.data_dir)
     expected = f"Another broker is registered with broker id 3, at {first.bootstrap}: give this"
     assert expected in refusal(copy)
+    first.signal(signal.SIGSTOP)  # it lives, and does not answer
+    try:
+        assert expected in refusal(copy)
+    finally:
+        first.signal(signal.SIGCONT)
     assert "the registration of broker 3 was lost" not in first.log()
     # Once it is dead the copy is as good as the original, though its session has not ended.
     first.kill()
