@@ -70,7 +70,7 @@ def break_cluster(
                 load=Load(pause=0.03),
             ),
             path,
-            Limits(faults=count, patience=60.0 if mistake is None else PATIENCE),
+            Limits(faults=count, patience=120.0 if mistake is None else PATIENCE),
             asyncio.Event(),
         )
 
@@ -89,7 +89,7 @@ def shown(path: Path, verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_cluster_that_is_broken_under_load_does_nothing_wrong(tmp_path: Path) -> None:
     kinds = (
         "kill,pause,cut-brokers,lost-replies,lost-broker-replies,kill-all,election,kill-store,"
@@ -115,7 +115,7 @@ def test_a_cluster_that_is_broken_under_load_does_nothing_wrong(tmp_path: Path) 
         assert (client, action) in did
 
 
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(900)
 def test_transactions_on_a_cluster_that_is_broken_are_whole(tmp_path: Path) -> None:
     kinds = (
         "kill,pause,cut-brokers,cut-clients,lost-replies,lost-broker-replies,kill-all,election,"
@@ -138,7 +138,7 @@ def test_transactions_on_a_cluster_that_is_broken_are_whole(tmp_path: Path) -> N
     assert {("txn", "ok"), ("mover", "ok"), ("table", "ok")} <= ended
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_cluster_on_zookeeper_that_is_cut_up_does_nothing_wrong(tmp_path: Path) -> None:
     kinds = "isolate,session-expiry,cut-zookeeper,delay,wipe"
     outcome, verdict = break_cluster(tmp_path, kinds, 5, seed=2, store="zookeeper")
@@ -146,7 +146,7 @@ def test_a_cluster_on_zookeeper_that_is_cut_up_does_nothing_wrong(tmp_path: Path
     assert outcome.gave_up is None
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_zookeeper_that_was_away_or_has_lost_everything_harms_nobody(tmp_path: Path) -> None:
     kinds = "zookeeper-outage,wipe-zookeeper"
     outcome, verdict = break_cluster(tmp_path, kinds, 3, seed=3, store="zookeeper")
@@ -155,7 +155,7 @@ def test_a_zookeeper_that_was_away_or_has_lost_everything_harms_nobody(tmp_path:
     assert outcome.faults["wipe-zookeeper"] == 2
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_an_ensemble_that_loses_its_leader_harms_nobody(tmp_path: Path) -> None:
     kinds = "kill-zookeeper-leader,kill"
     outcome, verdict = break_cluster(tmp_path, kinds, 4, seed=4, store="ensemble")
@@ -164,7 +164,7 @@ def test_an_ensemble_that_loses_its_leader_harms_nobody(tmp_path: Path) -> None:
     assert outcome.faults["kill-zookeeper-leader"] >= 2
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_partitions_that_are_moved_while_brokers_die_lose_nothing(tmp_path: Path) -> None:
     outcome, verdict = break_cluster(tmp_path, "reassign,kill", 8, seed=30)
     assert not verdict.anomalies, shown(outcome.history, verdict)
@@ -179,7 +179,7 @@ def test_partitions_that_are_moved_while_brokers_die_lose_nothing(tmp_path: Path
         assert any(way in what for what in moved), moved
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_loss_of_more_than_may_be_destroyed_is_reported(tmp_path: Path) -> None:
     outcome, verdict = break_cluster(tmp_path, "wipe-two", 1, seed=5)
     assert outcome.gave_up is None
@@ -202,7 +202,7 @@ MISTAKES: dict[str, tuple[str, int, StoreKind, set[str]]] = {
 }
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_planted_mistake_is_found(mistake: str, tmp_path: Path) -> None:
     """Real processes meet a fault at a moment that no seed decides: it is tried until it shows."""
@@ -225,25 +225,29 @@ def ottla(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "ottla", "verify", *arguments],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_any_cluster_can_be_verified_and_is_left_as_it_was(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path
 ) -> None:
     broker = start_broker()
     path = tmp_path / "run.history.gz"
-    arguments = ("--bootstrap", broker.bootstrap, "--duration", "2s", "--history", str(path))
-    done = ottla("run", *arguments, "--seed", "7", "--json")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["anomalies"] == []
-    assert told["acknowledged"] > 0
-    assert told["transactions"]["committed"] > 0
-    assert (told["seed"], told["complete"]) == (7, True)
+    arguments = ("--bootstrap", broker.bootstrap, "--history", str(path), "--seed", "7")
+    for seconds in (2, 10, 60):  # longer, if the machine has no time for a transaction at first
+        path.unlink(missing_ok=True)
+        done = ottla("run", *arguments, "--duration", f"{seconds}s", "--json")
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert told["anomalies"] == []
+        assert (told["seed"], told["complete"]) == (7, True)
+        if told["acknowledged"] > 0 < told["transactions"]["committed"]:
+            break
+    else:
+        pytest.fail(f"nothing was done: {told}")
     left = [each.name for each in broker.data_dir.iterdir() if "ottla-verify" in each.name]
     assert not [name for name in left if not name.endswith("-delete")]
     again = ottla("check", str(path))
@@ -283,7 +287,7 @@ def test_a_misused_command_line_is_refused(arguments: tuple[str, ...], text: str
     assert text in done.stderr
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_record_is_made_in_parts_and_added_up(tmp_path: Path) -> None:
     folder = tmp_path / "record"
     line = ("cluster", "--store", "lent", "--faults", "election", "--writers", "10")
