@@ -159,6 +159,7 @@ def test_without_idempotence_nothing_acknowledged_is_lost(acks, start_broker, lo
     writing.finish()
 
 
+@pytest.mark.timeout(1200)
 def test_no_producer_id_is_ever_given_twice(start_broker, wire):
     broker, given = start_broker(), []
     for _ in range(50):

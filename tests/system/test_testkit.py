@@ -621,6 +621,7 @@ def test_a_killed_test_run_is_cleaned_up_after_by_the_next_one(tmp_path: Path) -
 # -- the page --------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(1000)
 def test_the_examples_of_the_page_work(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     ours = [block for block in blocks if "testcontainers" not in block]
@@ -633,7 +634,7 @@ def test_the_examples_of_the_page_work(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--strict-markers"]
     command += [] if installed else ["-p", module]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout[-5000:]
     assert f"{len(ours)} passed" in done.stdout
