@@ -44,9 +44,7 @@ from ottla.verify.txn_values import Values
 from ottla.verify.workload import Plan, Workload
 
 SECONDS = 6.0
-LONGER = (SECONDS, 20.0, 60.0)
-"""For what has to happen sooner or later, on a machine that has no time for it at first."""
-ATTEMPTS = 8
+ATTEMPTS = 20
 SETTINGS = {
     "transaction.state.log.num.partitions": 1,
     "offsets.topic.num.partitions": 1,
@@ -55,6 +53,9 @@ SETTINGS = {
     "log.initial.task.delay.ms": 0,
 }
 PLAN = Plan("verify", partitions=2, transactional=3, creates=False).only("transactions")
+
+LONGER = (SECONDS, 20.0, 60.0)
+"""For what has to happen sooner or later, on a machine that has no time for it at first."""
 
 Patch = pytest.MonkeyPatch
 C = TypeVar("C", bound=Connections)
@@ -84,7 +85,7 @@ def shown(path: Path, verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_transactions_on_a_sound_broker_have_no_anomalies(tmp_path: Path) -> None:
     wanted = {
         ("txn-writer-", "txn-send"),
@@ -424,7 +425,7 @@ def judged_loss(folder: Path, program: tuple[str, ...], *, marked_seconds: float
     return judge_history(path)[0]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_markers_before_the_decision_is_replicated_are_found(tmp_path: Path) -> None:
     verdict = judged_loss(tmp_path / "sound", SOUND, marked_seconds=2)
     assert not verdict.anomalies, shown(tmp_path / "sound" / "history.gz", verdict)
