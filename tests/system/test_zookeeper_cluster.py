@@ -42,8 +42,11 @@ LONG_SESSION = 60_000
 SHORT_SESSION = 6_000
 """One that ends while a test waits; a broker that gets no processor for a moment keeps it."""
 
-OUTAGE_SECONDS = float(os.environ.get("OTTLA_TEST_OUTAGE_SECONDS", "10"))
+OUTAGE_SECONDS = float(os.environ.get("OTTLA_TEST_OUTAGE_SECONDS", "15"))
 """How long ZooKeeper is away: longer than a session, so that one that is cut off ends it."""
+
+OUTAGE_SESSION = 10_000
+"""As long as brokers have to come back after it before they are taken for dead."""
 
 
 Eventually = Callable[..., Any]
@@ -396,7 +399,7 @@ def test_zookeeper_goes_away_and_comes_back(
         server.start()
         door.open()
         connect = f"{LOOPBACK}:{door.port}/ottla"
-        brokers = start_cluster(connect=connect, session_ms=SHORT_SESSION)
+        brokers = start_cluster(connect=connect, session_ms=OUTAGE_SESSION)
         eventually(brokers.in_sync)
         load = start_load(brokers.bootstrap)
         load.wait_for_more()
@@ -427,7 +430,7 @@ def test_zookeeper_goes_away_and_comes_back(
         eventually(lambda: brokers.controller >= 0)
         eventually(lambda: _created(brokers.admin, NewTopic("another", 1, 3)))
         # Sessions that have ended are made anew; for as long nobody is taken for dead.
-        eventually(lambda: _is_over(gone + OUTAGE_SECONDS + 3 * SHORT_SESSION / 1000), timeout=60)
+        eventually(lambda: _is_over(gone + OUTAGE_SECONDS + 3 * OUTAGE_SESSION / 1000))
         assert brokers.state() == before
         assert not brokers.logged("is gone (epoch")
         assert committed_offset(brokers.bootstrap) == offset
