@@ -58,7 +58,7 @@ class Attempt:
         self.answered = 0
         self.deadline = time.monotonic() + SILENCE
         self._unread = bytearray()
-        self.sock = socket.create_connection(address, timeout=20)
+        self.sock = socket.create_connection(address, timeout=120)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.sock.setblocking(False)
         try:
@@ -103,7 +103,7 @@ class CleanClient:
         header = struct.pack(">hhih5s", api, version, 1, 5, b"clean")
         if (api, version) in {(3, 12), (19, 5), (20, 4)}:
             header += b"\x00"
-        with socket.create_connection(self._address, timeout=20) as sock:
+        with socket.create_connection(self._address, timeout=120) as sock:
             sock.sendall(struct.pack(">i", len(header + body)) + header + body)
             with sock.makefile("rb") as stream:
                 (size,) = struct.unpack(">i", stream.read(4))

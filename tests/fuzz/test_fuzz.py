@@ -11,7 +11,7 @@ import pytest
 RUN = Path(__file__).parent / "run.py"
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(1300)
 def test_two_hundred_thousand_mutated_requests_leave_the_broker_well():
     done = subprocess.run(
         [sys.executable, str(RUN), "--frames", "200000", "--seed", "3"],
@@ -19,6 +19,6 @@ def test_two_hundred_thousand_mutated_requests_leave_the_broker_well():
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=400,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stdout[-8000:]

@@ -15,6 +15,10 @@ import pytest
 
 RUN = Path(__file__).parent / "run.py"
 SCALE = Path(__file__).parent / "scale.py"
+LIMIT = 900
+"""Seconds for one run: a few minutes of processor time, on a machine that others use as well."""
+
+pytestmark = pytest.mark.timeout(2 * LIMIT)
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -24,7 +28,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=280,
+        timeout=LIMIT,
     )
 
 
@@ -71,7 +75,7 @@ def test_an_invariant_that_is_broken_on_purpose_is_missed(mistake: str, invarian
     [
         ("stable-past-open", "NoAbortedVisible", "0-99"),
         ("stable-too-soon", "MonotonicLastStableOffset", "92-199"),
-        ("decision-forgotten", "NoTornTransaction", "10-99"),
+        ("decision-forgotten", "NoTornTransaction", "25-99"),
         ("markers-forgotten", "NoHangingTransaction", "2-99"),
         ("any-epoch", "ZombieFenced", "8-99"),
         ("offsets-at-once", "OffsetsWithTransaction", "0-99"),
@@ -110,7 +114,7 @@ def test_every_partition_is_led_again_whoever_is_lost(shape: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=280,
+        timeout=LIMIT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     rows = {row["event"]: row for row in map(json.loads, done.stdout.splitlines())}

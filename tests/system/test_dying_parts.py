@@ -23,7 +23,7 @@ from ottla.storage.schedule import Schedule
 from ottla.testing.files import MemoryFileSystem
 
 SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data", "node.id": "1"}
-LIMIT = 20
+LIMIT = 120
 JOURNAL = "/data/metadata/journal-*"
 
 

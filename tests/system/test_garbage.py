@@ -48,8 +48,8 @@ def read_one_by_one(bootstrap: str, settings: dict[str, str]) -> Iterator[None]:
     try:
         while True:
             producer.produce("t", b"value")
-            assert not producer.flush(30)
-            message = consumer.poll(30)
+            assert not producer.flush(120)
+            message = consumer.poll(120)
             assert message is not None
             assert message.error() is None
             consumer.commit(asynchronous=False)

@@ -11,7 +11,7 @@ from ottla.controller.topics import NewTopic
 from ottla.testing.files import MemoryFileSystem
 
 SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data", "node.id": "1"}
-LIMIT = 20
+LIMIT = 120
 TOPIC = "__consumer_offsets"
 
 

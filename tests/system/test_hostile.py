@@ -52,7 +52,7 @@ def strangers(broker: BrokerProcess) -> Iterator[Callable[[], socket.socket]]:
 
         def connect() -> socket.socket:
             host, port = broker.bootstrap.split(":")
-            return stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            return stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
 
         yield connect
 
@@ -259,7 +259,7 @@ def test_idle_connections_leave_descriptors_for_the_logs(
     raw.create_topic(connection, "t", 4, segment_bytes=str(MB))
     with ExitStack() as stack:
         for _ in range(limit + 50):
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
         eventually(lambda: "the limit on open files leaves room for no more" in broker.log())
         records = batch([bytes(300_000)])
         offsets = {
@@ -299,7 +299,7 @@ def test_a_small_batch_that_would_unpack_to_a_gigabyte(
     codec, broker, neighbour, memory, wire, batch, raw
 ):
     friend = neighbour(broker)
-    connection = wire(broker.bootstrap, timeout=30)
+    connection = wire(broker.bootstrap, timeout=120)
     raw.create_topic(connection, "repacked", compression_type="lz4")
     raw.create_topic(connection, "compacted", cleanup_policy="compact")
     payload = bomb(codec, 1 << 30)

@@ -182,7 +182,7 @@ def test_a_consumer_that_was_ahead_notices(killed, wire, raw, batch):
     )
     try:
         consumer.assign([TopicPartition("t", 0, 0)])
-        read = [consumer.poll(20) for _ in range(20)]
+        read = [consumer.poll(60) for _ in range(20)]
         assert [message.value() for message in read] == [b"%d" % each for each in range(20)]
         killed.kill()
         cut(killed.data_dir / "t-0" / SEGMENT)
@@ -190,7 +190,7 @@ def test_a_consumer_that_was_ahead_notices(killed, wire, raw, batch):
         connection = wire(killed.bootstrap)
         fill(connection, raw, batch, values=range(100, 120))
         while True:
-            message = consumer.poll(30)
+            message = consumer.poll(120)
             assert message is not None, "it waits as if nothing had happened"
             assert message.error() is not None, f"it went on with {message.value()!r}"
             if message.error().code() == KafkaError._AUTO_OFFSET_RESET:

@@ -29,7 +29,7 @@ class Pair:
         before = sorted(each.name for each in self.b.iterdir())
         position = self.broker.log_size()
         self.broker.launch()
-        assert self.broker.wait(timeout=60) == 1
+        assert self.broker.wait() == 1
         assert sorted(each.name for each in self.b.iterdir()) == before
         said = self.broker.log_since(position)
         assert "Traceback" not in said
@@ -224,7 +224,7 @@ def test_a_folder_that_is_empty_where_partitions_were(used, tmp_path):
     used.b.rename(tmp_path / "unmounted")
     used.b.mkdir()
     used.broker.launch()
-    assert used.broker.wait(timeout=60) == 1
+    assert used.broker.wait() == 1
     assert f"{used.b} was in use by this broker and is empty" in used.broker.log_since(0)
     assert not [each for each in used.b.iterdir() if each.is_dir()]
     shutil.rmtree(used.b)

@@ -24,6 +24,7 @@ from ottla.testing import Broker, Cluster, NewTopic
 T0 = TopicPartition("t", 0)
 ONE = Replica(1, T0)
 CONFIG = {"node.id": 1, "log.segment.bytes": 1_048_576}
+SLOWLY = 1_000  # bytes a second: three megabytes are not there before somebody has looked
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_every_record_is_there_once_and_in_order(broker: Broker, admin: DirectAd
         writer.over.set()
         writer.join()
         over.set()
-        reader.join(30)
+        reader.join(120)
     assert read_numbers(broker) == writer.acked == list(range(len(writer.acked)))
     assert seen == writer.acked
     assert broker.metrics()["ottla_log_moves_finished_total"] == 4
@@ -139,7 +140,7 @@ def test_a_move_goes_on_after_a_crash(broker: Broker, admin: DirectAdmin, power_
     fill(broker, 3_000)
     broker.configure({"flush.messages": 1}, topic="t")
     broker.produce("t", b"3000")
-    throttle(broker, 200_000)
+    throttle(broker, SLOWLY)
     to = move(broker, admin)
     until(lambda: places(admin, [1])[ONE].copied > 0)
     broker.crash(power_loss=power_loss)
@@ -198,9 +199,9 @@ def test_kafkas_tool_moves_verifies_and_cancels(
         "Error: Failed to alter dir for t-0-1: broker 1 has no log directory /nowhere, "
         f"it has {', '.join(sorted(broker.data_dirs))}"
     )
-    shown = tool.type("--execute", "--replica-alter-log-dirs-throttle", "100000", to=to)
+    shown = tool.type("--execute", "--replica-alter-log-dirs-throttle", str(SLOWLY), to=to)
     assert shown[-3:] == [
-        "The replica-alter-dir throttle limit was set to 100000 B/s",
+        f"The replica-alter-dir throttle limit was set to {SLOWLY} B/s",
         "Successfully started partition reassignment for t-0",
         f"Successfully started moving log directory to {to} for replica t-0 with broker 1 ",
     ]
@@ -328,7 +329,7 @@ def test_a_full_disk_ends_the_move_and_an_offline_one_is_refused(
 ) -> None:
     fill(broker, 3_000)
     to = elsewhere(broker, admin)
-    throttle(broker, 200_000)
+    throttle(broker, SLOWLY)
     assert begin_moves(admin, {ONE: to}) == {ONE: None}
     until(lambda: places(admin, [1])[ONE].copied > 0)
     broker.faults.full_disk(folder=to)

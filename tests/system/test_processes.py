@@ -26,7 +26,7 @@ from ottla.runtime.pid_file import holder
 from ottla.testing.process import BrokerProcess, free_port
 
 Eventually = Callable[..., Any]
-END = 60.0
+END = 120.0
 
 
 def ports(count: int) -> int:
@@ -151,6 +151,16 @@ def two(tmp_path: Path) -> Iterator[Processes]:
     found.close()
 
 
+def replicas_of(topic: str, admin: Admin) -> set[int]:
+    """How many its partitions have, once the broker that is asked knows the topic."""
+    try:
+        return {len(each.replicas) for each in admin.describe_topic(topic).partitions}
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        return set()
+
+
 def produce(bootstrap: str, topic: str, numbers: range) -> None:
     with Producer(bootstrap, acks="all") as producer:
         for number in numbers:
@@ -180,16 +190,15 @@ def test_a_killed_broker_is_started_again_and_nothing_is_lost(
     processes.start()
     with Admin(processes.bootstrap) as admin:
         admin.create_topic("t", partitions=3)
-        [described] = admin.describe_topics("t")
-        assert {len(each.replicas) for each in described.partitions} == {3}
+        eventually(lambda: replicas_of("t", admin) == {3})
     produce(processes.bootstrap, "t", range(100))
     for broker in (1, 2, 3):
         before = processes.pid(broker)
         assert before is not None
         os.kill(before, signal.SIGKILL)
         produce(processes.bootstrap, "t", range(100 * broker, 100 * broker + 100))
-        eventually(lambda b=broker, p=before: processes.pid(b) not in (None, p), timeout=END)
-        eventually(processes.whole, timeout=END)
+        eventually(lambda b=broker, p=before: processes.pid(b) not in (None, p))
+        eventually(processes.whole)
     assert consumed(processes.bootstrap, "t", 400) == set(map(str, range(400)))
     assert "broker 2 was ended by SIGKILL; it is started again" in processes.log()
 
@@ -219,7 +228,7 @@ def test_brokers_survive_kill_9_of_the_supervisor_and_come_back_to_the_next_one(
     processes.start()
     assert processes.pids() == before
     assert "broker 1 still runs, as process" in processes.log()
-    eventually(processes.whole, timeout=END)
+    eventually(processes.whole)
     with Admin(processes.bootstrap) as admin:
         admin.create_topic("u", partitions=3)
     produce(processes.bootstrap, "u", range(100))
@@ -227,8 +236,8 @@ def test_brokers_survive_kill_9_of_the_supervisor_and_come_back_to_the_next_one(
 
     # One that is no child of this supervisor is watched all the same.
     os.kill(before[2], signal.SIGKILL)
-    eventually(lambda: processes.pid(2) not in (None, before[2]), timeout=END)
-    eventually(processes.whole, timeout=END)
+    eventually(lambda: processes.pid(2) not in (None, before[2]))
+    eventually(processes.whole)
     processes.signal(signal.SIGTERM)
     assert processes.wait() == 0
     assert processes.pids() == {}
@@ -253,8 +262,7 @@ def test_a_rolling_restart_is_not_noticed_by_clients(
     assert set(after) == {1, 2, 3}
     assert not set(before.values()) & set(after.values())
     load.wait_for_more()
-    load.check()
-    assert load.failures == []
+    load.check_kept()
 
 
 def test_an_interrupted_rolling_restart_says_how_to_go_on(processes: Processes) -> None:
@@ -349,7 +357,7 @@ def test_what_is_ignored_at_the_start_stays_so_but_sigterm_ends_it(
             stderr=log,
             start_new_session=True,
         )
-    eventually(lambda: "Ctrl-C stops" in two.log(), timeout=END)
+    eventually(lambda: "Ctrl-C stops" in two.log())
     two.signal(signal.SIGINT)
     two.signal(signal.SIGHUP)
     with Admin(f"127.0.0.1:{two.base}") as admin:
@@ -412,18 +420,18 @@ def test_fewer_brokers_are_refused_while_one_of_them_has_partitions(
     processes.start(*start, "3")
     with Admin(processes.bootstrap) as admin:
         admin.delete_topics("t")
-        eventually(lambda: not admin.list_topics(), timeout=END)
+        eventually(lambda: not admin.list_topics())
     processes.signal(signal.SIGKILL)
     processes.wait()
     assert set(processes.pids()) == {1, 2, 3}
     # The one that is not wanted any more is stopped.
     processes.start(*start, "2")
-    assert set(processes.pids()) == {1, 2}
+    eventually(lambda: set(processes.pids()) == {1, 2})
 
 
 def test_ctrl_c_while_brokers_start_leaves_none(two: Processes, eventually: Eventually) -> None:
     two.launch()
-    eventually(two.pids, timeout=END)
+    eventually(two.pids)
     two.signal(signal.SIGINT)
     assert two.wait() == 0
     assert two.pids() == {}
@@ -452,9 +460,9 @@ def test_a_second_signal_ends_everything_at_once(two: Processes, eventually: Eve
         two.signal(signal.SIGINT)
         return two.process is not None and two.process.poll() is not None
 
-    eventually(ended, timeout=END)
+    eventually(ended)
     assert two.wait() == 1
-    eventually(lambda: two.pids() == {}, timeout=END)
+    eventually(lambda: two.pids() == {})
 
 
 def test_the_folders_of_one_broker_and_of_several_are_not_mixed_up(
@@ -495,10 +503,11 @@ def test_a_real_zookeeper_is_run_along_and_watched(
     assert "INFO binding to port /127.0.0.1:" in logged
     assert f"its log is in {on_zookeeper.data / 'zookeeper.log'}" in on_zookeeper.log()
     assert "org.apache.zookeeper" not in on_zookeeper.log()
-    assert "ZooKeeper | " not in on_zookeeper.log(), "nothing is wrong with it"
+    complaints = [line for line in on_zookeeper.log().splitlines() if "ZooKeeper | " in line]
+    assert not [line for line in complaints if "fsync-ing" not in line], "but for a slow disk"
     os.kill(first, signal.SIGKILL)
-    eventually(lambda: on_zookeeper.zookeeper not in (None, first), timeout=END)
-    eventually(lambda: "connected to ZooKeeper again" in on_zookeeper.log(), timeout=END)
+    eventually(lambda: on_zookeeper.zookeeper not in (None, first))
+    eventually(lambda: "connected to ZooKeeper again" in on_zookeeper.log())
     assert "Exception" not in on_zookeeper.log()
     second = on_zookeeper.zookeeper
     before = on_zookeeper.pids()
@@ -508,7 +517,7 @@ def test_a_real_zookeeper_is_run_along_and_watched(
     on_zookeeper.start()
     assert (on_zookeeper.zookeeper, on_zookeeper.pids()) == (second, before)
     assert f"ZooKeeper still runs, as process {second}" in on_zookeeper.log()
-    eventually(on_zookeeper.whole, timeout=END)
+    eventually(on_zookeeper.whole)
     assert consumed(on_zookeeper.bootstrap, "t", 100) == set(map(str, range(100)))
     on_zookeeper.signal(signal.SIGINT)
     assert on_zookeeper.wait() == 0

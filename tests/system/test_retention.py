@@ -33,7 +33,7 @@ def produce(broker: Broker, count: int, *, ahead: int = 0) -> None:
     for _ in range(count):
         stamp = time.time_ns() // 1_000_000 + ahead
         producer.produce("t", b"v", partition=0, timestamp=stamp)
-        assert producer.flush(20) == 0
+        assert producer.flush(120) == 0
 
 
 def commit(broker: Broker, group: str, offset: int) -> None:

@@ -17,7 +17,7 @@ from ottla.config.load import load
 from ottla.controller.topics import NewTopic
 from ottla.testing.files import MemoryFileSystem
 
-LIMIT = 20
+LIMIT = 120
 
 
 class Nodes:
@@ -101,7 +101,7 @@ async def test_when_the_controller_stops_another_broker_takes_over(nodes: Nodes)
     second = await nodes.start(2)
     await nodes.stop(1)
     await until(lambda: second.services.controller.active)
-    assert set(second.services.image.brokers) == {2}
+    await until(lambda: set(second.services.image.brokers) == {2})
     await second.services.controller.create_topics([NewTopic("t", 1, 1)])
     assert await answers(second)
     again = await nodes.start(1)

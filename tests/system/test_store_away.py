@@ -10,16 +10,18 @@ from click.testing import CliRunner
 
 from ottla.cli import patience
 from ottla.cli.main import cli
-from ottla.client import direct
+from ottla.client import direct, router
+from ottla.client.wire import Wire
 from ottla.cluster.registry import Registry
 from ottla.controller import remote
-from ottla.errors import ErrorCode
+from ottla.controller.service import Controller
+from ottla.errors import ErrorCode, KafkaError
 from ottla.handlers import metadata
 from ottla.testing import Cluster, NewTopic
 
 SOON_MS = 300
 BLOCK = 3
-MOST_SECONDS = 3.0  # that a command is given
+MOST_SECONDS = 5.0  # that a command is given
 TOPIC = {
     "name": "new",
     "num_partitions": 1,
@@ -119,7 +121,12 @@ def test_a_command_that_waits_for_the_controller_says_so(
 
             return super()._change(request, noted)
 
+    def unhurried(*place: Any, **options: Any) -> Wire:
+        """An answer that a busy machine brings late is waited for all the same."""
+        return Wire(*place, **{**options, "timeout": 60.0})
+
     monkeypatch.setattr(direct, "DirectAdmin", Quick)
+    monkeypatch.setattr(router, "Wire", unhurried)
     ended = CliRunner().invoke(cli, ["topic", *command.split(), "--bootstrap", address[0]])
     assert ended.exit_code == 1
     waiting, error = ended.stderr.splitlines()
@@ -138,6 +145,24 @@ def test_a_topic_that_cannot_be_created_hides_no_other(ask: Ask) -> None:
     codes = {topic.name: ErrorCode.of(topic.error_code) for topic in answer.topics}
     assert codes == {"t": ErrorCode.NONE, "new": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert answer.brokers
+
+
+@pytest.mark.parametrize("name", ["new", "__consumer_offsets"])
+@pytest.mark.parametrize("code", sorted(PASSING))
+def test_a_topic_is_unknown_whatever_keeps_the_controller_from_creating_it(
+    wire: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str, code: ErrorCode
+) -> None:
+    async def refuse(*_arguments: object, **_named: object) -> None:
+        raise KafkaError(code, "not now")
+
+    monkeypatch.setattr(remote, "TIMEOUT_MS", SOON_MS)
+    monkeypatch.setattr(metadata, "AUTO_CREATE_MS", SOON_MS)
+    with Cluster(2) as cluster:
+        monkeypatch.setattr(Controller, "create_topics", refuse)
+        for broker in cluster:
+            asked = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
+            [topic] = wire(broker.bootstrap).ask("metadata", 9, **asked).topics
+            assert ErrorCode.of(topic.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_coordinator_that_cannot_be_made_is_not_available(ask: Ask) -> None:

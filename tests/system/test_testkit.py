@@ -63,13 +63,13 @@ def by_confluent(broker: Broker, value: bytes) -> str | None:
             "client.id": "confluent",
             "enable.idempotence": True,
             "socket.timeout.ms": 1000,
-            "message.timeout.ms": 20000,
+            "message.timeout.ms": 120_000,
             "log_level": 2,
         }
     )
     outcome: list[Any] = []
     producer.produce("t", value, on_delivery=lambda error, _: outcome.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     return None if outcome[0] is None else str(outcome[0].name())
 
 
@@ -79,11 +79,12 @@ def by_kafka_python(broker: Broker, value: bytes) -> str | None:
         client_id="kafka-python",
         enable_idempotence=True,
         request_timeout_ms=1000,
-        delivery_timeout_ms=20000,
+        delivery_timeout_ms=120_000,
+        bootstrap_timeout_ms=120_000,
         retry_backoff_ms=20,
     )
     try:
-        producer.send("t", value).get(30)
+        producer.send("t", value).get(120)
     except KafkaPythonError as error:
         return type(error).__name__
     finally:
@@ -102,7 +103,7 @@ def by_aiokafka(broker: Broker, value: bytes) -> str | None:
         )
         try:
             await started(producer)
-            await asyncio.wait_for(producer.send_and_wait("t", value), 30)
+            await asyncio.wait_for(producer.send_and_wait("t", value), 120)
         except AioKafkaError as error:
             return type(error).__name__
         finally:
@@ -114,7 +115,7 @@ def by_aiokafka(broker: Broker, value: bytes) -> str | None:
 
 async def started(producer: AIOKafkaProducer) -> None:
     """Start it, again if need be: on a busy machine its first request may take a second."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             try:
                 return await producer.start()
@@ -251,17 +252,19 @@ def staying(broker: Broker, client: str) -> Iterator[Callable[[bytes], None]]:
 
         def send_rd(value: bytes) -> None:
             rd.produce("t", value)
-            assert rd.flush(30) == 0
+            assert rd.flush(120) == 0
 
         yield send_rd
     elif client == "kafka-python":
-        plain = KafkaProducer(bootstrap_servers=broker.bootstrap, retry_backoff_ms=20)
-        yield lambda value: plain.send("t", value).get(30)
+        plain = KafkaProducer(
+            bootstrap_servers=broker.bootstrap, bootstrap_timeout_ms=120_000, retry_backoff_ms=20
+        )
+        yield lambda value: plain.send("t", value).get(120)
         plain.close(timeout=5)
     else:
         with asyncio.Runner() as runner:
             made = runner.run(_aio_producer(broker.bootstrap))
-            yield lambda value: runner.run(asyncio.wait_for(made.send_and_wait("t", value), 30))
+            yield lambda value: runner.run(asyncio.wait_for(made.send_and_wait("t", value), 120))
             runner.run(made.stop())
 
 
@@ -303,7 +306,7 @@ def group_reader(broker: Broker, **settings: Any) -> Consumer:
     return consumer
 
 
-def take(consumer: Consumer, count: int, timeout: float = 20.0) -> list[bytes | None]:
+def take(consumer: Consumer, count: int, timeout: float = 120.0) -> list[bytes | None]:
     found: list[bytes | None] = []
     deadline = time.monotonic() + timeout
     while len(found) < count and time.monotonic() < deadline:
@@ -355,7 +358,8 @@ def test_errors_of_fetches_reach_readers_with_sessions(broker: Broker) -> None:
         "t",
         bootstrap_servers=broker.bootstrap,
         auto_offset_reset="earliest",
-        consumer_timeout_ms=20000,
+        bootstrap_timeout_ms=120_000,
+        consumer_timeout_ms=120_000,
     )
     assert next(consumer).value == b"1"
     assert fault.hits == 2
@@ -371,10 +375,10 @@ async def test_an_asynchronous_reader_survives_a_restart(broker: Broker) -> None
         metadata_max_age_ms=1000,
     ) as consumer:
         broker.produce("t", "1")
-        assert (await asyncio.wait_for(consumer.getone(), 20)).value == b"1"
+        assert (await asyncio.wait_for(consumer.getone(), 120)).value == b"1"
         await asyncio.to_thread(broker.restart)
         broker.produce("t", "2")
-        assert (await asyncio.wait_for(consumer.getone(), 20)).value == b"2"
+        assert (await asyncio.wait_for(consumer.getone(), 120)).value == b"2"
 
 
 # -- disks -----------------------------------------------------------------------------------
@@ -539,7 +543,10 @@ def test_settings_and_metrics_can_be_looked_at(broker: Broker) -> None:
         broker.configure({"retention.ms": "soon"}, "t")
     broker.configure({"log.retention.ms": 7000})
     assert broker.configs("t")["retention.ms"] == "7000"
-    assert by_confluent(broker, b"tea") is None
+    # One that waits for an answer: a request that is sent again is counted again.
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+    producer.produce("t", b"tea")
+    assert producer.flush(120) == 0
     assert broker.metrics()['kafka_network_request_metrics_requests_total{request="Produce"}'] == 1
     broker.delete_topic("t")
     assert broker.topics() == {}
@@ -614,6 +621,7 @@ def test_a_killed_test_run_is_cleaned_up_after_by_the_next_one(tmp_path: Path) -
 # -- the page --------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(1000)
 def test_the_examples_of_the_page_work(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     ours = [block for block in blocks if "testcontainers" not in block]
@@ -626,7 +634,7 @@ def test_the_examples_of_the_page_work(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--strict-markers"]
     command += [] if installed else ["-p", module]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout[-5000:]
     assert f"{len(ours)} passed" in done.stdout

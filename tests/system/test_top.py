@@ -24,7 +24,7 @@ from ottla.model.ids import TopicPartition
 from ottla.testing.process import BrokerProcess
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-HOME = "\x1b[H"
+HOME, END = "\x1b[H", "\x1b[?2026l"
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # The terminal becomes the one that its keys send signals from.
 START = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
@@ -72,10 +72,13 @@ class Window:
                 self.written += received.decode(errors="replace")
         return self.written
 
+    def picture(self) -> str:
+        """What was drawn last, as far as it was drawn to its end."""
+        return self.read().rpartition(END)[0].rpartition(HOME)[2]
+
     def lines(self) -> list[str]:
-        """The picture that was drawn last."""
-        picture = self.read().rpartition(HOME)[2]
-        return [line.rstrip() for line in CODES.sub("", picture).split("\n")]
+        """The same without colours."""
+        return [line.rstrip() for line in CODES.sub("", self.picture()).split("\n")]
 
     def restored(self) -> bool:
         """Whether the terminal is as it was before."""
@@ -106,7 +109,7 @@ class Pictures:
             assert any(re.search(pattern, line) for line in lines), (pattern, lines)
             return True
 
-        self._eventually(look, timeout=30)
+        self._eventually(look)
 
     def ends(self) -> int:
         """Wait for the end; the exit code."""
@@ -115,7 +118,7 @@ class Pictures:
             self.window.read()  # or it could not write
             return self.window.process.poll() is not None
 
-        self._eventually(look, timeout=30)
+        self._eventually(look)
         assert self.window.restored(), self.window.written[-200:]
         assert "Traceback" not in self.window.written
         return self.window.process.returncode
@@ -285,7 +288,7 @@ def test_stopped_and_brought_back_it_draws_again(cluster, top, eventually):
 def test_lag_is_red_where_colours_are_welcome(cluster, top, no_color, red):
     screen = top(cluster.bootstrap, interval=SLOW, NO_COLOR=no_color)
     screen.has(r"^billing ")
-    picture = screen.window.written.rpartition(HOME)[2]
+    picture = screen.window.picture()
     assert ("\x1b[1;31m6\x1b[m" in picture) is red
     assert ("\x1b[36m" in picture) is red
     screen.window.type("q")
@@ -308,13 +311,13 @@ def test_groups_are_watched_on_the_same_screen(cluster, top, leave):
 
 def test_a_group_that_is_not_there_is_not_watched(cluster, top):
     screen = top(cluster.bootstrap, "nobody", command=("group", "watch"))
-    assert screen.window.process.wait(timeout=30) == 1
+    assert screen.window.process.wait(timeout=120) == 1
     assert ENTER not in screen.window.read()
     assert "there is no group 'nobody'" in screen.window.written
 
 
 def test_a_terminal_that_cannot_be_drawn_on_gets_plain_text(cluster, top):
     screen = top(cluster.bootstrap, TERM="dumb")
-    assert screen.window.process.wait(timeout=30) == 0
+    assert screen.window.process.wait(timeout=120) == 0
     assert "\x1b[?1049h" not in screen.window.read()
     assert "30 topics" in screen.window.written

@@ -63,7 +63,7 @@ def test_only_what_is_written_to_is_looked_at(looks: Looks, eventually: Eventual
                 produce(cluster.bootstrap, busy.partition)
             return set(looks.of_leaders) <= {busy} and set(looks.of_followers) <= {busy}
 
-        eventually(quiet, timeout=60)
+        eventually(quiet)
         assert looks.of_leaders
         assert looks.of_followers
 
@@ -77,5 +77,5 @@ def produce(bootstrap: str, partition: int) -> None:
         partition=partition,
         on_delivery=lambda error, _: outcomes.append(None if error is None else str(error)),
     )
-    producer.flush(30)
+    producer.flush(60)
     assert outcomes == [None]

@@ -133,13 +133,15 @@ async def _create_and_answer(
             failures[name] = error.code
     new_topics = [NewTopic(name) for name in sorted(missing - INTERNAL_TOPICS)]
     creating = services.controller_link.create_topics
-    # Where nobody makes topics now these stay unknown, and clients ask again; what the request asks
-    # about besides is answered in any case.
+    # What the request asks about besides is answered in any case.
     with suppress(KafkaError):
         for outcome in await creating(new_topics, AUTO_CREATE_MS) if new_topics else ():
             if outcome.error is not None:
                 failures[outcome.name] = outcome.error.code
-    return _response(request, services, _answers(wanted, Sight(request, services), failures))
+    # Where nobody makes topics now these stay unknown, and clients ask again. Why that is so is
+    # about the controller: as an answer about a topic no client expects it.
+    lasting = {name: code for name, code in failures.items() if not code.retriable}
+    return _response(request, services, _answers(wanted, Sight(request, services), lasting))
 
 
 def _refuse_ids(wanted: Iterable[MetadataRequestTopic], version: int) -> None:

@@ -17,7 +17,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Endpoint
 from ottla.model.ids import TopicId, TopicPartition
-from ottla.net.channel import ChannelClosed
+from ottla.net.channel import Channel, ChannelClosed
 from ottla.protocol.messages.brokers import DescribeBrokersRequest
 from ottla.protocol.messages.fetch import (
     FetchPartition,
@@ -83,14 +83,21 @@ class Peers:
         return None if endpoint is None else self.at(endpoint)
 
     async def answers(self, broker_id: int) -> bool:
-        """Whether a registered broker is there: it says so itself, at its address."""
-        peer = self.peer(broker_id)
-        if peer is None:
+        """Whether a registered broker is there: it says so itself, at its address.
+
+        Who takes connections there and is silent stands still for a moment, and is there, too.
+        """
+        endpoint = self.endpoint(broker_id)
+        if endpoint is None:
             return False
+        peer = self.at(endpoint)
         try:
+            (await Channel.open(endpoint.host, endpoint.port, timeout=ASK_SECONDS)).abort()
             async with asyncio.timeout(ASK_SECONDS):
                 response = await peer.ask(DescribeBrokersRequest(), version=0)
-        except (TimeoutError, ChannelClosed, KafkaError):
+        except TimeoutError:
+            return True
+        except (ChannelClosed, KafkaError):
             return False
         finally:
             peer.close()
