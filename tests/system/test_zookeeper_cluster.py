@@ -300,7 +300,7 @@ def test_a_broker_is_killed_under_load(
     assert committed_offset(brokers.bootstrap) == 7
     brokers.brokers[victim].start()
     eventually(brokers.in_sync)
-    load.check_kept()
+    load.check()
 
 
 def test_the_controller_is_killed_together_with_another_broker(
@@ -319,7 +319,7 @@ def test_the_controller_is_killed_together_with_another_broker(
         broker.start()
     eventually(brokers.in_sync)
     load.wait_for_more()
-    load.check_kept()
+    load.check()
 
 
 def test_the_leader_stands_still_until_its_session_ends(
@@ -337,7 +337,7 @@ def test_the_leader_stands_still_until_its_session_ends(
         brokers.brokers[victim].signal(signal.SIGCONT)
     eventually(brokers.in_sync)
     load.wait_for_more()
-    load.check_kept()
+    load.check()
 
 
 @pytest.mark.parametrize("role", ["controller", "another"])
@@ -370,7 +370,7 @@ def test_an_address_refuses_while_its_broker_lives(
     assert brokers.logged(fenced) == 1
     assert brokers.state() == before
     brokers.doors[victim].open()
-    load.check_kept()
+    load.check()
     assert brokers.state() == before
 
 
@@ -434,7 +434,7 @@ def test_zookeeper_goes_away_and_comes_back(
         assert brokers.state() == before
         assert not brokers.logged("is gone (epoch")
         assert committed_offset(brokers.bootstrap) == offset
-        load.check_kept()
+        load.check()
         assert brokers.state() == before
         brokers.close()
 
