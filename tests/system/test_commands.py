@@ -82,7 +82,7 @@ class OnTerminal:
 
     def end(self) -> int:
         """Wait until it is over and everything has been read; its exit code."""
-        code = self.process.wait(60)
+        code = self.process.wait(250)
         self._reader.join(10)
         return code
 
@@ -214,14 +214,14 @@ def test_a_group_begins_at_the_beginning_once_and_then_goes_on(
 ) -> None:
     group = unique("g")
     run(bootstrap, "produce", topic, "--partition", "0", given=b"a\nb\n")
-    options = ["--group", group, "--from-beginning", "--timeout", "1"]
-    first = run(bootstrap, "consume", topic, *options)
+    options = ["--group", group, "--from-beginning", "--max"]
+    first = run(bootstrap, "consume", topic, *options, "2")
     assert first.stdout == b"a\nb\n"
     assert first.stderr.decode() == (
         f"the group {group!r} has read nothing of {topic!r} yet: it begins at the first record\n"
     )
     run(bootstrap, "produce", topic, "--partition", "0", given=b"c\n")
-    again = run(bootstrap, "consume", topic, *options)
+    again = run(bootstrap, "consume", topic, *options, "1")
     assert again.stdout == b"c\n"
     reset = f"ottla group reset {group} --topic {topic} --to earliest --execute"
     assert again.stderr.decode() == (
@@ -229,7 +229,7 @@ def test_a_group_begins_at_the_beginning_once_and_then_goes_on(
         f"in the other 1; to begin anew: {reset}\n"
     )
     assert run(bootstrap, *reset.split()[1:]).returncode == 0
-    assert run(bootstrap, "consume", topic, *options).stdout == b"a\nb\nc\n"
+    assert run(bootstrap, "consume", topic, *options, "3").stdout == b"a\nb\nc\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -252,7 +252,8 @@ def test_stopped_before_a_slow_reader_it_has_committed_exactly_what_is_printed(
             printed += process.stdout.read()
         assert process.returncode == 0
     assert 3 * 9_000 <= len(printed) < 5000 * 97
-    printed += run(bootstrap, "consume", topic, "--group", group, "--timeout", "1").stdout
+    left = str(5000 - printed.count(b"\n"))
+    printed += run(bootstrap, "consume", topic, "--group", group, "--max", left).stdout
     assert printed.splitlines(keepends=True) == lines
 
 
