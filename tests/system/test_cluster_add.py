@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -28,23 +27,13 @@ END = 60.0
 UP = "Ctrl-C stops them all."
 
 
-def ports(count: int) -> int:
-    """The first of several free ports in a row."""
-    while True:
-        base = free_port()
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in range(base, base + count):
-                stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            return base
-
-
 class Up:
     """`ottla cluster up` in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
         self.folder = ClusterFolder((str(self.data),))
-        self.base = ports(5)
+        self.base = free_port(row=5)
         self.bootstrap = f"127.0.0.1:{self.base}"
         self.log_path = folder / "log"
         self.process: subprocess.Popen[bytes] | None = None
