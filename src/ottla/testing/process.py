@@ -17,6 +17,7 @@ A broker that dies while it is waited for raises `BrokerProcessError`, see `serv
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import socket
@@ -84,6 +85,8 @@ class _Ports:
         blocks = [PORTS[start : start + BLOCK] for start in range(0, len(PORTS), BLOCK)]
         random.SystemRandom().shuffle(blocks)
         self._owner, self._next = os.getpid(), 0
+        if self._claim is not None:
+            self._claim.close()  # which the parent process keeps
         for self._block in blocks:
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -92,6 +95,7 @@ class _Ports:
                 claim.close()
                 continue
             self._claim = claim
+            atexit.register(claim.close)
             return
 
 
