@@ -13,7 +13,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -40,19 +39,6 @@ def steps() -> list[tuple[str, str]]:
     return [("wait", comment) if comment else (kind, text) for kind, text, comment in found]
 
 
-def free_ports() -> int:
-    """The first of some free ports in a row."""
-    while True:
-        base = free_port()
-        if all(is_free(base + number) for number in range(1, PORTS)):
-            return base
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
 def matches(shown: str, printed: str) -> bool:
     pattern = ""
     for line in shown.splitlines():
@@ -68,7 +54,7 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.base = free_ports()
+        self.base = free_port(row=PORTS)
         self.environment = {
             **os.environ,
             "HOME": str(folder),

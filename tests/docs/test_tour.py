@@ -146,7 +146,7 @@ def run_until_stopped(
         line = line.replace("--listen 0.0.0.0:9092", "")
         line += " --listen 127.0.0.1:0"
     elif line.startswith("ottla cluster up"):
-        line += f" --base-port {free_port()}"
+        line += f" --base-port {free_port(row=5)}"
     folder.mkdir()
     terminal, slave = pty.openpty()
     os.set_blocking(terminal, False)

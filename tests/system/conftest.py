@@ -88,7 +88,7 @@ class Neighbour:
         except BaseException as error:
             self.failure = error
 
-    def served(self, *, rounds: int = 2, timeout: float = 25.0) -> None:
+    def served(self, *, rounds: int = 2, timeout: float = 120.0) -> None:
         """Wait until it got through its round a few times from now on."""
         goal, deadline = self.rounds + rounds, time.monotonic() + timeout
         while self.rounds < goal:
@@ -99,7 +99,7 @@ class Neighbour:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(120)
         if self.failure is not None:
             raise AssertionError("the well-behaved client failed") from self.failure
 
@@ -247,7 +247,7 @@ class Load:
         else:
             self.acknowledged.append(int(message.value()))
 
-    def wait_for_more(self, count: int = 99, timeout: float = 30.0) -> None:
+    def wait_for_more(self, count: int = 99, timeout: float = 120.0) -> None:
         """Wait until so many of those sent from now on are acknowledged, in all partitions."""
         first, seen = self._sent, len(self.acknowledged)
         each = -(-count // self._partitions)
@@ -264,12 +264,12 @@ class Load:
 
     def end(self) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(120)
 
     def stop(self) -> None:
         """Send no more, and wait until it is known what became of everything."""
         self.end()
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(200) == 0
 
     def check(self) -> None:
         """Stop; nothing was refused, and every acknowledged record is there, once."""
@@ -306,7 +306,7 @@ class Load:
         )
         consumer.assign([TopicPartition(self._topic, each, 0) for each in range(self._partitions)])
         found: Counter[int] = Counter()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         try:
             while len(found) < len(self.acknowledged) and time.monotonic() < deadline:
                 for message in consumer.consume(1000, 0.2):

@@ -127,7 +127,8 @@ class Pusher:
 
 
 def test_a_push_that_is_none_is_refused(broker: Broker, wire: Any) -> None:
-    tool(broker, "--alter", "--name", "s", "--metrics", "*", "--interval", "100")
+    # so long that the second push of one client comes too early
+    tool(broker, "--alter", "--name", "s", "--metrics", "*", "--interval", "3600000")
 
     def pusher() -> Pusher:
         return Pusher(wire(broker.bootstrap))

@@ -166,7 +166,7 @@ def test_below_the_minimum_in_sync_nothing_is_acknowledged(
         data = [{"index": 0, "records": batch([b"x"])}]
         topics = [{"name": "t", "partition_data": data}]
         answer = wire(first.bootstrap).ask(
-            "produce", 9, acks=acks, timeout=10_000, topic_data=topics
+            "produce", 9, acks=acks, timeout=30_000, topic_data=topics
         )
         code: int = answer.responses[0].partition_responses[0].error_code
         return code
@@ -194,6 +194,6 @@ def test_a_broker_that_ends_follows_nobody_any_more() -> None:
         thread, replication = follower._thread, follower._services().replication
         assert thread is not None
         partition = cluster.replica(2, "t", 0)
-        thread.call(replication.stop(), 10)
+        thread.call(replication.stop(), 120)
         thread.do(lambda: replication.start_following(partition))
         assert not replication._fetchers

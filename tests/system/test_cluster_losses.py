@@ -8,6 +8,7 @@ damaged log is fetched anew from whoever has it.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -46,22 +47,27 @@ def produce(cluster: Cluster, value: bytes, acks: str = "all") -> None:
         {
             "bootstrap.servers": cluster.bootstrap,
             "acks": acks,
-            "message.timeout.ms": 30_000,
+            "message.timeout.ms": 120_000,
             **QUIET,
         }
     )
     producer.produce("t", value, partition=0, on_delivery=lambda error, _: outcomes.append(error))
-    producer.flush(30)
+    producer.flush(130)
     assert outcomes == [None]
 
 
-def consume(cluster: Cluster, count: int) -> list[bytes]:
+def consume(cluster: Cluster, count: int) -> list[bytes | None]:
+    """The first values; what librdkafka tells of brokers that are gone is passed over."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", **QUIET})
     consumer.assign([TopicPartition("t", 0, 0)])
-    try:
-        return [message.value() for message in consumer.consume(count, 30)]
-    finally:
-        consumer.close()
+    values: list[bytes | None] = []
+    deadline = time.monotonic() + 120
+    while len(values) < count and time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None:
+            values.append(message.value())
+    consumer.close()
+    return values
 
 
 def folder(cluster: Cluster, node_id: int) -> Path:

@@ -15,6 +15,7 @@ from ottla.cli.main import cli as command_line
 from ottla.client.direct import DirectAdmin
 from ottla.client.reassignments import begin
 from ottla.model.ids import TopicPartition
+from ottla.model.topic import PartitionState
 from ottla.testing import Cluster, NewTopic
 
 PARTITIONS = 3
@@ -35,12 +36,18 @@ def ottla(cluster: Cluster, *arguments: str, code: int = 0) -> Result:
     return done
 
 
+def states(cluster: Cluster, *names: str) -> list[PartitionState]:
+    """The partitions of these topics, or of all, as the controller knows them: it has told the
+    commands what they waited for, and the others may hear of it later."""
+    controller = cluster.controller
+    assert controller is not None
+    topics = controller._services().image.topics
+    return [state for name in names or topics for state in topics[name].partitions]
+
+
 def held(cluster: Cluster) -> Counter[int]:
     """How many replicas each broker holds."""
-    topics = cluster.running[0]._services().image.topics.values()
-    return Counter(
-        each for topic in topics for state in topic.partitions for each in state.replicas
-    )
+    return Counter(each for state in states(cluster) for each in state.replicas)
 
 
 def test_a_new_broker_gets_its_share_and_an_old_one_is_emptied(
@@ -114,8 +121,7 @@ def test_a_topic_gets_more_replicas_and_fewer_again(
         return done.output
 
     def replicas() -> list[int]:
-        topic = cluster[1]._services().image.topics["t"]
-        return [len(state.replicas) for state in topic.partitions]
+        return [len(state.replicas) for state in states(cluster, "t")]
 
     assert "nothing is changed without --yes" in replicate("t", "--replication", "3")
     assert replicas() == [2, 2, 2]
@@ -161,8 +167,3 @@ def unregister(cluster: Cluster, broker: int) -> int:
     return run_tool(
         "kafka-cluster", ["unregister", "--bootstrap-server", servers, "--id", str(broker)]
     )
-
-
-def states(cluster: Cluster) -> list[Any]:
-    topics = cluster[1]._services().image.topics.values()
-    return [state for topic in topics for state in topic.partitions]

@@ -29,7 +29,7 @@ class Tools:
     """Types tools, and reads what they print."""
 
     def __init__(self, cluster: Cluster, capsys: Capture, folder: Path) -> None:
-        self._servers = cluster.bootstrap
+        self._cluster = cluster
         self._capsys = capsys
         self.file = folder / "moves.json"
 
@@ -52,7 +52,8 @@ class Tools:
         return self.type("kafka-reassign-partitions", *arguments, code=code)
 
     def type(self, tool: str, *arguments: str, code: int = 0) -> list[str]:
-        assert run_tool(tool, ["--bootstrap-server", self._servers, *arguments]) == code
+        assert run_tool(tool, ["--bootstrap-server", self._cluster.bootstrap, *arguments]) == code
+        self._cluster.wait_until(lambda: True)  # whoever is asked next knows of it
         return self._capsys.readouterr().out.splitlines()
 
 
@@ -195,7 +196,7 @@ def fill(cluster: Cluster) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
     for number in range(20):
         producer.produce("t", b"x" * 1000, partition=number % 2)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
 
 def test_replicas_are_compared_until_the_tool_is_stopped(cluster: Cluster) -> None:

@@ -210,6 +210,7 @@ def test_groups_go_on_when_their_coordinator_moves(cluster: Cluster, wire: Conne
     consumer = Consumer(settings)
     consumer.commit(offsets=[TopicPartition("t", 0, 7)], asynchronous=False)
     consumer.close()
+    cluster.wait_in_sync("__consumer_offsets")
     states = cluster[1]._services().image.topics["__consumer_offsets"].partitions
     target = {
         index: [5 if each == state.leader else each for each in state.replicas if each != 5] or [5]
@@ -232,7 +233,7 @@ def test_groups_go_on_when_their_coordinator_moves(cluster: Cluster, wire: Conne
 
     cluster.wait_until(moved)
     again = Consumer(settings)
-    [found] = again.committed([TopicPartition("t", 0)], timeout=30)
+    [found] = again.committed([TopicPartition("t", 0)], timeout=120)
     assert found.offset == 7
     again.commit(offsets=[TopicPartition("t", 0, 8)], asynchronous=False)
     again.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -52,3 +53,25 @@ def test_who_and_what_is_not_there_is_named(cluster: Cluster) -> None:
         cluster[9]
     with pytest.raises(KeyError, match="there is no topic 'nowhere'; make it with `create`"):
         cluster.leader("nowhere", 0)
+
+
+def test_what_is_waited_for_every_broker_knows_then(cluster: Cluster) -> None:
+    late = cluster[3]
+    stands_still, goes_on = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        stands_still.set()
+        goes_on.wait()
+
+    late._on_loop(stand_still)
+    stands_still.wait()
+    try:
+        cluster[1]._create([NewTopic("new", assignment=[[1]])])
+        waiting = threading.Thread(target=cluster.wait_until, args=(lambda: True,), daemon=True)
+        waiting.start()
+        waiting.join(0.1)
+        assert waiting.is_alive()
+    finally:
+        goes_on.set()
+    waiting.join()
+    assert "new" in late.topics()

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,10 +52,10 @@ def make_producer(cluster: Cluster, name: str = ID, **settings: Any) -> Producer
 
 def patiently(call: Callable[..., None], producer: Producer | None = None) -> None:
     """Call what librdkafka says may be called again."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         try:
-            call(10.0)
+            call(30.0)
             return
         except KafkaException as error:
             if not error.args[0].retriable() or time.monotonic() > deadline:
@@ -74,11 +75,11 @@ def committed(cluster: Cluster, topic: str = "out") -> list[bytes]:
             "log_level": 0,
         }
     )
-    count = len(consumer.list_topics(topic, 30).topics[topic].partitions)
+    count = len(consumer.list_topics(topic, 120).topics[topic].partitions)
     consumer.assign([TopicPartition(topic, index, 0) for index in range(count)])
     values: list[bytes] = []
     ended: set[int] = set()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(ended) < count:
         assert time.monotonic() < deadline
         message = consumer.poll(1.0)
@@ -178,13 +179,14 @@ def test_the_coordinator_of_the_group_dies_in_an_open_transaction(cluster: Clust
     for offset, commit in ((7, True), (8, False), (9, True)):
         write(producer, "a", "b", "c")
         there = [TopicPartition("in", 0, offset)]
-        producer.send_offsets_to_transaction(there, consumer.consumer_group_metadata(), 30)
+        group = consumer.consumer_group_metadata()
+        patiently(partial(producer.send_offsets_to_transaction, there, group))
         cluster.wait_in_sync(OFFSETS)
         victim = cluster.leader(OFFSETS, 0)
         victim.crash()
         patiently(producer.commit_transaction if commit else producer.abort_transaction)
         cluster.wait_until(lambda: stable(cluster))
-        (found,) = consumer.committed([place], 60)  # librdkafka asks for stable offsets
+        (found,) = consumer.committed([place], 120)  # librdkafka asks for stable offsets
         assert found.offset == (offset if commit else 7)
         victim.start()
         cluster.wait_in_sync("out")
@@ -209,7 +211,7 @@ def test_a_successor_fences_the_one_before(cluster: Cluster) -> None:
     write(successor, "kept")
     patiently(successor.commit_transaction)
     with pytest.raises(KafkaException) as fenced:
-        zombie.commit_transaction(10)
+        zombie.commit_transaction(120)
     assert fenced.value.args[0].fatal()
     cluster.wait_until(lambda: stable(cluster))
     assert committed(cluster) == [b"kept"]
@@ -249,7 +251,7 @@ def test_consume_transform_produce_while_brokers_die(cluster: Cluster) -> None:
             cluster.wait_in_sync("in")
             cluster.wait_in_sync("out")
             cluster.wait_in_sync(TRANSACTIONS)
-        assert ended.wait(90)
+        assert ended.wait(200)
     finally:
         mover.join(30)
     assert not failures
@@ -274,6 +276,8 @@ def move(cluster: Cluster, count: int) -> bool:
     try:
         producer = make_producer(cluster)
         (found,) = consumer.committed([place], 30)
+        if found.error is not None:
+            return True  # where to go on is not known now
         begin = max(found.offset, 0)
         consumer.assign([TopicPartition("in", 0, begin)])
         for _ in range(5):
@@ -329,10 +333,10 @@ def test_markers_that_are_not_committed_hold_up_no_other_transaction() -> None:
         write, transactions.writer.write = transactions.writer.write, never_committed
         try:
             patiently(waits.commit_transaction)
-            assert arrived.wait(30)
+            assert arrived.wait(120)
             goes_on.begin_transaction()
             goes_on.produce("out", b"b", partition=0)
-            assert goes_on.flush(10) == 0
+            assert goes_on.flush(120) == 0
         finally:
             transactions.writer.write = write
 

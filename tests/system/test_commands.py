@@ -82,7 +82,7 @@ class OnTerminal:
 
     def end(self) -> int:
         """Wait until it is over and everything has been read; its exit code."""
-        code = self.process.wait(60)
+        code = self.process.wait(250)
         self._reader.join(10)
         return code
 
@@ -128,6 +128,12 @@ def run(bootstrap: str, *arguments: str, given: bytes = b"") -> subprocess.Compl
     )
 
 
+def send(bootstrap: str, topic: str, *options: str, given: bytes) -> None:
+    """Lines become records, or the test says at once why they have not."""
+    sent = run(bootstrap, "produce", topic, *options, given=given)
+    assert sent.returncode == 0, sent.stderr.decode()
+
+
 # -- perf
 
 
@@ -143,7 +149,7 @@ def test_perf_that_is_stopped_shows_what_it_has_measured(
 ) -> None:
     rate = ["--rate", "2000"] if verb == "produce" else []
     if verb == "consume":
-        run(bootstrap, "produce", topic, given=b"value\n" * 1500)
+        send(bootstrap, topic, given=b"value\n" * 1500)
         rate = ["--timeout", "300"]
     command = on_terminal("perf", verb, topic, "--records", "10000000", "--json", *rate, piped=True)
     # the bar has been told of records
@@ -198,9 +204,9 @@ def test_a_topic_that_is_not_there_gets_the_name_that_was_meant(
 
 def test_several_topics_are_read_at_once(bootstrap: str, topic: str, unique: Any) -> None:
     other = unique()
-    run(bootstrap, "produce", topic, given=b"a\n")
+    send(bootstrap, topic, given=b"a\n")
     run(bootstrap, "topic", "create", other)
-    run(bootstrap, "produce", other, given=b"b\n")
+    send(bootstrap, other, given=b"b\n")
     plain = ["--exit-at-end", "--format", "{topic} {value}"]
     wanted = sorted([f"{topic} a", f"{other} b"])
     read = run(bootstrap, "consume", topic, other, "--from-beginning", *plain)
@@ -213,15 +219,15 @@ def test_a_group_begins_at_the_beginning_once_and_then_goes_on(
     bootstrap: str, topic: str, unique: Any
 ) -> None:
     group = unique("g")
-    run(bootstrap, "produce", topic, "--partition", "0", given=b"a\nb\n")
-    options = ["--group", group, "--from-beginning", "--timeout", "1"]
-    first = run(bootstrap, "consume", topic, *options)
+    send(bootstrap, topic, "--partition", "0", given=b"a\nb\n")
+    options = ["--group", group, "--from-beginning", "--max"]
+    first = run(bootstrap, "consume", topic, *options, "2")
     assert first.stdout == b"a\nb\n"
     assert first.stderr.decode() == (
         f"the group {group!r} has read nothing of {topic!r} yet: it begins at the first record\n"
     )
-    run(bootstrap, "produce", topic, "--partition", "0", given=b"c\n")
-    again = run(bootstrap, "consume", topic, *options)
+    send(bootstrap, topic, "--partition", "0", given=b"c\n")
+    again = run(bootstrap, "consume", topic, *options, "1")
     assert again.stdout == b"c\n"
     reset = f"ottla group reset {group} --topic {topic} --to earliest --execute"
     assert again.stderr.decode() == (
@@ -229,7 +235,7 @@ def test_a_group_begins_at_the_beginning_once_and_then_goes_on(
         f"in the other 1; to begin anew: {reset}\n"
     )
     assert run(bootstrap, *reset.split()[1:]).returncode == 0
-    assert run(bootstrap, "consume", topic, *options).stdout == b"a\nb\nc\n"
+    assert run(bootstrap, "consume", topic, *options, "3").stdout == b"a\nb\nc\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -237,7 +243,7 @@ def test_stopped_before_a_slow_reader_it_has_committed_exactly_what_is_printed(
     bootstrap: str, topic: str, unique: Any, number: signal.Signals
 ) -> None:
     lines = [b"%05d %s\n" % (at, b"x" * 90) for at in range(5000)]
-    run(bootstrap, "produce", topic, "--partition", "0", given=b"".join(lines))
+    send(bootstrap, topic, "--partition", "0", given=b"".join(lines))
     group, printed = unique("g"), b""
     for _ in range(3):
         with subprocess.Popen(
@@ -252,7 +258,8 @@ def test_stopped_before_a_slow_reader_it_has_committed_exactly_what_is_printed(
             printed += process.stdout.read()
         assert process.returncode == 0
     assert 3 * 9_000 <= len(printed) < 5000 * 97
-    printed += run(bootstrap, "consume", topic, "--group", group, "--timeout", "1").stdout
+    left = str(5000 - printed.count(b"\n"))
+    printed += run(bootstrap, "consume", topic, "--group", group, "--max", left).stdout
     assert printed.splitlines(keepends=True) == lines
 
 
@@ -260,7 +267,7 @@ def test_the_classic_consumer_that_is_stopped_has_committed_what_it_printed(
     bootstrap: str, topic: str, unique: Any
 ) -> None:
     lines = [b"%05d %s\n" % (at, b"x" * 90) for at in range(5000)]
-    run(bootstrap, "produce", topic, "--partition", "0", given=b"".join(lines))
+    send(bootstrap, topic, "--partition", "0", given=b"".join(lines))
     command = [sys.executable, "-m", "ottla.cli.kafka_compat", "kafka-console-consumer"]
     command += ["--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning"]
     command += ["--group", unique("g")]
@@ -283,21 +290,21 @@ def test_the_end_of_a_member_moves_no_offset_of_another(
 ) -> None:
     group = unique("g")
 
-    def send(count: int) -> None:
+    def send_some(count: int) -> None:
         for partition in "01":
-            run(bootstrap, "produce", topic, "--partition", partition, given=b"v\n" * count)
+            send(bootstrap, topic, "--partition", partition, given=b"v\n" * count)
 
     def committed() -> list[int | None]:
         [described] = json.loads(run(bootstrap, "group", "describe", group, "--json").stdout)
         return sorted(each["committed"] or 0 for each in described["partitions"])
 
-    send(3)
+    send_some(3)
     first = on_terminal("consume", topic, "--group", group)
     eventually(lambda: first.left().count("v\n") == 6)
     second = on_terminal("consume", topic, "--group", group)
     eventually(lambda: "(1 of 2 partitions)" in second.left())
     eventually(lambda: "(1 of 2 partitions)" in first.left())
-    send(4)
+    send_some(4)
     eventually(lambda: committed() == [7, 7])
     first.process.send_signal(signal.SIGTERM)
     assert first.end() == 0
@@ -311,7 +318,7 @@ def test_an_idle_consume_says_that_it_waits_until_a_record_comes(
     command = on_terminal("consume", topic)
     line = f"waiting for new records of {topic} (2 partitions); --from-beginning shows the old"
     eventually(lambda: command.left().startswith(line))
-    run(bootstrap, "produce", topic, given=b"hello\n")
+    send(bootstrap, topic, given=b"hello\n")
     eventually(lambda: command.left().startswith("hello\n"))
     eventually(lambda: f"\n{line}" in command.left())
     command.process.send_signal(signal.SIGINT)

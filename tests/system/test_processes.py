@@ -29,21 +29,6 @@ Eventually = Callable[..., Any]
 END = 120.0
 
 
-def ports(count: int) -> int:
-    """The first of several free ports in a row."""
-    while True:
-        base = free_port()
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(base, base + count):
-                    probe = stack.enter_context(socket.socket())
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-                return base
-            except OSError:
-                continue
-
-
 class Processes:
     """A supervisor and its brokers, in a folder."""
 
@@ -51,7 +36,7 @@ class Processes:
         self.flags = flags
         self.data = folder / "data"
         self.folder = ClusterFolder((str(self.data),))
-        self.base = ports(brokers)
+        self.base = free_port(row=brokers)
         self.brokers = brokers
         self.log_path = folder / "log"
         self.process: subprocess.Popen[bytes] | None = None

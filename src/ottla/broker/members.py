@@ -67,6 +67,7 @@ class Member:
         self._child: asyncio.subprocess.Process | None = None
         self._adopted: int | None = None
         self._stopping = False
+        self._spawning = asyncio.Lock()
         self._began = 0.0
 
     def check_free(self) -> str | None:
@@ -115,7 +116,8 @@ class Member:
     async def stop(self) -> None:
         """SIGTERM, and wait until it has ended."""
         self._stopping = True
-        self._send(signal.SIGTERM)
+        async with self._spawning:  # one that is being started again would be left behind
+            self._send(signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self._wait_ended()
@@ -137,15 +139,26 @@ class Member:
         self._adopted = None
         self._began = asyncio.get_running_loop().time()
         if self._plan.port is not None:
-            self._child = child = await _spawn(self._plan.command)
-            return await _wait_open(self._plan.port, child)
+            child = await self._spawn(self._plan.command)
+            return child is not None and await _wait_open(self._plan.port, child)
         ours, theirs = os.pipe()
         try:
-            command = (*self._plan.command, "--ready-fd", str(theirs))
-            self._child = await _spawn(command, theirs)
+            await self._spawn((*self._plan.command, "--ready-fd", str(theirs)), theirs)
         finally:
             os.close(theirs)
         return await _wait_word(ours)
+
+    async def _spawn(
+        self, command: tuple[str, ...], *inherited: int
+    ) -> asyncio.subprocess.Process | None:
+        """The process, which can be stopped from here on; None when it is not wanted any more."""
+        async with self._spawning:
+            if self._stopping:
+                return None
+            self._child = await asyncio.create_subprocess_exec(
+                *command, stdin=subprocess.DEVNULL, pass_fds=inherited, start_new_session=True
+            )
+            return self._child
 
     async def _wait_ended(self) -> str:
         """How it ended."""
@@ -168,12 +181,6 @@ class Member:
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-
-async def _spawn(command: tuple[str, ...], *inherited: int) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *command, stdin=subprocess.DEVNULL, pass_fds=inherited, start_new_session=True
-    )
 
 
 async def _wait_open(port: int, child: asyncio.subprocess.Process) -> bool:

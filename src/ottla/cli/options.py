@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 COMPLETION_TIMEOUT = 1.0
-CONNECT_TIMEOUT = 5.0
 
 # librdkafka would wait 50 ms before its first request rather than connect to more brokers than
 # it needs. A command is over before that matters.
@@ -50,7 +49,7 @@ def connect(bootstrap: str) -> None:
     """Fail at once when nobody listens, rather than when librdkafka gives up."""
     from ottla.client.contact import check_reachable
 
-    check_reachable(bootstrap, CONNECT_TIMEOUT)
+    check_reachable(bootstrap)
 
 
 def quiet_client_log() -> None:

@@ -39,6 +39,9 @@ interrupts it."""
 _SILENCE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
 _REPEAT = 60.0
 
+PROMPT_SECONDS = 15.0
+"""How long a person at a prompt waits for a broker that listens, and is busy."""
+
 _CORRELATION = 0x4F54544C
 # ApiVersions 0 of an unnamed client: key, version, correlation id, no client id.
 _QUESTION = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
@@ -73,8 +76,8 @@ def look_at(server: str, timeout: float) -> str | None:
     return _stranger(server, answer)
 
 
-def check_reachable(servers: str, timeout: float) -> None:
-    """Raise at once when no broker answers at any of `servers`."""
+def check_reachable(servers: str, timeout: float = PROMPT_SECONDS) -> None:
+    """Raise when no broker answers at any of `servers`: at once where nobody listens."""
     reasons: list[str] = []
     for server in servers.split(","):
         reason = look_at(server, timeout)

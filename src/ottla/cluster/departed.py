@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from ottla.cluster.registry import ImageChange, Registry
 from ottla.model.broker import Broker
-from ottla.model.image import ClusterImage
 from ottla.runtime.clock import Clock
 
 LISTED_SECONDS = 10.0
@@ -41,11 +40,12 @@ class DepartedBrokers:
             before = change.old.brokers.get(broker_id)
             if broker_id in change.new.brokers:
                 self._lost.pop(broker_id, None)
-            elif before is not None and not self._stopping(change.old, broker_id):
+            elif before is not None and not self._stopped(change, broker_id):
                 until = self._clock.monotonic() + LISTED_SECONDS
                 self._lost[broker_id] = (before, until)
 
     @staticmethod
-    def _stopping(image: ClusterImage, broker_id: int) -> bool:
-        state = image.broker_states.get(broker_id)
-        return state is not None and state.stopping
+    def _stopped(change: ImageChange, broker_id: int) -> bool:
+        """Whether it had said so: here before, or together with its end, if this broker is late."""
+        known = (image.broker_states.get(broker_id) for image in (change.old, change.new))
+        return any(state is not None and state.stopping for state in known)

@@ -1,8 +1,9 @@
 """Lender: serves the metadata store of this process to other processes of the same machine.
 
 Each connection is a client of its own: what it has joined or won ends with it, at once when it is
-closed, after the session's time when nothing is heard on it any more. Every change is sent to all
-clients, so that they read without asking (`lent.py`).
+closed, after the session's time when nothing is heard on it any more. That time is counted in
+looks: whoever stood still itself, with the whole machine perhaps, has not listened meanwhile. Every
+change is sent to all clients, so that they read without asking (`lent.py`).
 
 A client that connects again has given up its earlier connection, but this side may not know yet: a
 process that was stopped finds the last requests of the one beside the beginning of the other, in
@@ -118,6 +119,7 @@ class _Client:
         self._writer = writer
         self._session_seconds = session_seconds
         self._over = False
+        self._heard = False  # since the last look
         self._tasks: set[asyncio.Task[None]] = set()
         self._changing: set[asyncio.Task[None]] = set()  # those of them that change the store
         self._waiting: dict[int, asyncio.Task[None]] = {}  # joins and campaigns, by request
@@ -127,7 +129,8 @@ class _Client:
     async def greet(self) -> tuple[str, str | None]:
         """The names of this connection and of the client's earlier one, if it had one."""
         with self._understanding():
-            message = await self._receive()
+            async with asyncio.timeout(self._session_seconds):
+                message = await self._receive()
             if message["t"] != "hello":
                 raise wire.BadMessage("it does not begin with a hello")
             earlier = message["earlier"]
@@ -135,19 +138,28 @@ class _Client:
 
     async def run(self) -> None:
         self._start(self._send_changes())
+        self._start(self._notice_silence())
         with self._understanding():
             while True:
                 message = await self._receive()
+                self._heard = True
                 if self._over:  # what was received before the end is not begun after it
                     return
                 self._take(message)
 
+    async def _notice_silence(self) -> None:
+        silent = 0
+        while silent < wire.LOOKS:
+            self._heard = False
+            await asyncio.sleep(self._session_seconds / wire.LOOKS)
+            silent = 0 if self._heard else silent + 1
+        self._writer.transport.abort()
+
     async def _receive(self) -> wire.Message:
-        async with asyncio.timeout(self._session_seconds):
-            (length,) = wire.LENGTH.unpack(await self._reader.readexactly(4))
-            if length > wire.MAX_MESSAGE:
-                raise wire.BadMessage(f"a message of {length} bytes")
-            return wire.decode(await self._reader.readexactly(length))
+        (length,) = wire.LENGTH.unpack(await self._reader.readexactly(4))
+        if length > wire.MAX_MESSAGE:
+            raise wire.BadMessage(f"a message of {length} bytes")
+        return wire.decode(await self._reader.readexactly(length))
 
     @contextlib.contextmanager
     def _understanding(self) -> Iterator[None]:

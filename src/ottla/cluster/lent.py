@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -268,7 +267,7 @@ class _Link:
         self.held: dict[int, LentSession] = {}
         self.over = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._heard = time.monotonic()
+        self._heard = False  # since the last look
 
     async def begin(self, earlier: str | None) -> None:
         """Receive the state as it is now, and what comes after it from then on."""
@@ -333,7 +332,7 @@ class _Link:
         try:
             while True:
                 message = await self._receive()
-                self._heard = time.monotonic()
+                self._heard = True
                 await self._take(message)
         except (asyncio.IncompleteReadError, OSError):
             pass
@@ -342,13 +341,15 @@ class _Link:
         self._lost(reason)
 
     async def _ping(self) -> None:
-        """Show that we live; and notice when the other side does not any more."""
-        while True:
-            await asyncio.sleep(self._session_seconds / 4)
-            if time.monotonic() - self._heard > self._session_seconds:
-                self._lost("the lender of the metadata store is silent")
-                return
+        """Show that we live; and notice when the other side does not any more, as the lender does:
+        it is no silence when nobody here has listened."""
+        silent = 0
+        while silent < wire.LOOKS:
+            self._heard = False
             self._send({"t": "ping"})
+            await asyncio.sleep(self._session_seconds / wire.LOOKS)
+            silent = 0 if self._heard else silent + 1
+        self._lost("the lender of the metadata store is silent")
 
     async def _receive(self) -> wire.Message:
         (length,) = wire.LENGTH.unpack(await self._reader.readexactly(4))

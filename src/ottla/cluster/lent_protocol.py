@@ -20,6 +20,8 @@ from ottla.cluster.store import Check, Create, Delete, Entry, Op, Set
 
 LENGTH = Struct(">I")
 MAX_MESSAGE = 1 << 28
+LOOKS = 4
+"""So many times in a session each side looks whether it has heard anything since the last look."""
 
 Message = dict[str, Any]
 

@@ -65,10 +65,11 @@ from ottla.testing.thread import LoopThread
 
 T = TypeVar("T")
 
-START_SECONDS = 60.0
-STOP_SECONDS = 60.0
+# Long, since they are for what never comes: a busy machine lets a thread wait for seconds.
+START_SECONDS = 120.0
+STOP_SECONDS = 120.0
 CRASH_SECONDS = 20.0
-CALL_SECONDS = 30.0
+CALL_SECONDS = 120.0
 PORT_ATTEMPTS = 20
 
 QUICK: Mapping[str, str] = {
@@ -248,7 +249,7 @@ class Broker:
             self._disk.lose_unsynced()
             self._boots += 1
 
-    def wait_ended(self, timeout: float = 10.0) -> str:
+    def wait_ended(self, timeout: float = 60.0) -> str:
         """Wait until the broker ends by itself, as on a full disk; returns why."""
         if not self._over.wait(timeout):
             raise AssertionError(f"the broker still runs after {timeout} s")
@@ -432,7 +433,7 @@ class Broker:
         *,
         partition: int | None = None,
         offset: int = 0,
-        timeout: float = 10.0,
+        timeout: float = 60.0,
     ) -> list[Record[bytes, bytes]]:
         """The first `count` records, waiting for them; without `count`, all that are there now.
 

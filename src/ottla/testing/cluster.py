@@ -29,7 +29,7 @@ from ottla.cluster.store import MetadataStore
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import PartitionState
 from ottla.runtime.files import OsFileSystem
-from ottla.testing.broker import Broker, Topics, wanted_topics
+from ottla.testing.broker import Broker, BrokerDown, Topics, wanted_topics
 from ottla.testing.folder import TemporaryFolder
 from ottla.testing.thread import LoopThread
 
@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 # As by default; a busy machine lets a thread wait for seconds, which is no death.
 SESSION_SECONDS = 6.0
-WAIT_SECONDS = 30.0
+# Long, since it is for what never comes.
+WAIT_SECONDS = 120.0
 
 
 class Cluster:
@@ -70,6 +71,7 @@ class Cluster:
         self._store: EmbeddedStore | None = None
         self._lender: Lender | None = None
         self.brokers: dict[int, Broker] = {}
+        self._apart: set[int] = set()  # brokers that learn nothing now
         self._folders = folders
         self._racks = racks
         self._failures: list[BaseException] = []
@@ -156,6 +158,7 @@ class Cluster:
                 await self._lender.stop()
             if self._store is not None:
                 await self._store.close()
+            self._store = self._lender = None
 
         self._metadata.call(stop(), WAIT_SECONDS)
 
@@ -190,9 +193,11 @@ class Cluster:
 
         self.brokers[node_id]._on_loop(stand_still)
         stopped.wait(WAIT_SECONDS)
+        self._apart.add(node_id)
         try:
             yield
         finally:
+            self._apart.discard(node_id)
             resume.set()
 
     @contextmanager
@@ -203,9 +208,11 @@ class Cluster:
         assert isinstance(store, LentStore)
         way.unlink()
         broker._on_loop(store.disconnect)
+        self._apart.add(node_id)
         try:
             yield
         finally:
+            self._apart.discard(node_id)
             way.symlink_to(self._socket)
 
     @property
@@ -253,12 +260,15 @@ class Cluster:
         return leader
 
     def wait_in_sync(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until every replica of a topic is in sync."""
+        """Wait until every replica of a topic is in sync, as far as any running broker knows."""
 
         def in_sync() -> bool:
-            broker = self.running[0]
-            states = broker._services().image.topics[topic].partitions
-            return all(set(state.isr) == set(state.replicas) for state in states)
+            topics = [broker._services().image.topics.get(topic) for broker in self._informed]
+            return bool(topics) and all(
+                each is not None
+                and all(set(state.isr) == set(state.replicas) for state in each.partitions)
+                for each in topics
+            )
 
         self.wait_until(in_sync, timeout)
 
@@ -270,12 +280,36 @@ class Cluster:
     # ------------------------------------------------------------------ the end
 
     def wait_until(self, condition: Any, timeout: float = WAIT_SECONDS) -> None:
-        """Wait for something to become true; AssertionError when it does not in time."""
+        """Wait for something to become true, and then until every broker knows what the metadata
+        store says, so that any of them can be asked. AssertionError when it does not in time.
+
+        Those that are paused or cut off are not waited for, nor is anybody without the store.
+        """
         deadline = time.monotonic() + timeout
-        while not condition():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not so within {timeout:g} s")
-            time.sleep(0.01)
+
+        def wait(until: Callable[[], Any]) -> None:
+            while not until():
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"not so within {timeout:g} s")
+                time.sleep(0.01)
+
+        wait(condition)
+        newest = self._metadata.call(self._newest(), WAIT_SECONDS)
+        if newest is not None:
+            wait(lambda: all(_knows(broker, newest) for broker in self._informed))
+
+    async def _newest(self) -> int | None:
+        """The revision of the metadata store; None while it is away."""
+        return None if self._store is None else (await self._store.read("")).revision
+
+    @property
+    def _informed(self) -> list[Broker]:
+        """The running brokers, without those that learn nothing now."""
+        return [
+            self.brokers[each]
+            for each in sorted(self.brokers)
+            if self.brokers[each].running and each not in self._apart
+        ]
 
     def _is_watched(self) -> bool:
         """Whether all know of all, and the death of any of them would be noticed at once."""
@@ -315,3 +349,14 @@ class Cluster:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _knows(broker: Broker, revision: int) -> bool:
+    """Whether a broker has this revision of the metadata, unless it has ended meanwhile."""
+    with suppress(BrokerDown):
+        registry = broker._services().registry
+        store = registry.store
+        assert isinstance(store, LentStore)
+        link = store._link
+        return link is not None and registry.image.revision - link.ahead >= revision
+    return True

@@ -37,7 +37,7 @@ from ottla.testing.thread import LoopThread
 
 T = TypeVar("T")
 
-CALL_SECONDS = 30.0
+CALL_SECONDS = 120.0
 CUT = "a test cut this connection"
 
 Apis = Api | Iterable[Api] | None
@@ -83,7 +83,7 @@ class Fault:
     def cancel(self) -> None:
         self._cancelled = True
 
-    def wait_hit(self, hits: int = 1, timeout: float = 10.0) -> None:
+    def wait_hit(self, hits: int = 1, timeout: float = 60.0) -> None:
         """Wait until it has hit so many requests; AssertionError when it does not."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.hits >= hits, timeout):

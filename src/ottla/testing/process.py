@@ -17,9 +17,12 @@ A broker that dies while it is waited for raises `BrokerProcessError`, see `serv
 
 from __future__ import annotations
 
+import atexit
+import os
 import random
 import socket
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -38,6 +41,8 @@ LOOPBACK = "127.0.0.1"
 # sooner or later gets the broker's own port as its source port, connects to itself, and the
 # broker can never bind it again.
 PORTS = range(14_000, 32_000)
+BLOCK = 600
+"""So many of them are one process's own."""
 
 
 class BrokerProcessError(ServerProcessError):
@@ -46,19 +51,72 @@ class BrokerProcessError(ServerProcessError):
     server = "the broker"
 
 
-def free_port(host: str = LOOPBACK) -> int:
-    """A port that nothing listens on, chosen where no outgoing connection will take it."""
-    rng = random.SystemRandom()
-    for _ in range(1_000):
-        port = rng.choice(PORTS)
+class _Ports:
+    """The ports that this process hands out: a block that no other test process has.
+
+    A port that was found free is bound later, and while its broker is down it is free again; who
+    looks for one meanwhile in another process must not find it. So each process claims a block, by
+    the name of a socket that the kernel keeps while it lives, and hands out its ports in turn.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = -1
+        self._claim: socket.socket | None = None
+        self._block = range(0)
+        self._next = 0
+
+    def take(self, host: str, row: int) -> int:
+        """The first of so many ports in a row that nothing listens on."""
+        with self._lock:
+            if self._owner != os.getpid():  # a forked child has a block of its own
+                self._claim_block()
+            for _ in self._block:
+                first = self._block[self._next]
+                if first + row <= self._block.stop and _are_free(host, range(first, first + row)):
+                    self._next = (self._next + row) % len(self._block)
+                    return first
+                self._next = (self._next + 1) % len(self._block)
+        raise RuntimeError(
+            f"no {row} free ports between {self._block.start} and {self._block.stop}"
+        )
+
+    def _claim_block(self) -> None:
+        blocks = [PORTS[start : start + BLOCK] for start in range(0, len(PORTS), BLOCK)]
+        random.SystemRandom().shuffle(blocks)
+        self._owner, self._next = os.getpid(), 0
+        if self._claim is not None:
+            self._claim.close()  # which the parent process keeps
+        for self._block in blocks:
+            claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                claim.bind(f"\0ottla-test-ports-{self._block.start}")
+            except OSError:  # taken, or there are no such names here
+                claim.close()
+                continue
+            self._claim = claim
+            atexit.register(claim.close)
+            return
+
+
+def _are_free(host: str, ports: range) -> bool:
+    for port in ports:
         with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except OSError:
-                continue
-            return port
-    raise RuntimeError(f"no free port between {PORTS.start} and {PORTS.stop}")
+                return False
+    return True
+
+
+_ports = _Ports()
+
+
+def free_port(host: str = LOOPBACK, *, row: int = 1) -> int:
+    """A port that nothing listens on, chosen where no outgoing connection will take it, or the
+    first of a `row` of such ports. No other test process of this machine gets the same."""
+    return _ports.take(host, row)
 
 
 class BrokerProcess(ServerProcess):

@@ -1,4 +1,5 @@
-"""A process that an earlier supervisor has left, and that is the child of this one all the same."""
+"""Processes under a supervisor: one that an earlier supervisor has left, and that is the child of
+this one all the same; one that is stopped while it is started again."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from ottla.broker.members import Member, MemberPlan
 
@@ -17,6 +21,44 @@ signal.signal(signal.SIGTERM, lambda *_: os.close(held) or print("given back", f
 print("held", flush=True)
 sys.stdin.read()
 """
+
+IS_READY = "import os, signal, sys; os.write(int(sys.argv[-1]), b'.'); signal.pause()"
+
+
+async def test_one_that_is_just_being_started_again_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = asyncio.create_subprocess_exec
+    children: list[asyncio.subprocess.Process] = []
+    again, stopped = asyncio.Event(), asyncio.Event()
+
+    async def spawn_slowly(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        if children:
+            again.set()
+            await stopped.wait()
+        children.append(await spawn(*command, **options))
+        return children[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", spawn_slowly)
+    path = str(tmp_path / "broker-2.pid")
+    member = Member(MemberPlan(2, (sys.executable, "-c", IS_READY), path))
+    try:
+        async with asyncio.timeout(60):
+            await member.start()
+            keeping = asyncio.ensure_future(member.keep())
+            children[0].kill()
+            await again.wait()
+            stopping = asyncio.ensure_future(member.stop())
+            await asyncio.sleep(0)
+            stopped.set()
+            await stopping
+            await keeping
+        assert [each.returncode is not None for each in children] == [True, True]
+    finally:
+        for each in children:
+            if each.returncode is None:
+                each.kill()
+                await each.wait()
 
 
 async def test_one_that_ends_after_its_lock_leaves_no_zombie(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -93,6 +94,33 @@ async def test_a_client_that_falls_silent_is_gone_after_its_time(
                 break
         await reader.read()
     writer.close()
+
+
+async def test_it_is_no_silence_when_the_machine_stood_still(life: Life, client: LentStore) -> None:
+    session = await client.join("brokers/1", b"")
+    for _ in range(2):
+        threading.Event().wait(2 * SESSION)  # neither the lender nor its client runs
+        for _ in range(10):
+            await client.read("")
+            assert not session.lost.happened
+    assert "brokers/1" in (await client.read("")).entries
+
+
+async def test_a_lender_that_falls_silent_is_noticed(tmp_path: Path) -> None:
+    said = {"t": "all", "revision": 1, "entries": {}, "session": SESSION}
+
+    async def say_no_more(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(wire.encode(said))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_unix_server(say_no_more, str(tmp_path / "silent"))
+    client = await LentStore.connect(str(tmp_path / "silent"), session_seconds=SESSION)
+    async with asyncio.timeout(10):
+        with pytest.raises(Unavailable, match="silent"):
+            await client.read("")
+    await client.close()
+    server.close()
 
 
 class Relay:

@@ -4,7 +4,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ottla.cli.options import bootstrap_option, settings, unescape
+from ottla.cli.options import bootstrap_option, connect, settings, unescape
+from ottla.client import contact
 
 
 @click.group()
@@ -50,3 +51,13 @@ def test_settings_are_keys_with_values() -> None:
 
 def test_escapes_can_be_typed() -> None:
     assert unescape(r"a\tb\nc\\t\0") == "a\tb\nc\\t\0"
+
+
+def test_a_busy_broker_is_waited_for_longer_than_it_may_stand_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(contact, "look_at", lambda server, timeout: waited.append(timeout))
+    connect("127.0.0.1:9092")
+    assert waited == [contact.PROMPT_SECONDS]
+    assert contact.PROMPT_SECONDS >= 15

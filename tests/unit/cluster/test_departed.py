@@ -72,3 +72,11 @@ def test_who_stops_is_left_out_at_once() -> None:
     states = {1: LIVE, 2: BrokerState(11, fenced=False, stopping=True)}
     images.change(replace(BOTH, broker_states=states), WITHOUT_TWO, 2)
     assert brokers.recent() == []
+
+
+def test_who_has_stopped_is_left_out_by_a_broker_that_is_late_too() -> None:
+    """It learns at once that the other was stopping, and that it has stopped."""
+    brokers, images, _clock = departed()
+    states = {1: LIVE, 2: BrokerState(11, fenced=True, stopping=True)}
+    images.change(BOTH, replace(WITHOUT_TWO, broker_states=states), 2)
+    assert brokers.recent() == []

@@ -218,7 +218,7 @@ def _open(
     from ottla.client.contact import check_reachable
 
     logging.getLogger("ottla.client").setLevel(logging.CRITICAL + 1)  # nor its FATAL lines
-    check_reachable(servers, 5.0)
+    check_reachable(servers)
     config: dict[str, Any] = {"allow.auto.create.topics": "true"}
     config |= librdkafka_properties(properties)
     reset = config.pop("auto.offset.reset")

@@ -276,7 +276,7 @@ def _connect(
     if "enable.idempotence" in config:
         chosen["idempotent"] = config.pop("enable.idempotence") == "true"
     try:
-        check_reachable(servers, 5.0)
+        check_reachable(servers)
         producer: Producer[bytes | str, bytes | str] = Producer(servers, config=config, **chosen)
         producer.partitions(topic, timeout=5.0 if block is None else block / 1000)
     except ValueError as error:

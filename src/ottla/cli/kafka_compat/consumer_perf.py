@@ -27,7 +27,6 @@ from ottla.client.contact import check_reachable
 
 TOOL = "kafka-consumer-perf-test"
 _CLIENT = "perf-consumer-client"
-_CONNECT = 5.0
 _MB = 1024 * 1024
 
 PARSER = Parser(
@@ -89,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:  # noqa: C901, PLR0912 - the steps of
     pattern = options.required("date-format")
     date_text(0, pattern)
     quiet_client_log()
-    check_reachable(bootstrap, _CONNECT)
+    check_reachable(bootstrap)
     from ottla.client.load import Taken, consume_load
 
     detailed = options.has("show-detailed-stats")

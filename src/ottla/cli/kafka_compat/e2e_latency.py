@@ -27,7 +27,6 @@ from ottla.client.contact import check_reachable
 from ottla.errors import ErrorCode, KafkaError
 
 TOOL = "kafka-e2e-latency"
-_CONNECT = 5.0
 _POSITIONS = (
     "bootstrap-server", "topic", "num-records", "producer-acks", "record-size", "command-config",
 )  # fmt: skip
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     bootstrap = bootstrap_of(options)
     config = for_librdkafka(client_config((options.value("command-config"),), ()))
     quiet_client_log()
-    check_reachable(bootstrap, _CONNECT)
+    check_reachable(bootstrap)
     topic = options.required("topic")
     _ensure_topic(bootstrap, topic)
     return measure(options, bootstrap, topic, config)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 TOOL = "kafka-producer-perf-test"
 _CLIENT = "perf-producer-client"
-_CONNECT = 5.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -86,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:  # noqa: C901, PLR0912 - the steps of
         raise UsageError(str(error)) from None
     payloads = _payloads(given)
     quiet_client_log()
-    check_reachable(bootstrap, _CONNECT)
+    check_reachable(bootstrap)
 
     from ottla.client.load import produce_load
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ottla.model.ids import TopicPartition
 
 TOOL = "kafka-verifiable-consumer"
-_CONNECT = 5.0
 _MOST = 500  # records between two commits, as Java's poll gives
 _WAIT = 0.2  # seconds between two looks at whether to stop
 _RANGE = "org.apache.kafka.clients.consumer.RangeAssignor"
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(str(error)) from None
     config = settings(given)
     quiet_client_log()
-    check_reachable(bootstrap, _CONNECT)
+    check_reachable(bootstrap)
     from ottla.client.consumer import Consumer
 
     stop = Stop()

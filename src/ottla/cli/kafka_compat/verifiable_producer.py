@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ottla.errors import KafkaError
 
 TOOL = "kafka-verifiable-producer"
-_CONNECT = 5.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:  # noqa: C901 - the steps of Kafka's 
     config = for_librdkafka(client_config(files, ()))
     config.pop("acks", None)
     quiet_client_log()
-    check_reachable(bootstrap, _CONNECT)
+    check_reachable(bootstrap)
     from ottla.client.load import Pace
     from ottla.client.producer import Producer
 
