@@ -89,7 +89,6 @@ def shown(path: Path, verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.timeout(600)
 def test_a_cluster_that_is_broken_under_load_does_nothing_wrong(tmp_path: Path) -> None:
     kinds = (
         "kill,pause,cut-brokers,lost-replies,lost-broker-replies,kill-all,election,kill-store,"
@@ -115,7 +114,6 @@ def test_a_cluster_that_is_broken_under_load_does_nothing_wrong(tmp_path: Path) 
         assert (client, action) in did
 
 
-@pytest.mark.timeout(600)
 def test_transactions_on_a_cluster_that_is_broken_are_whole(tmp_path: Path) -> None:
     kinds = (
         "kill,pause,cut-brokers,cut-clients,lost-replies,lost-broker-replies,kill-all,election,"
@@ -138,7 +136,6 @@ def test_transactions_on_a_cluster_that_is_broken_are_whole(tmp_path: Path) -> N
     assert {("txn", "ok"), ("mover", "ok"), ("table", "ok")} <= ended
 
 
-@pytest.mark.timeout(600)
 def test_a_cluster_on_zookeeper_that_is_cut_up_does_nothing_wrong(tmp_path: Path) -> None:
     kinds = "isolate,session-expiry,cut-zookeeper,delay,wipe"
     outcome, verdict = break_cluster(tmp_path, kinds, 5, seed=2, store="zookeeper")
@@ -146,7 +143,6 @@ def test_a_cluster_on_zookeeper_that_is_cut_up_does_nothing_wrong(tmp_path: Path
     assert outcome.gave_up is None
 
 
-@pytest.mark.timeout(600)
 def test_a_zookeeper_that_was_away_or_has_lost_everything_harms_nobody(tmp_path: Path) -> None:
     kinds = "zookeeper-outage,wipe-zookeeper"
     outcome, verdict = break_cluster(tmp_path, kinds, 3, seed=3, store="zookeeper")
@@ -155,7 +151,6 @@ def test_a_zookeeper_that_was_away_or_has_lost_everything_harms_nobody(tmp_path:
     assert outcome.faults["wipe-zookeeper"] == 2
 
 
-@pytest.mark.timeout(600)
 def test_an_ensemble_that_loses_its_leader_harms_nobody(tmp_path: Path) -> None:
     kinds = "kill-zookeeper-leader,kill"
     outcome, verdict = break_cluster(tmp_path, kinds, 4, seed=4, store="ensemble")
@@ -164,7 +159,6 @@ def test_an_ensemble_that_loses_its_leader_harms_nobody(tmp_path: Path) -> None:
     assert outcome.faults["kill-zookeeper-leader"] >= 2
 
 
-@pytest.mark.timeout(600)
 def test_partitions_that_are_moved_while_brokers_die_lose_nothing(tmp_path: Path) -> None:
     outcome, verdict = break_cluster(tmp_path, "reassign,kill", 8, seed=30)
     assert not verdict.anomalies, shown(outcome.history, verdict)
@@ -179,7 +173,6 @@ def test_partitions_that_are_moved_while_brokers_die_lose_nothing(tmp_path: Path
         assert any(way in what for what in moved), moved
 
 
-@pytest.mark.timeout(600)
 def test_a_loss_of_more_than_may_be_destroyed_is_reported(tmp_path: Path) -> None:
     outcome, verdict = break_cluster(tmp_path, "wipe-two", 1, seed=5)
     assert outcome.gave_up is None
@@ -230,7 +223,6 @@ def ottla(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(600)
 def test_any_cluster_can_be_verified_and_is_left_as_it_was(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path
 ) -> None:
@@ -287,7 +279,6 @@ def test_a_misused_command_line_is_refused(arguments: tuple[str, ...], text: str
     assert text in done.stderr
 
 
-@pytest.mark.timeout(600)
 def test_a_record_is_made_in_parts_and_added_up(tmp_path: Path) -> None:
     folder = tmp_path / "record"
     line = ("cluster", "--store", "lent", "--faults", "election", "--writers", "10")

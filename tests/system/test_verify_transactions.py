@@ -85,7 +85,6 @@ def shown(path: Path, verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.timeout(600)
 def test_transactions_on_a_sound_broker_have_no_anomalies(tmp_path: Path) -> None:
     wanted = {
         ("txn-writer-", "txn-send"),
@@ -425,7 +424,6 @@ def judged_loss(folder: Path, program: tuple[str, ...], *, marked_seconds: float
     return judge_history(path)[0]
 
 
-@pytest.mark.timeout(600)
 def test_markers_before_the_decision_is_replicated_are_found(tmp_path: Path) -> None:
     verdict = judged_loss(tmp_path / "sound", SOUND, marked_seconds=2)
     assert not verdict.anomalies, shown(tmp_path / "sound" / "history.gz", verdict)

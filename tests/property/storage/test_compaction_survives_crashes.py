@@ -16,7 +16,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +26,6 @@ from ottla.testing.crashes import dying_runs
 from ottla.testing.files import Crashed, MemoryFileSystem
 from ottla.testing.logs import FOLDER, LogBench
 
-pytestmark = pytest.mark.timeout(600)
 RETENTION_MS = 100
 _RUNS = 60
 

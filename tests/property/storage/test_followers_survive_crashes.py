@@ -33,7 +33,7 @@ from ottla.storage.producers import ProducerState, ProducerStates
 from ottla.testing.crashes import dying_runs
 from ottla.testing.logs import PARTITION, FolderBench
 
-pytestmark = [pytest.mark.usefixtures("silence"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("silence")
 EPOCHS = range(-1, 30)
 TOPIC = TopicId(bytes(15) + b"\1")
 

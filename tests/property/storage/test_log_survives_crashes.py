@@ -31,7 +31,7 @@ from ottla.testing.crashes import dying_runs
 from ottla.testing.files import Crashed, MemoryFileSystem
 from ottla.testing.logs import FolderBench
 
-pytestmark = [pytest.mark.usefixtures("silence"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("silence")
 PRODUCER = 42
 
 Step = tuple[str, int, int]
