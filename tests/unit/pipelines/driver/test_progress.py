@@ -95,6 +95,15 @@ def test_nothing_begins_after_the_end():
     assert made.figures().state is State.FAILED
 
 
+def test_a_driver_that_was_told_to_stop_while_it_started_does_not_run_after_all():
+    made, _ = board()
+    made.state(State.STOPPING)
+    made.state(State.RUNNING)
+    assert made.figures().state is State.STOPPING
+    made.state(State.STOPPED)
+    assert made.figures().state is State.STOPPED
+
+
 def test_figures_are_json():
     made, _ = board()
     assert json.loads(json.dumps(made.figures().document()))["state"] == "running"
