@@ -17,6 +17,7 @@ A broker that dies while it is waited for raises `BrokerProcessError`, see `serv
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import sys
@@ -39,6 +40,9 @@ LOOPBACK = "127.0.0.1"
 # broker can never bind it again.
 PORTS = range(14_000, 32_000)
 
+_given: set[int] = set()
+"""Ports that this process was given: whoever has one may not listen yet, or be down for a while."""
+
 
 class BrokerProcessError(ServerProcessError):
     """The broker ended, or did not do what was waited for; carries the end of its log."""
@@ -47,18 +51,36 @@ class BrokerProcessError(ServerProcessError):
 
 
 def free_port(host: str = LOOPBACK) -> int:
-    """A port that nothing listens on, chosen where no outgoing connection will take it."""
+    """A port that nothing listens on, chosen where no outgoing connection will take it.
+
+    Nobody else in this process is given it, nor another worker of pytest-xdist: each of them has a
+    stretch of the ports to itself.
+    """
     rng = random.SystemRandom()
+    ports = _stretch(os.environ)
     for _ in range(1_000):
-        port = rng.choice(PORTS)
+        port = rng.choice(ports)
+        if port in _given:
+            continue
         with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except OSError:
                 continue
+            _given.add(port)
             return port
-    raise RuntimeError(f"no free port between {PORTS.start} and {PORTS.stop}")
+    raise RuntimeError(f"no free port between {ports.start} and {ports.stop}")
+
+
+def _stretch(environment: Mapping[str, str]) -> range:
+    """The ports of this worker of pytest-xdist; all of them where there is none."""
+    name = environment.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    count = environment.get("PYTEST_XDIST_WORKER_COUNT", "")
+    if not (name.isdecimal() and count.isdecimal() and int(name) < int(count)):
+        return PORTS
+    size = len(PORTS) // int(count)
+    return PORTS[int(name) * size : (int(name) + 1) * size]
 
 
 class BrokerProcess(ServerProcess):
