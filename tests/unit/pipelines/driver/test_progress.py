@@ -46,7 +46,7 @@ def test_a_signal_stops_a_driver_also_in_the_middle_of_telling_how_it_is(call):
     armed.append(True)
     thread = threading.Thread(target=call, args=(made,), daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive(), "the handler waits for a lock that its own thread holds"
     assert made.figures().state is State.STOPPING
 
