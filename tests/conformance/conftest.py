@@ -182,6 +182,29 @@ def group(wire: Any, unique: Any, eventually: Any) -> str:
 
 
 @pytest.fixture
+def brief_session(wire: Any, group: str, eventually: Any) -> None:
+    """In this test's group of the consumer protocol a member that is silent is soon gone.
+
+    Not too soon: nobody else is to be taken for silent since this machine does other things.
+    """
+    connection = wire()
+    setting, value = "consumer.session.timeout.ms", "6000"
+    change = [{"name": setting, "config_operation": 0, "value": value}]
+    resource = {"resource_type": 32, "resource_name": group}
+    (done,) = connection.ask(
+        "incremental_alter_configs", 1, resources=[resource | {"configs": change}]
+    ).responses
+    assert done.error_code == 0, done.error_message
+
+    def known() -> bool:
+        asked = [resource | {"configuration_keys": [setting]}]
+        (found,) = connection.ask("describe_configs", 4, resources=asked).results
+        return [each.value for each in found.configs] == [value]
+
+    eventually(known)
+
+
+@pytest.fixture
 def produce() -> Callable[..., Any]:
     """`produce(connection, topic, records)`: the partition's part of the response."""
 

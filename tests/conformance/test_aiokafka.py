@@ -369,7 +369,7 @@ async def test_a_record_over_max_message_bytes_is_refused(producer, topic):
 
 
 async def test_no_topic_appears_where_automatic_creation_is_off(bootstrap_no_auto_create, unique):
-    strict = AIOKafkaProducer(bootstrap_servers=bootstrap_no_auto_create, request_timeout_ms=1_000)
+    strict = AIOKafkaProducer(bootstrap_servers=bootstrap_no_auto_create, request_timeout_ms=5_000)
     await strict.start()
     try:
         with pytest.raises(errors.UnknownTopicOrPartitionError):

@@ -106,7 +106,7 @@ def test_a_question_to_nobody_fails_with_what_is_there(
     stranger: Stranger, question: Callable[[Any], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     with stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
-        consumer = ottla.Consumer(address, group="g", timeout=2)
+        consumer = ottla.Consumer(address, group="g", timeout=6)
         with caplog.at_level(logging.WARNING, "ottla.client"), pytest.raises(KafkaError) as raised:
             question(consumer)
         assert raised.value.message == f"no broker answers: {address} is an HTTP server"
@@ -125,7 +125,7 @@ def test_an_admin_says_who_is_there(
     with stranger(b"SSH-2.0-OpenSSH_9.2\r\n") as address:
         with (
             caplog.at_level(logging.WARNING, "ottla.client"),
-            ottla.Admin(address, timeout=4) as admin,
+            ottla.Admin(address, timeout=8) as admin,
             pytest.raises(KafkaError),
         ):
             question(admin)

@@ -223,7 +223,7 @@ def test_the_older_names_still_work(stage: Stage) -> None:
     assert our_tool("kafka-run-class.sh", created, b"")[:2] == (0, b"Created topic t.\n")
     code, out, _ = our_tool("kafka-list-topic.sh", ["--bootstrap-server", broker], b"")
     assert (code, out) == (0, b"topic: t partition: 0 leader: 1 replicas: 1 isr: 1\n")
-    reading = ["--topic", "t", "--group", "g", "--timeout-ms", "500", "--bootstrap-server", broker]
+    reading = ["--topic", "t", "--group", "g", "--timeout-ms", "5000", "--bootstrap-server", broker]
     our_tool("kafka-console-consumer", reading, b"")
     code, again, _ = our_tool("kafka-list-topic", ["--bootstrap-server", broker], b"")
     assert (code, again) == (0, out), "without those that brokers keep for themselves"

@@ -39,7 +39,7 @@ def fill(bootstrap: str) -> Callable[..., None]:
         for _ in range(count):
             stamp = time.time_ns() // 1_000_000 - age
             producer.produce(topic, b"v", partition=0, timestamp=stamp)
-            assert producer.flush(20) == 0
+            assert producer.flush(120) == 0
 
     return send
 
@@ -175,7 +175,7 @@ def test_a_compacted_topic_says_so(new_topic: Any, bootstrap: str, explain: Any)
     topic = new_topic(cleanup_policy="compact").name
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(topic, b"v", key=b"k", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     [partition] = explain(topic)["partitions"]
     assert [each["rule"] for each in partition["segments"]] == ["compact"]
     assert "the last value of every key stays" in partition["summary"]

@@ -66,6 +66,20 @@ def begin(broker: str) -> Iterator[Begin]:
 
 
 @pytest.fixture
+def commit(broker: str, eventually: Callable[..., Any]) -> Callable[..., None]:
+    """`commit(producer, topic, …)`: its markers follow the answer to the producer, and are there.
+
+    Each topic has been empty before.
+    """
+
+    def committed(producer: rd.Producer, *topics: str) -> None:
+        producer.commit_transaction(TIMEOUT)
+        eventually(lambda: all(committed_end(broker, topic) == 2 for topic in topics))
+
+    return committed
+
+
+@pytest.fixture
 def tool(broker: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., Table]:
     def typed(*words: object, code: int = 0) -> Table:
         capsys.readouterr()
@@ -114,7 +128,9 @@ def committed_end(broker: str, topic: str) -> int:
     return int(end)
 
 
-def test_an_open_transaction_is_listed_and_described(begin: Begin, tool: Any, unique: Any) -> None:
+def test_an_open_transaction_is_listed_and_described(
+    begin: Begin, tool: Any, unique: Any, eventually: Any
+) -> None:
     name, orders, stock = unique("txn"), unique("orders"), unique("stock")
     producer = begin(name, orders, stock)
     [listed] = [row for row in tool("list") if row["TransactionalId"] == name]
@@ -128,8 +144,7 @@ def test_an_open_transaction_is_listed_and_described(begin: Begin, tool: Any, un
     [state] = [row for row in producers if row["ProducerId"] == listed["ProducerId"]]
     assert state["CurrentTransactionStartOffset"] == "0"
     producer.commit_transaction(TIMEOUT)
-    [described] = tool("describe", "--transactional-id", name)
-    assert described["TopicPartitions"] == ""
+    eventually(lambda: tool("describe", "--transactional-id", name)[0]["TopicPartitions"] == "")
 
 
 def test_lists_are_filtered_by_duration_and_pattern(begin: Begin, tool: Any, unique: Any) -> None:
@@ -155,10 +170,10 @@ def test_a_forced_end_aborts_and_fences(broker: str, begin: Begin, tool: Any, un
 
 
 def test_a_hanging_transaction_is_found_and_aborted(
-    broker: str, begin: Begin, tool: Any, unique: Any
+    broker: str, begin: Begin, commit: Any, tool: Any, unique: Any
 ) -> None:
     name, orders = unique("txn"), unique("orders")
-    begin(name, orders).commit_transaction(TIMEOUT)
+    commit(begin(name, orders), orders)
     hang(broker, orders)
     begin(name, orders)
     assert committed_end(broker, orders) == 2
@@ -192,9 +207,11 @@ def txn(broker: str) -> Callable[..., str]:
     return typed
 
 
-def test_the_list_says_who_waits_where_and_for_whom(begin: Begin, txn: Any, unique: Any) -> None:
+def test_the_list_says_who_waits_where_and_for_whom(
+    begin: Begin, commit: Any, txn: Any, unique: Any
+) -> None:
     name, orders = unique("txn"), unique("orders")
-    begin(unique("first"), orders).commit_transaction(TIMEOUT)
+    commit(begin(unique("first"), orders), orders)
     begin(name, orders)
     other = unique("behind")
     begin(other, orders)
@@ -239,9 +256,11 @@ def test_a_transaction_is_described_and_aborted(
     assert f"{name!r} has no transaction open: it has had none since its producer began" in again
 
 
-def test_what_is_over_or_not_there_is_not_aborted(begin: Begin, txn: Any, unique: Any) -> None:
-    name = unique("txn")
-    begin(name, unique("orders")).commit_transaction(TIMEOUT)
+def test_what_is_over_or_not_there_is_not_aborted(
+    begin: Begin, commit: Any, txn: Any, unique: Any
+) -> None:
+    name, orders = unique("txn"), unique("orders")
+    commit(begin(name, orders), orders)
     answer = txn("abort", name, code=1)
     assert f"{name!r} has no transaction open: the last one was committed" in answer
     slip = f"{name[:-1]}_"
@@ -302,9 +321,9 @@ def test_the_admin_sees_and_fences_a_transaction(broker: str, begin: Begin, uniq
         producer.commit_transaction(TIMEOUT)
 
 
-def test_the_admin_ends_what_hangs(broker: str, begin: Begin, unique: Any) -> None:
+def test_the_admin_ends_what_hangs(broker: str, begin: Begin, commit: Any, unique: Any) -> None:
     orders = unique("orders")
-    begin(unique("txn"), orders).commit_transaction(TIMEOUT)
+    commit(begin(unique("txn"), orders), orders)
     hang(broker, orders)
     admin = ottla.Admin(broker)
     states = admin.describe_producers([(orders, 0)])[ottla.TopicPartition(orders, 0)]

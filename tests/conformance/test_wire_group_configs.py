@@ -294,7 +294,7 @@ def test_a_shorter_session_ends_sooner_while_the_group_lives(start_broker, wire,
         return silent.beat(**session)[0] == NONE
 
     eventually(joined)
-    changes = ((SESSION, SET, "1500"), (INTERVAL, SET, "100"))
+    changes = ((SESSION, SET, "6000"), (INTERVAL, SET, "100"))
     assert configs.change(group, *changes) == (NONE, None)
     assert silent.beat() == (NONE, 100)
     assert lively.beat(**session)[0] == NONE

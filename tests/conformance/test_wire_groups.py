@@ -17,7 +17,7 @@ COORDINATOR_NOT_AVAILABLE, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL = 15,
 INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, INVALID_SESSION_TIMEOUT = 24, 25, 26
 REBALANCE_IN_PROGRESS, INVALID_REQUEST, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND = 27, 42, 68, 69
 MEMBER_ID_REQUIRED, FENCED_INSTANCE_ID = 79, 82
-SHORT = 3_000  # milliseconds: waited for, but enough to form a group on a busy machine
+SHORT = 6_000  # milliseconds: waited for, but enough to form a group on a busy machine
 
 
 @pytest.fixture(scope="module")

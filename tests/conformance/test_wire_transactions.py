@@ -257,7 +257,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(
     quick_transactions, wire, unique, batch, eventually, newer, topic_at, fetch
 ) -> None:
     producer = Transactional(wire(quick_transactions), unique("txn"), batch, eventually, newer)
-    producer.init(timeout=2_000)  # a busy machine needs that long for the first batch
+    producer.init(timeout=6_000)  # a busy machine needs that long for the first batch
     topic = topic_at(quick_transactions)
     assert producer.produce(topic, b"one") == NONE
     connection = wire(quick_transactions)

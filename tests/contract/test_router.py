@@ -37,8 +37,9 @@ from ottla.testing.process import BrokerProcess
 
 ORDERS = TopicPartition("orders", 0)
 END = 10
-TIMEOUT = 20.0  # far more than anything here takes
-BRIEF = 1.5  # for what is to run into the deadline
+TIMEOUT = 60.0  # far more than anything here takes
+BRIEF = 1.5  # for what is to run into the deadline, and does nothing else
+LONGER = 5.0  # for what runs into it, and has been answered before, or is afterwards
 
 Ask = Callable[[], object]
 
@@ -380,7 +381,7 @@ def test_a_topic_that_is_deleted_while_a_task_looks_what_it_lost_is_a_loss(scrip
 def test_a_record_that_nobody_sends_leaves_the_times_of_others(scripted: Any) -> None:
     scripted.lagging = {number: {0: (3, 0), 1: (2, 0)} for number in scripted.brokers}
     other = TopicPartition("orders", 1)
-    with Router(scripted.bootstrap, timeout=BRIEF) as router:
+    with Router(scripted.bootstrap, timeout=LONGER) as router:
         assert record_times(router, {ORDERS: 3, other: 3}) == {other: 3000}
 
 
@@ -400,7 +401,7 @@ def test_one_that_was_led_a_moment_ago_is_waited_for(scripted: Any, router: Rout
 
 
 def test_silence_ends_at_the_deadline_and_then_others_are_asked(scripted: Any) -> None:
-    with Router(scripted.bootstrap, timeout=BRIEF) as router:
+    with Router(scripted.bootstrap, timeout=LONGER) as router:
         router.metadata(())
         scripted.brokers[1].silent = True
         with pytest.raises(KafkaError) as raised:
@@ -414,13 +415,13 @@ def test_a_silent_broker_among_those_to_start_from_leaves_time_for_the_others(
     scripted: Any,
 ) -> None:
     scripted.brokers[1].silent = True
-    with Router(scripted.bootstrap, timeout=BRIEF) as router:
+    with Router(scripted.bootstrap, timeout=2 * LONGER) as router:
         assert len(router.nodes()) == 3
 
 
 def test_what_passes_is_tried_until_the_deadline_and_then_raised(scripted: Any) -> None:
     scripted.coordinator = 2
-    with Groups(scripted.bootstrap, timeout=BRIEF) as groups:
+    with Groups(scripted.bootstrap, timeout=LONGER) as groups:
         assert groups.offsets("g")[ORDERS].offset == 4
         real = scripted._offset_fetch
         scripted._offset_fetch = lambda _number, request: real(3, request)
@@ -588,7 +589,7 @@ def test_a_connection_that_was_closed_meanwhile_is_made_anew(scripted: Any) -> N
 def test_it_is_made_to_the_same_broker_and_not_to_one_that_may_keep_silent(scripted: Any) -> None:
     scripted.brokers[2].silent = True
     addresses = f"{scripted.brokers[1].address},{scripted.brokers[2].address}"
-    with Router(addresses, timeout=BRIEF) as router:
+    with Router(addresses, timeout=TIMEOUT) as router:
         router.metadata(())
         once = iter([True])
         scripted.hooks["METADATA"] = lambda _: next(once, False)

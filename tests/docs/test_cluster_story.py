@@ -100,7 +100,10 @@ class Terminal:
         return "Ctrl-C stops them all." in self.output.read_text()
 
     def in_sync(self) -> bool:
-        found = json.loads(self.run("ottla cluster status --json"))
+        try:
+            found = json.loads(self.run("ottla cluster status --json"))
+        except ValueError:  # with a word about somebody who does not answer
+            return False
         brokers = found["brokers"]
         if found["troubled"] or any(each["state"] != "up" for each in brokers):
             return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,33 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def ended() -> Callable[[Callable[[], Any]], Any]:
+    """`ended(lambda: stream.start())`: the query when it has ended, or raises what ended it.
+
+    Spark gives the process of a source that is written in Python ten seconds to start, and ends the
+    query before its first batch where a busy machine needs more. Then it is started again, as a
+    pipeline's driver does.
+    """
+
+    def wait(start: Callable[[], Any]) -> Any:
+        for attempt in range(5):
+            query = start()
+            try:
+                assert query.awaitTermination(400), "the query goes on"
+            except Exception as error:
+                starved = "failed to connect back" in str(error)
+                if not starved or query.recentProgress or attempt == 4:
+                    raise
+            else:
+                return query
+            finally:
+                query.stop()
+        raise AssertionError
+
+    return wait
 
 
 # -- a cluster

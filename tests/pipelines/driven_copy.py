@@ -13,6 +13,7 @@ import argparse
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from ottla.pipelines.driver.start import Choices, Follow
 
 def die() -> None:
     for child in psutil.Process().children(recursive=True):
-        child.kill()
+        with suppress(psutil.NoSuchProcess):  # Java's children end by themselves when it has
+            child.kill()
     os.kill(os.getpid(), signal.SIGKILL)
 
 

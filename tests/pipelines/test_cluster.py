@@ -69,6 +69,10 @@ def test_two_workers_read_with_the_environment_that_was_packed(
         "spark.executorEnv.PYTHONPATH": "packed",
         "spark.executor.memory": "600m",
         "spark.ui.enabled": "false",
+        # Its first tasks are over in a moment: both workers are waited for, the slower one too.
+        "spark.cores.max": "2",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
     }
     words = [f"{key}={value}" for key, value in settings.items()]
     ended = subprocess.run(

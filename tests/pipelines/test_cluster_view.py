@@ -24,7 +24,8 @@ def filled(bootstrap: str, unique: Callable[..., str]) -> str:
     topic = unique()
     with DirectAdmin(bootstrap) as admin:
         admin.create_topic(NewTopic(topic, 2, 1, {"retention.ms": "3600000"}))
-    with Producer(bootstrap, config={"linger.ms": 100}) as producer:
+    # Only the end of the block sends them, however long each of them takes.
+    with Producer(bootstrap, config={"linger.ms": 60_000}) as producer:
         for number in range(20):
             producer.post(topic, str(number).encode(), partition=0)
     return topic

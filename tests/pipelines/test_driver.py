@@ -381,8 +381,9 @@ def test_a_source_that_is_away_is_shown_and_a_stop_does_not_wait_for_it(
     way = Way(source, lambda frame: frame, pipeline.sink, policy=pipeline.spec.on_error)
     driver = Driver(pipeline.spec, way, pipeline.home, Choices(once=once), session=pipeline._spark)
     run = Run(driver)
-    eventually(lambda: driver.figures().state is State.WAITING)
-    assert "http://127.0.0.1:1/orders: [Errno 111]" in str(driver.figures().waiting)
+    away = "http://127.0.0.1:1/orders: [Errno 111]"
+    eventually(lambda: away in str(driver.figures().waiting), timeout=PATIENCE)
+    assert driver.figures().state is State.WAITING
     driver.stop()
     run.end()
     assert run.error is None

@@ -64,7 +64,7 @@ class Terminal:
         )
 
     def close(self) -> None:
-        self._trials.communicate(timeout=60)
+        self._trials.communicate(timeout=300)
 
     def page(self, name: str) -> None:
         """Type all blocks of a page that are for this test, and compare what they print."""

@@ -163,9 +163,13 @@ def test_a_full_disk_at_the_checkpoint_is_named_and_nothing_is_lost_or_there_twi
         return found() == list(range(count)) and checkpoint.unfinished is None
 
     def waits() -> None:
-        eventually(lambda: driver.figures().state is State.WAITING, timeout=PATIENCE)
-        told = driver.figures().waiting or ""
-        assert f"pipeline {name} waits for space" in told
+        # It looks for space again and again, and does not wait meanwhile: one look has it all.
+        def told_now() -> str:
+            figures = driver.figures()
+            waiting = figures.waiting if figures.state is State.WAITING else None
+            return waiting if waiting and f"pipeline {name} waits for space" in waiting else ""
+
+        told = eventually(told_now, timeout=PATIENCE)
         assert str(home.folder / "checkpoint") in told
         assert "free some, and it goes on by itself" in told
         assert disk.says in told

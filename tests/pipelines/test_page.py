@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import psutil
 import pytest
 
 import ottla
-from ottla.testing.process import BrokerProcess
+from ottla.testing.process import BrokerProcess, free_port
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "spark.md").read_text()
@@ -123,7 +124,7 @@ def test_tables_are_read_and_written_as_the_page_says(spark, three_orders, shell
                 spark.sql("DROP TABLE IF EXISTS orders")
         else:
             command = shell(code)
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
             assert re.search(r"^spark-kafka-source-\S+ +clicks", ended.stdout, re.MULTILINE)
         if "clicks" in names and "counts" not in names:
             # what the page does with the stream that it has made is up to its reader
@@ -139,7 +140,7 @@ def test_tables_are_read_and_written_as_the_page_says(spark, three_orders, shell
 
 def test_an_archive_for_workers_is_packed_as_the_page_says(shell, tmp_path):
     packing = shell(block("## On a cluster", "sh"))
-    subprocess.run(packing, cwd=tmp_path, check=True, timeout=100, capture_output=True)
+    subprocess.run(packing, cwd=tmp_path, check=True, timeout=400, capture_output=True)
     with tarfile.open(tmp_path / "ottla.tar") as archive:
         assert any(name.endswith("ottla/pipelines/datasource.py") for name in archive.getnames())
 
@@ -187,9 +188,7 @@ def test_a_job_is_submitted_as_the_page_says(three_orders, shell, tmp_path):
 @pytest.fixture
 def connect(shell: Callable[[str], list[str]], tmp_path: Path, eventually: Any) -> Iterator[str]:
     """The port of a Connect server, started as the page says."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     script = block("## Spark Connect", "sh").replace(CONNECT, port)
     log = tmp_path / "server.log"
     with log.open("wb") as output:
@@ -204,11 +203,12 @@ def connect(shell: Callable[[str], list[str]], tmp_path: Path, eventually: Any) 
         return True
 
     try:
-        eventually(listens, timeout=180)
+        eventually(listens, timeout=400)
         yield port
     finally:
         for each in (*psutil.Process(server.pid).children(recursive=True), server):
-            each.kill()
+            with suppress(psutil.NoSuchProcess):  # it has ended with its parent
+                each.kill()
         server.wait()
 
 

@@ -39,6 +39,7 @@ class Runs:
     def start(self, document: dict[str, Any], *words: str) -> subprocess.Popen[str]:
         both = {"spark.executor.memory": "600m", "spark.cores.max": "2"}
         both |= {"spark.scheduler.minRegisteredResourcesRatio": "1.0"}
+        both |= {"spark.scheduler.maxRegisteredResourcesWaitingTime": "300s"}
         file = self._folder / f"{document['name']}.yaml"
         file.write_text(json.dumps(document | {"spark": both, "trigger": "500ms"}))
         command = [sys.executable, "-m", "ottla", "pipeline", "run", str(file), *words]
@@ -84,6 +85,15 @@ def pythons(cluster: Any) -> set[str]:
                 if "pyspark.daemon" in command:
                     found.add(command[0])
     return found
+
+
+def writes(worker: Any, folder: Path) -> bool:
+    """Whether a task of this worker has begun to write below a folder, and has not ended."""
+    for child in psutil.Process(worker.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if any(folder in Path(each.path).parents for each in child.open_files()):
+                return True
+    return False
 
 
 @pytest.fixture
@@ -142,7 +152,7 @@ def test_a_worker_the_master_and_the_driver_are_killed_and_every_record_is_there
 
     send(0)
     driver = runs.start(document)
-    wait(lambda: len(tasks()) == 2)
+    wait(lambda: writes(spark_cluster.workers[1], out))
     assert pythons(spark_cluster) == {same_minor()}, "none of them is the driver's"
     spark_cluster.workers[1].kill()  # and the task that it has
     wait(lambda: found() == list(range(10)))

@@ -167,11 +167,13 @@ class Receiver:
             return self._left > 0
 
     def close(self) -> None:
-        with self._lock:
-            server, self._server = self._server, None
+        server = self._server
         if server is not None:
             server.shutdown()
             server.server_close()
+            with self._lock:  # not before: until then the port is taken
+                if self._server is server:
+                    self._server = None
 
     def back(self) -> None:
         """Once it is away."""

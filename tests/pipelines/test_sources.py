@@ -26,8 +26,9 @@ class Killed(Exception):
 class Run:
     """A source in a query, as the driver of a pipeline runs it: `batches` is what it gave."""
 
-    def __init__(self, spark: Any, place: Place, kind: str, /, **options: Any) -> None:
+    def __init__(self, spark: Any, ended: Any, place: Place, kind: str, /, **options: Any) -> None:
         self.spark = spark
+        self.ended = ended
         self.place = place
         self.declaration = catalog.source(kind)
         self.options = options
@@ -54,16 +55,12 @@ class Run:
             if number == die_in:
                 raise Killed
 
-        query = (
+        writer = (
             raw.writeStream.foreachBatch(take)
             .option("checkpointLocation", self.place.checkpoint)
             .trigger(availableNow=True)
-            .start()
         )
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
+        self.ended(writer.start)
         return [row for batch in self.batches for row in batch]
 
     def dies(self, *, batch: int) -> list[Any]:
@@ -86,11 +83,11 @@ def kept(rows: list[Any]) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def run(spark: Any, tmp_path: Path, bootstrap: str) -> Callable[..., Run]:
+def run(spark: Any, ended: Any, tmp_path: Path, bootstrap: str) -> Callable[..., Run]:
     place = Place("orders", str(tmp_path / "checkpoint"), str(tmp_path / "staging"), bootstrap)
 
     def make(kind: str, /, **options: Any) -> Run:
-        return Run(spark, place, kind, **options)
+        return Run(spark, ended, place, kind, **options)
 
     return make
 
@@ -143,9 +140,9 @@ def test_a_table_that_vanishes_ends_the_query_with_its_name(
     source = made.source()
     raw = source.stream(made.spark, made.place)
     postgres.sql("drop table orders", database)
-    query = raw.writeStream.foreachBatch(lambda *_: None).trigger(availableNow=True).start()
+    writer = raw.writeStream.foreachBatch(lambda *_: None).trigger(availableNow=True)
     with pytest.raises(Exception, match=r'pipeline orders: .*relation "orders" does not exist'):
-        query.awaitTermination()
+        made.ended(writer.start)
 
 
 def test_a_preview_of_a_table_leaves_no_trace(
@@ -242,7 +239,7 @@ def test_json_lines_are_counted_before_any_is_left_out(
 
 
 def test_one_file_of_text_and_a_folder_of_parquet(
-    run: Callable[..., Run], spark: Any, tmp_path: Path
+    run: Callable[..., Run], spark: Any, ended: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "log.txt").write_text("first\nsecond\n")
     rows = run("files", path=str(tmp_path / "log.txt")).once()
@@ -250,7 +247,7 @@ def test_one_file_of_text_and_a_folder_of_parquet(
     assert [bytes(row[HIDDEN].value) for row in rows] == [b"first", b"second"]
     spark.range(5).write.parquet(str(tmp_path / "p"))
     place = Place("other", str(tmp_path / "c2"), str(tmp_path / "s2"), "")
-    made = Run(spark, place, "files", path=str(tmp_path / "p"), format="parquet")
+    made = Run(spark, ended, place, "files", path=str(tmp_path / "p"), format="parquet")
     rows = made.once()
     assert sorted(row.id for row in rows) == [0, 1, 2, 3, 4]
     assert len({row[HIDDEN].position for row in rows}) == 5

@@ -20,12 +20,13 @@ from ottla.client.direct import DirectAdmin
 from ottla.client.groups import Groups
 from ottla.client.producer import Producer
 from ottla.model.ids import TopicPartition
+from ottla.pipelines.source import stream
 from ottla.pipelines.source.options import ReadOptions
 from ottla.pipelines.source.stream import OttlaStreamReader
 from ottla.testing import Broker
 from ottla.testing.process import BrokerProcess
 
-PATIENCE = 60.0
+PATIENCE = 200.0
 
 
 @pytest.fixture
@@ -44,6 +45,12 @@ def new_reader(eventually: Callable[..., Any]) -> Iterator[Callable[..., OttlaSt
     for each in made:
         each.stop()
     eventually(lambda: set(threading.enumerate()) <= before, timeout=PATIENCE)
+
+
+@pytest.fixture
+def patient_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that ends waits for its last commit as long as this machine takes for it."""
+    monkeypatch.setattr(stream, "_LAST_COMMIT", PATIENCE)
 
 
 def create(bootstrap: str, topic: str) -> None:
@@ -157,6 +164,7 @@ def test_a_reader_that_waits_ends_when_spark_is_killed(eventually: Callable[...,
     door.join(PATIENCE)
 
 
+@pytest.mark.usefixtures("patient_commits")
 def test_what_trigger_once_has_read_is_committed_when_it_is_started_again(
     new_reader: Callable[..., OttlaStreamReader],
 ) -> None:
@@ -175,6 +183,7 @@ def test_what_trigger_once_has_read_is_committed_when_it_is_started_again(
             each.stop()
 
 
+@pytest.mark.usefixtures("patient_commits")
 def test_a_commit_does_not_wait_for_a_topic_that_was_deleted(
     new_reader: Callable[..., OttlaStreamReader],
 ) -> None:

@@ -96,21 +96,20 @@ def test_an_insert_brings_its_options_or_goes_to_a_view(
 
 
 def test_a_table_is_read_as_a_stream(
-    spark: Any, broker: Broker, table: Callable[..., tuple[str, str]], tmp_path: Path
+    spark: Any, broker: Broker, table: Callable[..., tuple[str, str]], ended: Any, tmp_path: Path
 ) -> None:
     name, topic = table(columns="offset,value")
     seen: list[tuple[int, bytes]] = []
 
     def read_on() -> None:
-        query = (
+        writer = (
             spark.readStream.option("startingOffsets", "earliest")
             .table(name)
             .writeStream.foreachBatch(lambda frame, _: seen.extend(map(tuple, frame.collect())))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(180)
+        ended(writer.start)
 
     broker.produce(topic, b"a", b"b", partition=0)
     read_on()

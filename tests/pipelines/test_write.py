@@ -16,7 +16,7 @@ from ottla.pipelines.sink.updates import HINT, write_updates
 from ottla.testing import Broker
 
 # Each starts Python workers and may be the one that starts Spark, on a machine that is busy.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def read(broker: Broker, topic: str, partition: int, count: int) -> list[Any]:
     """By librdkafka, which knows nothing of how it was written."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "check"})
     consumer.assign([TopicPartition(topic, partition, 0)])
-    found = consumer.consume(count, timeout=30)
+    found = consumer.consume(count, timeout=120)
     consumer.close()
     return found
 
@@ -169,7 +169,7 @@ def run(writer: Any, folder: Path) -> None:
         .start()
     )
     try:
-        assert query.awaitTermination(120), "still running"
+        assert query.awaitTermination(400), "still running"
     finally:
         query.stop()
 

@@ -249,7 +249,7 @@ class Broker:
             self._disk.lose_unsynced()
             self._boots += 1
 
-    def wait_ended(self, timeout: float = 60.0) -> str:
+    def wait_ended(self, timeout: float = STOP_SECONDS) -> str:
         """Wait until the broker ends by itself, as on a full disk; returns why."""
         if not self._over.wait(timeout):
             raise AssertionError(f"the broker still runs after {timeout} s")

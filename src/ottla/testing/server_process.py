@@ -184,7 +184,7 @@ class ServerProcess(ABC):
             log.seek(position)
             return log.read().decode(errors="replace")
 
-    def wait_log(self, text: str, *, since: int = 0, timeout: float = 60.0) -> str:
+    def wait_log(self, text: str, *, since: int = 0, timeout: float = START_TIMEOUT) -> str:
         """Wait until a line holding `text` was written after `since`; returns that line."""
         deadline = time.monotonic() + timeout
         while True:

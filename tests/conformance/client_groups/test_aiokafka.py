@@ -61,7 +61,7 @@ async def member(bootstrap: str, group: str) -> AsyncIterator[Callable[..., Any]
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=200,
-            session_timeout_ms=6_000,
+            session_timeout_ms=30_000,
             metadata_max_age_ms=300,
             **settings,
         )

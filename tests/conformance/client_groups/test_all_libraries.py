@@ -82,7 +82,7 @@ class Confluent(Member):
                 "partition.assignment.strategy": strategy,
                 "auto.offset.reset": "earliest",
                 "heartbeat.interval.ms": 300,
-                "session.timeout.ms": 6_000,
+                "session.timeout.ms": 30_000,
                 **settings,
             }
         )
@@ -110,7 +110,7 @@ class Python(Member):
             metadata_max_age_ms=1_000,
             auto_offset_reset="earliest",
             heartbeat_interval_ms=300,
-            session_timeout_ms=6_000,
+            session_timeout_ms=30_000,
             **settings,
         )
         super().__init__()
@@ -133,7 +133,7 @@ class Aio(Member):
             "partition_assignment_strategy": (strategy,),
             "auto_offset_reset": "earliest",
             "heartbeat_interval_ms": 300,
-            "session_timeout_ms": 6_000,
+            "session_timeout_ms": 30_000,
             **settings,
         }
         self.topic = topic

@@ -35,7 +35,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 PARTITIONS = 4
 TIMEOUT = 120
 PROTOCOLS = ("classic", "consumer")
-CLASSIC_ONLY = {"heartbeat.interval.ms": 200, "session.timeout.ms": 6_000}
+CLASSIC_ONLY = {"heartbeat.interval.ms": 200, "session.timeout.ms": 30_000}
 KINDS: dict[str, dict[str, Any]] = {
     "classic range": {"partition.assignment.strategy": "range"},
     "classic roundrobin": {"partition.assignment.strategy": "roundrobin"},
@@ -213,11 +213,11 @@ class Process:
 
 
 @pytest.fixture
-def process(bootstrap: str, group: str) -> Iterator[Callable[..., Process]]:
+def process(bootstrap: str, group: str, brief_session: None) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
     def start(protocol: str, topic: str) -> Process:
-        session = {"session.timeout.ms": 2_000} if protocol == "classic" else {}
+        session = {"session.timeout.ms": 6_000} if protocol == "classic" else {}
         started.append(Process(settings_of(bootstrap, group, protocol, **session), topic))
         return started[-1]
 

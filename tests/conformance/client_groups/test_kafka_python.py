@@ -47,7 +47,7 @@ def member(bootstrap: str, group: str) -> Iterator[Callable[..., KafkaConsumer]]
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
                 heartbeat_interval_ms=200,
-                session_timeout_ms=6_000,
+                session_timeout_ms=30_000,
                 metadata_max_age_ms=300,
                 **settings,
             )

@@ -44,7 +44,7 @@ class Member:
         self.name = name
         consumer = {
             "groupId": group,
-            "sessionTimeout": 6_000,
+            "sessionTimeout": 30_000,
             "heartbeatInterval": 200,
             "metadataMaxAge": 300,
             "maxWaitTimeInMs": 100,
@@ -140,7 +140,7 @@ def test_a_crashed_member_is_replaced_from_the_committed_offset(
 ):
     sent = produce(topic, 40)
     node = start_kafkajs(bootstrap)
-    doomed = member(topic, node=node, commits=False, consumer={"sessionTimeout": 2_000})
+    doomed = member(topic, node=node, commits=False, consumer={"sessionTimeout": 6_000})
     eventually(lambda: len(doomed.values) == 40, timeout=TIMEOUT)
     offsets = [{"topic": topic, "partition": each, "offset": "3"} for each in range(PARTITIONS)]
     doomed.call("commitOffsets", offsets)

@@ -81,7 +81,7 @@ async def test_one_that_ends_after_its_lock_leaves_no_zombie(tmp_path: Path) -> 
         assert line == b"given back\n"
         process.stdin.close()
         assert await asyncio.to_thread(process.stdout.read) == b"", "it has ended"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await stopping
         assert not Path(f"/proc/{process.pid}").exists()
         process.returncode = 0  # which the member has been told

@@ -18,7 +18,7 @@ from ottla.protocol.header import response_header
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
-SOON = 10.0
+SOON = 60.0
 
 
 def answer(key: ApiKey, version: int, correlation_id: int, message: object) -> bytes:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from ottla.pipelines.driver import metrics
 from ottla.pipelines.driver.home import Home, Refused
 from ottla.pipelines.driver.jvm import undisturbed
 from ottla.pipelines.driver.lock import Lock, holder
@@ -127,17 +128,20 @@ def test_a_jvm_is_started_deaf_to_the_signals_that_stop_a_service() -> None:
     assert vars(java_gateway)["Popen"] is before
 
 
-def test_whoever_connects_and_says_nothing_keeps_neither_prometheus_nor_a_stop_waiting() -> None:
+def test_whoever_connects_and_says_nothing_keeps_neither_prometheus_nor_a_stop_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "_PATIENCE", 600.0)  # who waits for that one waits in vain
     server = MetricsServer(lambda: Figures("orders"))
     page = server.open("127.0.0.1", 0)
     assert page is not None
     with socket.create_connection(("127.0.0.1", urlsplit(page).port or 0)) as silent:
         silent.sendall(b"GET")
-        with urllib.request.urlopen(page, timeout=3) as answer:
+        with urllib.request.urlopen(page, timeout=60) as answer:
             assert b'ottla_pipeline_up{pipeline="orders"}' in answer.read()
         ended = threading.Thread(target=server.close, daemon=True)
         ended.start()
-        ended.join(3)
+        ended.join(60)
         assert not ended.is_alive()
 
 

@@ -32,7 +32,7 @@ def test_an_answer_without_an_end_is_not_read_to_its_end() -> None:
     thread.start()
     try:
         url = f"http://127.0.0.1:{server.server_port}/"
-        sender = _Sender(Requests(url, "POST", (), "Idempotency-Key", 5.0, 1), "orders")
+        sender = _Sender(Requests(url, "POST", (), "Idempotency-Key", 60.0, 1), "orders")
         assert [sender.send("p1", 0, b"{}"), sender.send("p2", 0, b"{}")] == [None, None]
         sender.close()
     finally:

@@ -222,7 +222,7 @@ def test_a_registry_that_is_away_is_an_outage_and_no_record_is_to_blame(
     registry: SchemaRegistry,
 ) -> None:
     number = registry.register("s", V1)
-    read = FramedReader(Registry((registry.url,), timeout=5.0), parse(V1), NEW_FIELDS)
+    read = FramedReader(Registry((registry.url,), timeout=60.0), parse(V1), NEW_FIELDS)
     data = framed(number, written(V1, {"id": 1}))
     for status in (500, 503, 401, 403, 429):
         registry.fail(status)

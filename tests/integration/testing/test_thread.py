@@ -22,12 +22,12 @@ def test_a_loop_is_closed_with_connections_that_nobody_closed() -> None:
     async def start() -> asyncio.Server:
         return await asyncio.get_running_loop().create_server(Silent, "127.0.0.1", 0)
 
-    server = thread.call(start(), 10)
+    server = thread.call(start(), 60)
     with socket.create_connection(server.sockets[0].getsockname()):
-        assert accepted.wait(10)
+        assert accepted.wait(60)
         closing = threading.Thread(target=thread.close, daemon=True)
         closing.start()
-        closing.join(10)
+        closing.join(60)
         assert not closing.is_alive(), "the loop is never closed"
     assert thread.loop.is_closed()
 

@@ -16,7 +16,7 @@ from ottla.testing.process import LOOPBACK, free_port
 from ottla.verify.network import Network
 from ottla.verify.owners import owner_of
 
-SOON = 5.0
+SOON = 60.0
 THERE, BACK = ("client", "server"), ("server", "client")
 
 

@@ -82,7 +82,7 @@ class Bench:
         self.table.append(f"again {tp}")
 
     async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not holds():
                 await asyncio.sleep(0)
 

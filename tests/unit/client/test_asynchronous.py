@@ -20,7 +20,7 @@ async def test_awaiting_the_future_gives_where_the_record_is_stored(made: list[A
         future = await producer.send("t", "v", partition=1)
         assert not future.done()
         made[0].decide()
-        assert await asyncio.wait_for(future, 10) == Delivery("t", 1, 7, 1234)
+        assert await asyncio.wait_for(future, 60) == Delivery("t", 1, 7, 1234)
 
 
 async def test_awaiting_the_future_raises_why_it_is_not(made: list[Any]) -> None:
@@ -28,7 +28,7 @@ async def test_awaiting_the_future_raises_why_it_is_not(made: list[Any]) -> None
         future = await producer.send("t", "v")
         made[0].decide(10)
         with pytest.raises(KafkaError) as caught:
-            await asyncio.wait_for(future, 10)
+            await asyncio.wait_for(future, 60)
         assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -59,7 +59,7 @@ async def test_a_full_buffer_makes_send_wait_without_blocking_the_loop(made: lis
             await asyncio.sleep(0)
         assert not waiting.done()
         made[0].decide()
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
     assert [record[1] for record in made[0].accepted] == [b"a", b"b"]
 
 
@@ -123,12 +123,12 @@ async def test_a_cancelled_wait_takes_no_record_with_it(
 
         def poll(timeout: float) -> Any:
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
             return made[0].queue.popleft() if made[0].queue else None
 
         monkeypatch.setattr(made[0], "poll", poll)
         waiting = asyncio.ensure_future(consumer.poll())
-        await asyncio.to_thread(inside.wait, 10)
+        await asyncio.to_thread(inside.wait, 60)
         made[0].record("t", 0, 5)
         waiting.cancel()
         go_on.set()
@@ -167,11 +167,11 @@ async def test_a_consumer_can_be_closed_after_a_close_that_was_cancelled(
 
     def poll(timeout: float) -> Any:
         inside.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     monkeypatch.setattr(made[0], "poll", poll)
     waiting = asyncio.ensure_future(consumer.poll(0.05))
-    await asyncio.to_thread(inside.wait, 10)
+    await asyncio.to_thread(inside.wait, 60)
     closing = asyncio.ensure_future(consumer.close())
     await asyncio.sleep(0)
     closing.cancel()
@@ -189,7 +189,7 @@ async def test_two_tasks_may_close_a_consumer_at_once(
 ) -> None:
     consumer = ottla.AsyncConsumer()
     go_on = threading.Event()
-    monkeypatch.setattr(made[0], "close", lambda: go_on.wait(10))
+    monkeypatch.setattr(made[0], "close", lambda: go_on.wait(60))
     closing = [asyncio.ensure_future(consumer.close()) for _ in range(2)]
     for _ in range(5):
         await asyncio.sleep(0)
@@ -205,11 +205,11 @@ async def test_a_wait_that_is_cancelled_twice_still_leaves_the_consumer_to_its_t
 
         def poll(timeout: float) -> Any:
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
 
         monkeypatch.setattr(made[0], "poll", poll)
         waiting = asyncio.ensure_future(consumer.poll())
-        await asyncio.to_thread(inside.wait, 10)
+        await asyncio.to_thread(inside.wait, 60)
         for _ in range(3):
             waiting.cancel()
             for _ in range(5):
@@ -249,7 +249,7 @@ async def fail_and_close_in_time(consumer: ottla.AsyncConsumer[bytes, bytes]) ->
         await consumer.poll()
         raise ZeroDivisionError
     finally:
-        await asyncio.wait_for(asyncio.shield(consumer.close()), 10)
+        await asyncio.wait_for(asyncio.shield(consumer.close()), 60)
 
 
 @pytest.mark.parametrize(

@@ -339,7 +339,7 @@ def test_damage_found_before_a_partition_was_taken_away_is_of_no_interest_when_i
 
     def look(_self: object, tp: TopicPartition, offset: int) -> Damage:
         looking.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return Damage(offset, "no batch", 9)
 
     monkeypatch.setattr("ottla.client.inbox._QUIET", 0.0)

@@ -22,7 +22,7 @@ def test_a_future_gives_where_the_record_is_stored(made: list[Any]) -> None:
     with ottla.Producer() as producer:
         future = producer.send("t", "v", partition=2)
         made[0].decide()
-        assert future.result(5) == Delivery("t", 2, 7, 1234)
+        assert future.result(60) == Delivery("t", 2, 7, 1234)
 
 
 def test_a_future_raises_why_the_record_is_not_stored(made: list[Any]) -> None:
@@ -30,7 +30,7 @@ def test_a_future_raises_why_the_record_is_not_stored(made: list[Any]) -> None:
         future = producer.send("t", "v")
         made[0].decide(TOO_LARGE)
         with pytest.raises(KafkaError) as caught:
-            future.result(5)
+            future.result(60)
         assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -40,7 +40,7 @@ def test_a_future_settles_while_nobody_calls_anything(made: list[Any]) -> None:
         future = producer.send("t", "v")
         future.add_done_callback(lambda _: settled.set())
         made[0].decide()
-        assert settled.wait(10)
+        assert settled.wait(60)
 
 
 def test_a_future_that_nothing_settles_times_out(made: list[Any]) -> None:

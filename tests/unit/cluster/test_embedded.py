@@ -50,7 +50,7 @@ class SlowDisk(MemoryFileSystem):
     def _change(self, kind: str, path: str, size: int = 0) -> tuple[int, OSError | None]:
         if kind == "sync" and size == 0 and "/journal-" in path:
             self.waiting.set()
-            assert self.gate.wait(10)
+            assert self.gate.wait(60)
         return super()._change(kind, path, size)
 
 

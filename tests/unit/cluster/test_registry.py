@@ -311,23 +311,23 @@ async def test_changes_of_others_arrive_through_follow(store: EmbeddedStore) -> 
     following = asyncio.ensure_future(there.follow())
     a, b = topic(here, "a"), topic(here, "b")
     await here.create_topics([a])
-    change = await asyncio.wait_for(arrived.get(), 10)
+    change = await asyncio.wait_for(arrived.get(), 60)
     assert change.topics == {"a"}
     assert change.new.topics == {"a": a}
     await here.create_topics([b])
-    change = await asyncio.wait_for(arrived.get(), 10)
+    change = await asyncio.wait_for(arrived.get(), 60)
     assert change.topics == {"b"}
     assert change.old.topics == {"a": a}
     assert change.new == here.image
     await Membership(here).register(1, Host())
-    change = await asyncio.wait_for(arrived.get(), 10)
+    change = await asyncio.wait_for(arrived.get(), 60)
     while not change.new.registrations:
-        change = await asyncio.wait_for(arrived.get(), 10)
+        change = await asyncio.wait_for(arrived.get(), 60)
     assert change.topics == set()
     assert change.brokers == {1}
     assert change.new.topics is change.old.topics, "what did not change is shared"
     await store.close()
-    await asyncio.wait_for(following, 10)
+    await asyncio.wait_for(following, 60)
 
 
 async def test_listeners_hear_of_a_change_before_its_author_goes_on(registry: Registry) -> None:
@@ -412,11 +412,11 @@ async def test_whoever_is_cancelled_in_the_last_step_keeps_nothing(
     watch = store.watch(key)
     joining = asyncio.ensure_future(attempt(Registry(StallingStore(store, key))))
     while not (await store.read(key)).entries:
-        await asyncio.wait_for(anext(watch), 10)
+        await asyncio.wait_for(anext(watch), 60)
     assert not joining.done()
     joining.cancel()
     while (await store.read(key)).entries:
-        await asyncio.wait_for(anext(watch), 10)
+        await asyncio.wait_for(anext(watch), 60)
 
 
 async def test_unreadable_metadata_is_said_so(registry: Registry, store: EmbeddedStore) -> None:

@@ -156,7 +156,7 @@ class Bench:
         return partition
 
     async def request(self) -> Request:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.leader.requests.get()
 
     async def exchange(self, *answers: Fetched) -> Request:
@@ -449,7 +449,7 @@ async def test_nothing_is_asked_of_a_new_leader_while_the_log_is_cut_for_the_old
     leader, fetcher = bench.another()
     bench.follow(one, fetcher)
     two = bench.follow(follower(1), fetcher)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         request = await leader.requests.get()
         assert set(request.wanted) == {two}
         bench.cutter.free.set()
@@ -498,6 +498,6 @@ async def turns() -> None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0)

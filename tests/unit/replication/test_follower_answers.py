@@ -122,10 +122,10 @@ async def test_another_leader_is_asked_when_the_truncation_for_the_one_before_is
             await asyncio.sleep(0)
         assert second.asked.empty()
         go_on.set()
-        [wanted] = await asyncio.wait_for(second.asked.get(), 10)
+        [wanted] = await asyncio.wait_for(second.asked.get(), 60)
         assert (wanted.offset, wanted.leader_epoch) == (1, 2)
         second.answer(Fetched(mine, ErrorCode.NONE, batch(1, 0), 2, 0))
-        [wanted] = await asyncio.wait_for(second.asked.get(), 10)
+        [wanted] = await asyncio.wait_for(second.asked.get(), 60)
         assert wanted.offset == 2
     finally:
         of_first.stop()

@@ -121,7 +121,7 @@ class Bench:
         return in_sync
 
     async def settled(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while any(self.in_sync(index).in_flight for index in range(len(self.partitions))):
                 await asyncio.sleep(0)
 
@@ -415,7 +415,7 @@ async def test_what_was_asked_for_before_it_was_led_anew_is_not_sent(bench: Benc
     bench.catch_up(3)
     partition.follow(LED)
     partition.lead(LED, Rules(2))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while bench.updates._worker is not None and not bench.updates._worker.done():
             await asyncio.sleep(0)
     assert await bench.stored() == LED

@@ -161,7 +161,7 @@ async def test_settings_of_a_deleted_topic_are_not_those_of_the_next(table: Tabl
 async def test_partitions_nobody_asks_for_get_their_files_by_and_by(table: Table):
     table.show(topic("t", *[OURS] * 20))
     assert not table.logs.logs
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(table.logs.logs) < 20:
             await asyncio.sleep(0.001)
     assert table.fs.is_dir("/data/t-19")

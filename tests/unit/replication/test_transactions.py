@@ -214,14 +214,14 @@ class TestReadersOfCommittedRecords:
         woken = asyncio.Event()
         waiter = Waiter(asyncio.get_running_loop(), [led.stable_signal()], 1, 60, woken.set)
         led.append(memoryview(bytearray(build_batch([(NOW, None, b"a", ())]))), NOW)
-        await asyncio.wait_for(woken.wait(), 5)
+        await asyncio.wait_for(woken.wait(), 60)
         waiter.cancel()
 
     async def test_they_are_told_when_the_partition_goes_elsewhere(self, led: Partition) -> None:
         woken = asyncio.Event()
         waiter = Waiter(asyncio.get_running_loop(), [led.stable_signal()], 1, 60, woken.set)
         led.follow(PartitionState(2, 1, 0, (1, 2), (1, 2)))
-        await asyncio.wait_for(woken.wait(), 5)
+        await asyncio.wait_for(woken.wait(), 60)
         waiter.cancel()
 
 

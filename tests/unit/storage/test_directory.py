@@ -443,7 +443,7 @@ class TestStopping:
         broker.directories.create(U0, ID, CONFIG)
         fs.hold("recovery-point-offset-checkpoint")
         broker.directories.delete(U0)  # begins to write the checkpoints
-        await asyncio.to_thread(fs.reached.wait, 10)
+        await asyncio.to_thread(fs.reached.wait, 60)
         closing = asyncio.create_task(broker.directories.close())
         for _ in range(20):
             await asyncio.sleep(0)

@@ -155,7 +155,7 @@ def test_a_slow_disk_waits_until_it_is_quickened(
     syncing.join(0.05)
     assert syncing.is_alive()
     disk.quicken()
-    syncing.join(10)
+    syncing.join(60)
     assert not syncing.is_alive()
 
 

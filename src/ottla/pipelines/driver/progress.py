@@ -118,10 +118,14 @@ class Board:
             return found
 
     def state(self, state: State) -> None:
-        """Another part of its life begins; nothing begins after the end."""
+        """Another part of its life begins; nothing does after the end, and after a stop only that.
+
+        A stop may come while Spark starts the query, which takes seconds.
+        """
         with self._lock:
-            if self._state not in OVER:
-                self._state = state
+            if self._state in OVER or (self._state is State.STOPPING and state in _UNDER_WAY):
+                return
+            self._state = state
 
     def learn(self, **facts: Any) -> None:
         """Facts as `Figures` has them: run, master, metrics, lag, …"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 
 from ottla.pipelines.connectors.contract import Outage, RowsRefused
 from ottla.pipelines.connectors.option import Mistake
+from ottla.pipelines.connectors.sinks import http as http_sink
 from ottla.pipelines.connectors.sinks.http import SINK, Requests, Send
 from ottla.testing.connectors import made
 from ottla.testing.process import free_port
@@ -75,9 +77,9 @@ def receiver() -> Iterator[Receiver]:
     made_receiver.close()
 
 
-def sending(url: str, connections: int = 4, timeout: float = 30.0) -> Send:
+def sending(url: str, connections: int = 4) -> Send:
     return Send(
-        Requests(url, "POST", (("X-Shop", "one"),), "Idempotency-Key", timeout, connections), "p"
+        Requests(url, "POST", (("X-Shop", "one"),), "Idempotency-Key", 30.0, connections), "p"
     )
 
 
@@ -124,17 +126,31 @@ def test_a_row_that_is_still_being_processed_under_its_key_is_asked_for_again(re
     assert keys[4] != keys[0]
 
 
+@pytest.fixture
+def quick_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses pass at once; an answer may still take its time."""
+    passed = [0.0]
+
+    def sleep(seconds: float) -> None:
+        passed[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: passed[0], sleep=sleep)
+    monkeypatch.setattr(http_sink, "time", clock)
+
+
+@pytest.mark.usefixtures("quick_waits")
 def test_a_conflict_that_does_not_end_refuses_the_row(receiver):
     with pytest.raises(RowsRefused) as refused:
-        sending(receiver.url, 1, timeout=0.5)(0, bodies(b"a!", b"409", b"b!"))
+        sending(receiver.url, 1)(0, bodies(b"a!", b"409", b"b!"))
     assert [(row.position, row.kind) for row in refused.value.rows] == [("row 1", "HTTP409")]
     assert "answers 409: because" in refused.value.rows[0].message
     assert [body for _, _, body in receiver.received].count(b"409") > 1
 
 
+@pytest.mark.usefixtures("quick_waits")
 def test_a_task_of_conflicts_names_some_before_it_has_waited_for_all(receiver):
     with pytest.raises(RowsRefused) as refused:
-        sending(receiver.url, 2, timeout=0.2)(0, bodies(*[b"409"] * 100))
+        sending(receiver.url, 2)(0, bodies(*[b"409"] * 100))
     assert 0 < len(refused.value.rows) <= 8
 
 

@@ -141,7 +141,7 @@ class World:
         self.sender.send(cast(Slot, self.slot), what)
 
     async def wait_completed(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self.slot.completed:
                 await asyncio.sleep(0.001)
         assert self.slot.completed == [Complete("orders", PRODUCER)]
@@ -257,7 +257,7 @@ async def test_a_completion_that_could_not_be_written_is_tried_again(world: Worl
     refusal = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     world.slot.failures = [refusal, later]
     world.send(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while world.slot.failures:
             await asyncio.sleep(0.001)
     assert not world.slot.completed

@@ -44,6 +44,6 @@ def test_a_thread_that_cannot_go_on_ends_the_run_instead_of_leaving_it_without_h
         lost=lambda text: (why.append(text), lost.set()),
     )
     member.join()
-    assert lost.wait(10)
+    assert lost.wait(60)
     assert "ValueError: nonsense" in why[0]
     assert member.flush(10)

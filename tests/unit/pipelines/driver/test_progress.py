@@ -46,7 +46,7 @@ def test_a_signal_stops_a_driver_also_in_the_middle_of_telling_how_it_is(call):
     armed.append(True)
     thread = threading.Thread(target=call, args=(made,), daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive(), "the handler waits for a lock that its own thread holds"
     assert made.figures().state is State.STOPPING
 
@@ -93,6 +93,15 @@ def test_nothing_begins_after_the_end():
     made.state(State.FAILED)
     made.state(State.STOPPED)
     assert made.figures().state is State.FAILED
+
+
+def test_a_driver_that_was_told_to_stop_while_it_started_does_not_run_after_all():
+    made, _ = board()
+    made.state(State.STOPPING)
+    made.state(State.RUNNING)
+    assert made.figures().state is State.STOPPING
+    made.state(State.STOPPED)
+    assert made.figures().state is State.STOPPED
 
 
 def test_figures_are_json():
