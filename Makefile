@@ -41,7 +41,7 @@ run: $(BROKER) ## a broker in the foreground on 127.0.0.1:9092, its data in ./da
 	@exec $(BIN)/ottla server start --listen 127.0.0.1:9092 --data-dir data --set group.initial.rebalance.delay.ms=0 --set metrics.listen=127.0.0.1:9308
 
 test: lint ## everything: lint, then all tests in parallel
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/pipelines/test_pipeline_kills.py
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .
@@ -83,7 +83,6 @@ soak: setup ## break a cluster of three brokers under load until stopped, and ju
 	$(BIN)/ottla verify cluster $(ARGS)
 
 kills: setup ## kill what three pipelines run on, 210 times while 10 million records pass, and count; a run that was stopped goes on
-	$(BIN)/pytest tests/pipelines/test_pipeline_kills.py
 	$(BIN)/python tests/pipelines/kill_run.py .cache/kills $(ARGS)
 
 docs: setup ## write the generated reference pages anew

@@ -20,13 +20,6 @@ from ottla.testing.spark import SparkCluster
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes Spark a second here may take it a minute on a machine that others use, too."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(600))
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """`local[2]`; a failed task is tried once more, as on a cluster."""

@@ -16,8 +16,6 @@ from ottla.client.producer import Producer
 from ottla.errors import ErrorCode
 from ottla.model.ids import TopicPartition
 
-pytestmark = pytest.mark.timeout(600)
-
 EPOCH_MS = 1_700_000_000_000
 PER_PARTITION = 50
 

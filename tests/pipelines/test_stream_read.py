@@ -22,7 +22,6 @@ from ottla.testing.process import BrokerProcess
 
 # A query starts processes and asks them much; on a machine that does other things this lasts.
 PATIENCE = 300.0
-pytestmark = pytest.mark.timeout(600)
 
 
 class Stream:

@@ -10,8 +10,6 @@ import pytest
 
 from ottla.testing import Broker
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:

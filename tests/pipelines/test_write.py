@@ -16,7 +16,6 @@ from ottla.pipelines.sink.updates import HINT, write_updates
 from ottla.testing import Broker
 
 # Each starts Python workers and may be the one that starts Spark, on a machine that is busy.
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
