@@ -3,7 +3,8 @@
 One log's real producer states, and a client with up to five batches in flight. The log refuses what
 it gets now and then; the client hears of that late, and sends again what was refused, in its order,
 beside what is new: one at a time as the Java client does, or all as librdkafka does. The producer
-is new, or known, or was forgotten. OTTLA_SIMULATION_SEEDS runs more.
+is new, or known, or was forgotten; of one of its batches from before, which went elsewhere, the log
+may remember that it was refused. OTTLA_SIMULATION_SEEDS runs more.
 
 NothingIsOutOfOrder  who gives nothing up is never told that a batch is out of order
 StoredInOrder        what is stored is in its order, each batch once
@@ -45,6 +46,8 @@ class World:
             self.states.update(self.header(-1), 0)
             if draw.random() < 0.7:
                 self.states.expire(DAY_MS, DAY_MS)
+        if draw.random() < 0.3:
+            self.states.note_refused(self.header(-draw.randint(1, 4)))
         self.refuses = False
         self.stored: list[int] = []
         # what the client has to send, what is on its way to the log, and what on its way back

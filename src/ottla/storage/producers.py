@@ -179,7 +179,7 @@ class _Refused:
         self.epoch = epoch
         self.sequence = sequence
         # What was turned away behind it: one of these comes next when it has come again.
-        self.others = set(others)
+        self.others = set(_in_order(sequence, others)[:WINDOW])
         # Those behind it that have come since: how many, the last one, and how many up to that one
         # came one behind the other.
         self._behind = self._in_order = 0
@@ -201,7 +201,16 @@ class _Refused:
         self._last = behind
         self._behind += 1
         self._in_order = 1 if anew else self._in_order + 1
-        return self._behind > WINDOW and (anew or self._in_order > WINDOW)
+        return self._behind > WINDOW and (anew or self.none_comes_again)
+
+    @property
+    def none_comes_again(self) -> bool:
+        return self._in_order > WINDOW
+
+    def left(self, behind: int) -> _Refused:
+        """The first of those behind it, another one that has come among them."""
+        first, *others = _in_order(self.sequence, {*self.others, behind})
+        return _Refused(self.epoch, first, others)
 
 
 class ProducerStates:
@@ -342,8 +351,8 @@ class ProducerStates:
                 if before.epoch == epoch:
                     before.note(sequence)
                 return
-            if (epoch, sequence) == (before.epoch, before.sequence):
-                others = before.others
+            if epoch == before.epoch:
+                others = {*before.others, before.sequence} - {sequence}
         if not self._comes_next(producer_id, epoch, sequence):
             return
         self._refused.pop(producer_id, None)
@@ -371,11 +380,15 @@ class ProducerStates:
             or not self._comes_next(header.producer_id, refused.epoch, refused.sequence)
         ):
             return False
-        if refused.is_given_up(header.base_sequence):
+        if not refused.is_given_up(header.base_sequence):
+            refused.note(header.base_sequence)
+            return True
+        if header.producer_id in self._producers or refused.none_comes_again:
             del self._refused[header.producer_id]
             return False
-        refused.note(header.base_sequence)
-        return True
+        # What a client sends again it may mix with what is new: its first one is still the first.
+        self._refused[header.producer_id] = left = refused.left(header.base_sequence)
+        return left.sequence != header.base_sequence
 
     def _forget_refused(self, header: BatchHeader) -> None:
         """A batch of the producer was stored: its refused one has come again, or never will. The
@@ -684,6 +697,11 @@ def _follows(last: int, following: int) -> bool:
 def _is_behind(first: int, other: int) -> bool:
     """Whether a batch is sent after another; sequence numbers go round."""
     return 0 < (other - first) & _MAX_SEQUENCE <= _MAX_SEQUENCE >> 1
+
+
+def _in_order(after: int, sequences: Iterable[int]) -> list[int]:
+    """Sequence numbers from one on in the order in which batches are sent."""
+    return sorted(sequences, key=lambda each: (each - after) & _MAX_SEQUENCE)
 
 
 def _find_duplicate(header: BatchHeader, producer: _Producer) -> Duplicate | None:

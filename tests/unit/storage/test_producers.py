@@ -251,6 +251,29 @@ class TestDuplicates:
                         stored.append(sequence)
         assert stored == list(range(1, 1 + in_flight))
 
+    def test_what_was_refused_long_ago_does_not_change_the_order_of_what_comes(
+        self, states: ProducerStates
+    ) -> None:
+        """The client sends again what it has heard of, and new ones beside it: those that were
+        refused before one of them may not be taken for given up with what never comes."""
+        states.note_refused(batch(0))
+        for sequence in (100, 101, 102, 100, 103, 101):
+            assert refusal(states, batch(sequence))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(100))
+        assert refusal(states, batch(104))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence in range(101, 105):
+            append(states, batch(sequence))
+
+    def test_of_batches_that_were_refused_in_another_order_each_is_waited_for(
+        self, states: ProducerStates
+    ) -> None:
+        for sequence in (3, 2, 1):
+            states.note_refused(batch(sequence))
+        for sequence in (1, 2, 3):
+            assert refusal(states, batch(4))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+            append(states, batch(sequence))
+        append(states, batch(4))
+
     def test_who_never_sends_a_batch_again_learns_of_the_gap_too(
         self, states: ProducerStates
     ) -> None:
