@@ -257,7 +257,7 @@ def _remember(records: memoryview, replicas: Replicas, topic: str | bytes, index
         )
     except KafkaError:
         if len(records) >= HEADER_SIZE:
-            replicas.note_early(topic, index, read_header(records))
+            replicas.early.note(topic, index, read_header(records))
     else:
         _note_refused(records, held)
 
