@@ -179,7 +179,7 @@ class _Refused:
         self.epoch = epoch
         self.sequence = sequence
         # What was turned away behind it: one of these comes next when it has come again.
-        self.others = set(_in_order(sequence, others)[:WINDOW])
+        self.others = set(_as_sent(sequence, others)[:WINDOW])
         # Those behind it that have come since: how many, the last one, and how many up to that one
         # came one behind the other.
         self._behind = self._in_order = 0
@@ -209,7 +209,7 @@ class _Refused:
 
     def left(self, behind: int) -> _Refused:
         """The first of those behind it, another one that has come among them."""
-        first, *others = _in_order(self.sequence, {*self.others, behind})
+        first, *others = _as_sent(self.sequence, {*self.others, behind})
         return _Refused(self.epoch, first, others)
 
 
@@ -346,13 +346,13 @@ class ProducerStates:
             return
         before = self._refused.get(producer_id)
         others: Iterable[int] = ()
-        if before is not None and self._comes_next(producer_id, before.epoch, before.sequence):
-            if before.comes_before(epoch, sequence):
+        if before is not None and before.comes_before(epoch, sequence):
+            if self._comes_next(producer_id, before.epoch, before.sequence):
                 if before.epoch == epoch:
                     before.note(sequence)
                 return
-            if epoch == before.epoch:
-                others = {*before.others, before.sequence} - {sequence}
+        elif before is not None and before.epoch == epoch:
+            others = {*before.others, before.sequence} - {sequence}
         if not self._comes_next(producer_id, epoch, sequence):
             return
         self._refused.pop(producer_id, None)
@@ -391,14 +391,17 @@ class ProducerStates:
         return left.sequence != header.base_sequence
 
     def _forget_refused(self, header: BatchHeader) -> None:
-        """A batch of the producer was stored: its refused one has come again, or never will. The
-        next one may have been turned away, too."""
+        """A batch of the producer was stored: its refused one has come again, or never will, unless
+        it is behind that one. The next one may have been turned away, too."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         refused = self._refused.get(producer_id)
         if refused is None or refused.epoch > epoch:
             return
+        same = refused.epoch == epoch
         following = (header.last_sequence + 1) & _MAX_SEQUENCE
-        if refused.epoch == epoch and following in refused.others:
+        if same and _is_behind(header.last_sequence, refused.sequence):
+            return
+        if same and following in refused.others:
             self._refused[producer_id] = _Refused(epoch, following, refused.others - {following})
         else:
             del self._refused[producer_id]
@@ -699,7 +702,7 @@ def _is_behind(first: int, other: int) -> bool:
     return 0 < (other - first) & _MAX_SEQUENCE <= _MAX_SEQUENCE >> 1
 
 
-def _in_order(after: int, sequences: Iterable[int]) -> list[int]:
+def _as_sent(after: int, sequences: Iterable[int]) -> list[int]:
     """Sequence numbers from one on in the order in which batches are sent."""
     return sorted(sequences, key=lambda each: (each - after) & _MAX_SEQUENCE)
 

@@ -315,6 +315,35 @@ class TestDuplicates:
             append(states, batch(sequence))
         assert refusal(states, batch(5))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
+    def test_a_refused_batch_is_waited_for_when_what_is_before_it_is_read_again(
+        self, states: ProducerStates
+    ) -> None:
+        """As a truncation does."""
+        for sequence in (0, 1):
+            append(states, batch(sequence))
+        states.note_refused(batch(2))
+        states.reset(0)
+        for sequence in (0, 1):
+            append(states, batch(sequence))
+        assert refusal(states, batch(3))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence in (2, 3):
+            append(states, batch(sequence))
+        assert refusal(states, batch(5))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def test_what_a_truncation_takes_away_is_waited_for_before_what_was_refused(
+        self, states: ProducerStates
+    ) -> None:
+        for sequence in (0, 1):
+            append(states, batch(sequence))
+        states.note_refused(batch(2))
+        states.reset(0)
+        append(states, batch(0))
+        states.note_refused(batch(1))
+        for sequence in (1, 2):
+            assert refusal(states, batch(3))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+            append(states, batch(sequence))
+        append(states, batch(3))
+
     def test_refused_batches_of_many_producers_are_not_all_remembered(
         self, states: ProducerStates
     ) -> None:
