@@ -35,6 +35,7 @@ from __future__ import annotations
 import enum
 import struct
 from bisect import bisect_left
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
@@ -173,7 +174,7 @@ class _Producer:
 class _Refused:
     """The batch that came next of a producer, and was turned away."""
 
-    __slots__ = ("_behind", "_in_order", "_last", "epoch", "others", "sequence")
+    __slots__ = ("_behind", "_in_order", "_last", "_recent", "epoch", "others", "sequence")
 
     def __init__(self, epoch: int, sequence: int, others: Iterable[int] = ()) -> None:
         self.epoch = epoch
@@ -184,12 +185,16 @@ class _Refused:
         # came one behind the other.
         self._behind = self._in_order = 0
         self._last = sequence
+        # The last ones that were turned away. A client sends no more than these before it sends its
+        # first one again.
+        self._recent: deque[int] = deque(maxlen=WINDOW)
 
     def comes_before(self, epoch: int, sequence: int) -> bool:
         return self.epoch > epoch or (self.epoch == epoch and _is_behind(self.sequence, sequence))
 
     def note(self, behind: int) -> None:
         """Another one was turned away."""
+        self._recent.append(behind)
         if len(self.others) < WINDOW:
             self.others.add(behind)
 
@@ -208,8 +213,9 @@ class _Refused:
         return self._in_order > WINDOW
 
     def left(self, behind: int) -> _Refused:
-        """The first of those behind it, another one that has come among them."""
-        first, *others = _as_sent(self.sequence, {*self.others, behind})
+        """The first of what a client sends again that does not send this one, but `behind`."""
+        first = _as_sent(self.sequence, {*self._recent, behind})[0]
+        others = (each for each in {*self.others, *self._recent, behind} if _is_behind(first, each))
         return _Refused(self.epoch, first, others)
 
 

@@ -264,6 +264,15 @@ class TestDuplicates:
         for sequence in range(101, 105):
             append(states, batch(sequence))
 
+    def test_many_that_were_refused_long_ago_are_given_up_at_once(
+        self, states: ProducerStates
+    ) -> None:
+        for sequence in range(WINDOW):
+            states.note_refused(batch(sequence))
+        for _ in range(WINDOW):
+            assert refusal(states, batch(100))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(100))
+
     def test_of_batches_that_were_refused_in_another_order_each_is_waited_for(
         self, states: ProducerStates
     ) -> None:
