@@ -86,6 +86,11 @@ class Guard:
         self.since_ms = since_ms
 
 
+class TooEarly(KafkaError):
+    """A batch is behind one that was refused for the moment. It is remembered together with that
+    one, and is not to be noted as refused once more."""
+
+
 class SnapshotError(Exception):
     """A producer snapshot that is torn or damaged: the one before it, and more replay, will do."""
 
@@ -669,8 +674,8 @@ class ProducerStates:
                 f"{producer.epoch}",
             )
 
-    def _too_early(self, header: BatchHeader) -> KafkaError:
-        return KafkaError(
+    def _too_early(self, header: BatchHeader) -> TooEarly:
+        return TooEarly(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"Batch {self._refused[header.producer_id].sequence} of producer {header.producer_id} "
             f"in partition {self._partition} was refused for the moment; {header.base_sequence} "
