@@ -353,6 +353,29 @@ class TestDuplicates:
             append(states, batch(sequence))
         append(states, batch(3))
 
+    def test_what_was_refused_before_a_truncation_took_it_away_is_waited_for(
+        self, states: ProducerStates
+    ) -> None:
+        """A replica may be elected while its log is still to be cut."""
+        for sequence in (0, 1):
+            append(states, batch(sequence))
+        states.note_refused(batch(1))
+        states.note_refused(batch(2))
+        states.reset(0)
+        append(states, batch(0))
+        for sequence in (1, 2):
+            assert refusal(states, batch(3))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+            append(states, batch(sequence))
+        append(states, batch(3))
+
+    def test_what_is_stored_is_not_waited_for_when_its_producer_is_forgotten(
+        self, states: ProducerStates
+    ) -> None:
+        append(states, batch(0))
+        states.note_refused(batch(0))
+        assert states.expire(NOW + DAY, DAY) == 1
+        append(states, batch(1))
+
     def test_refused_batches_of_many_producers_are_not_all_remembered(
         self, states: ProducerStates
     ) -> None:
@@ -360,6 +383,17 @@ class TestDuplicates:
             states.note_refused(batch(0, producer=producer))
         assert refusal(states, batch(1, producer=1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(1, producer=0))
+
+    def test_of_one_producer_no_more_are_remembered_than_can_be_in_flight(
+        self, states: ProducerStates
+    ) -> None:
+        for sequence in range(1000, 0, -1):
+            states.note_refused(batch(sequence))
+        for sequence in (*range(5000, 4000, -1), *range(2000, 3000, 2)):
+            with suppress(KafkaError):
+                states.check(batch(sequence))
+        [refused] = states._refused.values()
+        assert len(refused.sequences) <= WINDOW + 1
 
     def test_a_batch_without_a_number_is_behind_nothing(self, states: ProducerStates) -> None:
         states.note_refused(batch(-1))
