@@ -3,7 +3,9 @@
 One log's real producer states, and a client with up to five batches in flight. The log refuses what
 it gets now and then; the client hears of that late, and sends again what was refused, in its order,
 beside what is new: one at a time as the Java client does, or all as librdkafka does. The producer
-is new, or known, or was forgotten. OTTLA_SIMULATION_SEEDS runs more.
+is new, or known, or was forgotten; of one of its batches from before, which went elsewhere, the log
+may remember that it was refused. The log may come after the first batches. OTTLA_SIMULATION_SEEDS
+runs more.
 
 NothingIsOutOfOrder  who gives nothing up is never told that a batch is out of order
 StoredInOrder        what is stored is in its order, each batch once
@@ -22,6 +24,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import BatchHeader, read_header
 from ottla.records.builder import build_batch
+from ottla.replication.early import EarlyBatches
 from ottla.storage.producers import ProducerStates
 
 SEEDS = int(os.environ.get("OTTLA_SIMULATION_SEEDS", "200"))
@@ -45,7 +48,10 @@ class World:
             self.states.update(self.header(-1), 0)
             if draw.random() < 0.7:
                 self.states.expire(DAY_MS, DAY_MS)
+        if draw.random() < 0.3:
+            self.states.note_refused(self.header(-draw.randint(1, 4)))
         self.refuses = False
+        self.early = EarlyBatches() if draw.random() < 0.3 else None  # until the log is there
         self.stored: list[int] = []
         # what the client has to send, what is on its way to the log, and what on its way back
         self.to_send = deque(range(BATCHES))
@@ -84,7 +90,10 @@ class World:
         number = self.sent.popleft()
         header = self.header(number)
         code = ErrorCode.NONE
-        if self.refuses:
+        if self.early is not None:
+            self.early.note("t", 0, header)
+            code = ErrorCode.NOT_ENOUGH_REPLICAS
+        elif self.refuses:
             self.states.note_refused(header)
             code = ErrorCode.NOT_ENOUGH_REPLICAS
         else:
@@ -109,7 +118,12 @@ class World:
             raise Gap
 
     def turn(self) -> None:
-        self.refuses = not self.refuses
+        if self.early is None:
+            self.refuses = not self.refuses
+            return
+        for header in self.early.take(("t",), 0):
+            self.states.note_refused(header)
+        self.early = None
 
     def give_up(self) -> None:
         if self.gives_up and self.to_send and self.refusals[self.to_send[0]] > 2:

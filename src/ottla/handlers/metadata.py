@@ -139,8 +139,13 @@ async def _create_and_answer(
             if outcome.error is not None:
                 failures[outcome.name] = outcome.error.code
     # Where nobody makes topics now these stay unknown, and clients ask again. Why that is so is
-    # about the controller: as an answer about a topic no client expects it.
-    lasting = {name: code for name, code in failures.items() if not code.retriable}
+    # about the controller: as an answer about a topic no client expects it. One that another client
+    # has had made is unknown until this broker learns of it, which may be without the store now.
+    lasting: dict[str, ErrorCode] = {
+        name: code
+        for name, code in failures.items()
+        if not code.retriable and code is not ErrorCode.TOPIC_ALREADY_EXISTS
+    }
     return _response(request, services, _answers(wanted, Sight(request, services), lasting))
 
 

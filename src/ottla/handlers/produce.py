@@ -60,7 +60,7 @@ from ottla.replication.replicas import Replicas
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import ChildDied, NoChild
 from ottla.storage.log import AppendInfo
-from ottla.storage.producers import Guard
+from ottla.storage.producers import Guard, TooEarly
 from ottla.storage.validate import RecordsRejected, TakesLong, in_a_thread, prepare
 
 BY_ID = 13
@@ -195,7 +195,7 @@ def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a c
                 slow.append(Delayed(answer, partition, bytes(data.records or b""), None, True))
             except KafkaError as error:
                 failed = error.code
-                if failed in _FOR_NOW and data.records:
+                if failed in _FOR_NOW and data.records and not isinstance(error, TooEarly):
                     name = topic.topic_id if by_id else topic.name
                     _remember(data.records, replicas, name, data.index)
                 answer = _refused(data, error)
@@ -257,7 +257,7 @@ def _remember(records: memoryview, replicas: Replicas, topic: str | bytes, index
         )
     except KafkaError:
         if len(records) >= HEADER_SIZE:
-            replicas.note_early(topic, index, read_header(records))
+            replicas.early.note(topic, index, read_header(records))
     else:
         _note_refused(records, held)
 
@@ -404,7 +404,7 @@ async def _append_slowly(
                 else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
             )
             failed = error.code
-            if failed in _FOR_NOW:
+            if failed in _FOR_NOW and not isinstance(error, TooEarly):
                 _note_refused(delayed.records, partition)
             _mark_failed(answer, error)
             continue

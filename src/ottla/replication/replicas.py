@@ -8,9 +8,6 @@ told apart in one place.
 A broker leads only while the controller counts on it: without its registration, or before it was
 admitted under it, it leads nothing, whatever the partitions' states still say.
 
-A client may know of a partition before this broker does. A batch that comes too early is refused,
-and remembered until the partition is there: so what is under way behind it is not stored before it.
-
 The files of a new partition are made when it is first asked for, or else one after the other when
 the loop has nothing better to do: a topic of two thousand partitions is ready at once, and its ten
 thousand files hold up nobody.
@@ -29,9 +26,8 @@ from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
-from ottla.model.names import MAX_TOPIC_NAME
 from ottla.model.topic import NO_LEADER, PartitionState, Topic
-from ottla.records.batch import BatchHeader
+from ottla.replication.early import EarlyBatches
 from ottla.replication.isr import Rules
 from ottla.replication.partition import ClusterView, Durability, Partition
 from ottla.replication.traffic import Traffic
@@ -45,8 +41,6 @@ logger = logging.getLogger(__name__)
 MAKE_PAUSE = 4
 # How long to wait for a free descriptor.
 SHORTAGE_PAUSE = 0.5
-# Producers whose batches are remembered that came before their partitions: any number may come.
-MOST_EARLY = 1_000
 
 
 class Cluster(ClusterView, Protocol):
@@ -95,8 +89,7 @@ class Replicas:
         self._waiting: dict[TopicPartition, bool] = {}
         self._maker: asyncio.Handle | None = None
         self._ending = False
-        # By the topic's name or id, partition and producer.
-        self._early: dict[tuple[str | bytes, int, int], BatchHeader] = {}
+        self.early = EarlyBatches()
 
     def __iter__(self) -> Iterator[Partition]:
         """Every partition that is held here, led or followed."""
@@ -160,22 +153,6 @@ class Replicas:
             if partition is not None and partition.topic_id == topic.id:
                 return partition
         return self._make_or_raise(topic, index, by_id, led=False)
-
-    def note_early(self, topic: str | bytes, index: int, header: BatchHeader) -> None:
-        """A batch was refused whose partition is not here, which may be for a moment."""
-        if header.producer_id < 0 or len(topic) > MAX_TOPIC_NAME:
-            return
-        key = topic, index, header.producer_id
-        self._early.pop(key, None)
-        if len(self._early) >= MOST_EARLY:
-            del self._early[next(iter(self._early))]
-        self._early[key] = header
-
-    def _pass_early_on(self, partition: Partition) -> None:
-        names = partition.id.topic, partition.topic_id
-        for key in [each for each in self._early if each[1] == partition.id.partition]:
-            if key[0] in names:
-                partition.log.note_refused(self._early.pop(key))
 
     def offline(self, topic: str, index: int) -> str | None:
         """Why a partition of ours cannot be served, if so."""
@@ -350,7 +327,8 @@ class Replicas:
         )
         partition.traffic = self.traffic.of(tp.topic)
         self._held[tp] = partition
-        self._pass_early_on(partition)
+        for header in self.early.take((tp.topic, topic.id), tp.partition):
+            log.note_refused(header)
         self._assign_role(topic, tp, partition)
         return partition
 

@@ -85,6 +85,11 @@ class Guard:
         self.since_ms = since_ms
 
 
+class TooEarly(KafkaError):
+    """A batch is behind one that was refused for the moment. It is remembered together with that
+    one, and is not to be noted as refused once more."""
+
+
 class SnapshotError(Exception):
     """A producer snapshot that is torn or damaged: the one before it, and more replay, will do."""
 
@@ -171,37 +176,64 @@ class _Producer:
 
 
 class _Refused:
-    """The batch that came next of a producer, and was turned away."""
+    """The last batches of a producer that were turned away."""
 
-    __slots__ = ("_behind", "_in_order", "_last", "epoch", "others", "sequence")
+    __slots__ = ("_behind", "_come", "_in_order", "_last", "epoch", "sequences")
 
-    def __init__(self, epoch: int, sequence: int, others: Iterable[int] = ()) -> None:
+    def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.sequence = sequence
-        # What was turned away behind it: one of these comes next when it has come again.
-        self.others = set(others)
+        # In the order they came in. One of these may be the next one of its producer, or become it
+        # when that one is stored, or when a truncation takes away what is stored now.
+        self.sequences: dict[int, None] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """The one that comes next has come, or is another."""
         # Those behind it that have come since: how many, the last one, and how many up to that one
         # came one behind the other.
         self._behind = self._in_order = 0
-        self._last = sequence
+        self._last: int | None = None
+        # And the last of them. A client sends no more than these before it sends its first one
+        # again.
+        self._come: tuple[int, ...] = ()
 
-    def comes_before(self, epoch: int, sequence: int) -> bool:
-        return self.epoch > epoch or (self.epoch == epoch and _is_behind(self.sequence, sequence))
+    @property
+    def first(self) -> int:
+        return _first(self.sequences)
 
-    def note(self, behind: int) -> None:
-        """Another one was turned away."""
-        if len(self.others) < WINDOW:
-            self.others.add(behind)
+    def note(self, sequence: int) -> None:
+        """One was turned away."""
+        self._come = (*self._come, sequence)[-WINDOW:]
+        self.sequences.pop(sequence, None)
+        if len(self.sequences) > WINDOW:
+            del self.sequences[next(iter(self.sequences))]
+        self.sequences[sequence] = None
+
+    def drop_to(self, sequence: int) -> None:
+        """Forget what is not behind one."""
+        for each in [each for each in self.sequences if not _is_behind(sequence, each)]:
+            del self.sequences[each]
 
     def is_given_up(self, behind: int) -> bool:
-        """Whether another one that comes behind it shows that it will not come again. That is seen
-        only where a client begins to send all again, unless it never does: of those in flight
-        the first goes first."""
-        anew = not _is_behind(self._last, behind)
+        """Whether another one that comes behind the next one shows that this will not come again.
+        That is seen only where a client begins to send all again, unless it never does: of those in
+        flight the first goes first."""
+        anew = self._last is not None and not _is_behind(self._last, behind)
         self._last = behind
         self._behind += 1
         self._in_order = 1 if anew else self._in_order + 1
-        return self._behind > WINDOW and (anew or self._in_order > WINDOW)
+        return self._behind > WINDOW and (anew or self.none_comes_again)
+
+    @property
+    def none_comes_again(self) -> bool:
+        return self._in_order > WINDOW
+
+    def give_up(self, behind: int) -> None:
+        """The next one does not come again: wait for the first of those that do, of which one is
+        `behind`."""
+        self.note(behind)
+        self.drop_to((_first(self._come) - 1) & _MAX_SEQUENCE)
+        self.restart()
 
 
 class ProducerStates:
@@ -321,12 +353,13 @@ class ProducerStates:
             raise self._too_early(header)
 
     def note_refused(self, header: BatchHeader) -> None:
-        """A batch was turned away for the moment, before it was judged. If it was the next one of
+        """A batch was turned away for the moment, before it was judged. If it is the next one of
         its producer, those that are under way behind it come too early, and are turned away
         as well, until it comes again. To be out of order would make librdkafka take a new epoch,
         and send again under it whatever may be stored elsewhere without its knowing; and of a
         producer that is not known any batch would be taken for the first: of those that are turned
-        away the first in their order is.
+        away the first in their order is. One that is stored already may be the next one when the
+        log has been truncated.
 
         A client sends in order, so no more come behind it than are in flight. If more do, it has
         given the batch up, and is judged as ever from the first on that it sends again: it has to
@@ -335,59 +368,69 @@ class ProducerStates:
         sequence = header.base_sequence
         if min(producer_id, sequence) < 0:
             return
-        before = self._refused.get(producer_id)
-        others: Iterable[int] = ()
-        if before is not None and self._comes_next(producer_id, before.epoch, before.sequence):
-            if before.comes_before(epoch, sequence):
-                if before.epoch == epoch:
-                    before.note(sequence)
-                return
-            if (epoch, sequence) == (before.epoch, before.sequence):
-                others = before.others
-        if not self._comes_next(producer_id, epoch, sequence):
+        producer = self._producers.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
             return
-        self._refused.pop(producer_id, None)
-        if len(self._refused) >= MOST_REFUSED:
-            del self._refused[next(iter(self._refused))]
-        self._refused[producer_id] = _Refused(epoch, sequence, others)
+        awaited = self._awaited(producer_id)
+        refused = self._refused.pop(producer_id, None)
+        if refused is None or refused.epoch < epoch or (refused.epoch > epoch and awaited is None):
+            refused = _Refused(epoch)
+            if len(self._refused) >= MOST_REFUSED:
+                del self._refused[next(iter(self._refused))]
+        self._refused[producer_id] = refused
+        if refused.epoch == epoch:
+            refused.note(sequence)
+            if self._awaited(producer_id) != awaited or sequence == awaited:
+                refused.restart()
 
-    def _comes_next(self, producer_id: int, epoch: int, sequence: int) -> bool:
-        """Whether a producer may send this batch next, if it leaves none out."""
+    def _awaited(self, producer_id: int) -> int | None:
+        """The sequence of the next batch of a producer, if it was refused; of one that is not known
+        the first in their order is that."""
+        refused = self._refused.get(producer_id)
+        if refused is None:
+            return None
         producer = self._producers.get(producer_id)
         if producer is None:
-            return True
-        if epoch > producer.epoch:
-            return sequence == 0
-        return epoch == producer.epoch and _follows(producer.last_sequence, sequence)
+            return refused.first
+        if refused.epoch < producer.epoch:
+            return None
+        last = producer.last_sequence if refused.epoch == producer.epoch else NO_SEQUENCE
+        following = (last + 1) & _MAX_SEQUENCE
+        return following if following in refused.sequences else None
 
     def _comes_too_early(self, header: BatchHeader) -> bool:
         """Whether a batch is behind the next one of its producer, which was refused and has not
         come again yet."""
-        refused = self._refused.get(header.producer_id)
+        producer_id, sequence = header.producer_id, header.base_sequence
+        refused, awaited = self._refused.get(producer_id), self._awaited(producer_id)
         if (
             refused is None
+            or awaited is None
             or refused.epoch != header.producer_epoch
-            or not _is_behind(refused.sequence, header.base_sequence)
-            or not self._comes_next(header.producer_id, refused.epoch, refused.sequence)
+            or not _is_behind(awaited, sequence)
         ):
             return False
-        if refused.is_given_up(header.base_sequence):
-            del self._refused[header.producer_id]
+        if not refused.is_given_up(sequence):
+            refused.note(sequence)
+            return True
+        if producer_id in self._producers or refused.none_comes_again:
+            del self._refused[producer_id]
             return False
-        refused.note(header.base_sequence)
-        return True
+        # What a client sends again it may mix with what is new: its first one is still the first.
+        refused.give_up(sequence)
+        return refused.first != sequence
 
     def _forget_refused(self, header: BatchHeader) -> None:
-        """A batch of the producer was stored: its refused one has come again, or never will. The
-        next one may have been turned away, too."""
+        """A batch of the producer was stored: those up to it that were refused have come again, or
+        never will. The next one may have been turned away, too."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         refused = self._refused.get(producer_id)
         if refused is None or refused.epoch > epoch:
             return
-        following = (header.last_sequence + 1) & _MAX_SEQUENCE
-        if refused.epoch == epoch and following in refused.others:
-            self._refused[producer_id] = _Refused(epoch, following, refused.others - {following})
-        else:
+        if refused.epoch == epoch:
+            refused.drop_to(header.last_sequence)
+            refused.restart()
+        if refused.epoch < epoch or not refused.sequences:
             del self._refused[producer_id]
 
     def check_marker(self, header: BatchHeader, marker: EndMarker, *, raised: bool = False) -> None:
@@ -535,14 +578,14 @@ class ProducerStates:
             if producer.txn_first_offset == _NO_TRANSACTION
             and now_ms - producer.last_timestamp >= expiration_ms
         ]
+        for producer_id in list(self._refused):
+            if producer_id in self._producers and self._awaited(producer_id) is None:
+                del self._refused[producer_id]
         for producer_id in gone:
             del self._producers[producer_id]
         for producer_id, guard in list(self._guards.items()):
             if now_ms - guard.since_ms >= expiration_ms:
                 del self._guards[producer_id]
-        for producer_id, refused in list(self._refused.items()):
-            if not self._comes_next(producer_id, refused.epoch, refused.sequence):
-                del self._refused[producer_id]
         return len(gone)
 
     def advance_start(self, log_start_offset: int) -> None:
@@ -647,10 +690,10 @@ class ProducerStates:
                 f"{producer.epoch}",
             )
 
-    def _too_early(self, header: BatchHeader) -> KafkaError:
-        return KafkaError(
+    def _too_early(self, header: BatchHeader) -> TooEarly:
+        return TooEarly(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"Batch {self._refused[header.producer_id].sequence} of producer {header.producer_id} "
+            f"Batch {self._awaited(header.producer_id)} of producer {header.producer_id} "
             f"in partition {self._partition} was refused for the moment; {header.base_sequence} "
             "comes after it",
         )
@@ -684,6 +727,15 @@ def _follows(last: int, following: int) -> bool:
 def _is_behind(first: int, other: int) -> bool:
     """Whether a batch is sent after another; sequence numbers go round."""
     return 0 < (other - first) & _MAX_SEQUENCE <= _MAX_SEQUENCE >> 1
+
+
+def _first(sequences: Iterable[int]) -> int:
+    """Which of some batches is sent first."""
+    first, *others = sequences
+    for each in others:
+        if _is_behind(each, first):
+            first = each
+    return first
 
 
 def _find_duplicate(header: BatchHeader, producer: _Producer) -> Duplicate | None:

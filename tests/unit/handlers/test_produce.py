@@ -23,6 +23,7 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from ottla.records.batch import read_header
 from ottla.records.builder import build_batch
 from ottla.replication.isr import Rules
 from ottla.replication.partition import Partition
@@ -135,6 +136,28 @@ async def test_what_is_behind_a_batch_whose_partition_could_not_be_made_is_turne
     assert [code(0), code(1)] == [ErrorCode.NONE] * 2
     replicas.stop_making()
     workers.close()
+
+
+async def test_what_comes_too_early_is_remembered_once() -> None:
+    """Of a batch that was refused long ago, and never comes, the producer is not known any more:
+    it goes on with its first, though it sends the others before it has heard of all refusals."""
+    durability: Any = None
+    state = PartitionState(1, 0, 0, (1,), (1,))
+    log = LogBench(TopicConfig()).open()
+    partition = Partition(TopicPartition("t", 0), TopicId(bytes(16)), log, state, durability)
+    partition.lead(state)
+    replicas = SimpleNamespace(by_name=lambda *_: partition, replica_by_name=lambda *_: partition)
+    services: Any = SimpleNamespace(clock=ManualClock(), replicas=replicas)
+
+    def code(sequence: int) -> ErrorCode:
+        answer: Any = produce(request_for(sequence), services)
+        return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
+
+    [old] = request_for(0).body.topic_data[0].partition_data
+    log.note_refused(read_header(old.records))
+    for sequence in (100, 101, 100, 102, 103, 104, 101):
+        assert code(sequence) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert [code(sequence) for sequence in range(100, 105)] == [ErrorCode.NONE] * 5
 
 
 def request_for(sequence: int) -> Any:

@@ -19,8 +19,9 @@ from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
 from ottla.records.batch import BatchHeader, read_header
 from ottla.records.builder import build_batch
+from ottla.replication.early import MOST_EARLY
 from ottla.replication.partition import Partition
-from ottla.replication.replicas import MOST_EARLY, Replicas
+from ottla.replication.replicas import Replicas
 from ottla.runtime.workers import Workers
 from ottla.storage.directory import LogDirectories
 from ottla.testing.clock import ManualClock
@@ -107,7 +108,7 @@ async def test_a_batch_that_came_before_its_partition_is_waited_for(
     """Of a new topic, or of one that has more partitions by now."""
     table.show(topic("other", OURS, number=2))
     for index in range(2):
-        table.replicas.note_early(named, index, header(index, 0))
+        table.replicas.early.note(named, index, header(index, 0))
         states = [OURS] * (index + 1)
         table.show(topic("t", *states), topic("other", *states, number=2))
         partition = table.replicas.by_name("t", index)
@@ -121,11 +122,25 @@ async def test_a_batch_that_came_before_its_partition_is_waited_for(
         append(partition, index, 1)
 
 
+async def test_of_batches_that_came_before_their_partition_each_is_waited_for(table: Table):
+    """The client hears of 0, sends it again, and 3 behind it, before it has heard of 1 and 2."""
+    for sequence in (0, 1, 2):
+        table.replicas.early.note("t", 0, header(7, sequence))
+    table.show(topic("t", OURS))
+    partition = table.replicas.by_name("t", 0)
+    append(partition, 7, 0)
+    with pytest.raises(KafkaError) as caught:
+        append(partition, 7, 3)
+    assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    for sequence in (1, 2, 3):
+        append(partition, 7, sequence)
+
+
 async def test_not_all_are_remembered_who_come_before_a_partition(table: Table):
     for producer in range(MOST_EARLY + 1):
-        table.replicas.note_early("t", 0, header(producer, 0))
-    table.replicas.note_early("t", 0, header(-1, -1))
-    table.replicas.note_early("t" * 250, 0, header(0, 0))
+        table.replicas.early.note("t", 0, header(producer, 0))
+    table.replicas.early.note("t", 0, header(-1, -1))
+    table.replicas.early.note("t" * 250, 0, header(0, 0))
     table.show(topic("t", OURS))
     partition = table.replicas.by_name("t", 0)
     append(partition, 0, 1)

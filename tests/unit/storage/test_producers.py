@@ -251,6 +251,38 @@ class TestDuplicates:
                         stored.append(sequence)
         assert stored == list(range(1, 1 + in_flight))
 
+    def test_what_was_refused_long_ago_does_not_change_the_order_of_what_comes(
+        self, states: ProducerStates
+    ) -> None:
+        """The client sends again what it has heard of, and new ones beside it: those that were
+        refused before one of them may not be taken for given up with what never comes."""
+        states.note_refused(batch(0))
+        for sequence in (100, 101, 102, 100, 103, 101):
+            assert refusal(states, batch(sequence))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(100))
+        assert refusal(states, batch(104))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence in range(101, 105):
+            append(states, batch(sequence))
+
+    def test_many_that_were_refused_long_ago_are_given_up_at_once(
+        self, states: ProducerStates
+    ) -> None:
+        for sequence in range(WINDOW):
+            states.note_refused(batch(sequence))
+        for _ in range(WINDOW):
+            assert refusal(states, batch(100))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(100))
+
+    def test_of_batches_that_were_refused_in_another_order_each_is_waited_for(
+        self, states: ProducerStates
+    ) -> None:
+        for sequence in (3, 2, 1):
+            states.note_refused(batch(sequence))
+        for sequence in (1, 2, 3):
+            assert refusal(states, batch(4))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+            append(states, batch(sequence))
+        append(states, batch(4))
+
     def test_who_never_sends_a_batch_again_learns_of_the_gap_too(
         self, states: ProducerStates
     ) -> None:
@@ -292,6 +324,58 @@ class TestDuplicates:
             append(states, batch(sequence))
         assert refusal(states, batch(5))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
+    def test_a_refused_batch_is_waited_for_when_what_is_before_it_is_read_again(
+        self, states: ProducerStates
+    ) -> None:
+        """As a truncation does."""
+        for sequence in (0, 1):
+            append(states, batch(sequence))
+        states.note_refused(batch(2))
+        states.reset(0)
+        for sequence in (0, 1):
+            append(states, batch(sequence))
+        assert refusal(states, batch(3))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence in (2, 3):
+            append(states, batch(sequence))
+        assert refusal(states, batch(5))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def test_what_a_truncation_takes_away_is_waited_for_before_what_was_refused(
+        self, states: ProducerStates
+    ) -> None:
+        for sequence in (0, 1):
+            append(states, batch(sequence))
+        states.note_refused(batch(2))
+        states.reset(0)
+        append(states, batch(0))
+        states.note_refused(batch(1))
+        for sequence in (1, 2):
+            assert refusal(states, batch(3))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+            append(states, batch(sequence))
+        append(states, batch(3))
+
+    def test_what_was_refused_before_a_truncation_took_it_away_is_waited_for(
+        self, states: ProducerStates
+    ) -> None:
+        """A replica may be elected while its log is still to be cut."""
+        for sequence in (0, 1):
+            append(states, batch(sequence))
+        states.note_refused(batch(1))
+        states.note_refused(batch(2))
+        states.reset(0)
+        append(states, batch(0))
+        for sequence in (1, 2):
+            assert refusal(states, batch(3))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+            append(states, batch(sequence))
+        append(states, batch(3))
+
+    def test_what_is_stored_is_not_waited_for_when_its_producer_is_forgotten(
+        self, states: ProducerStates
+    ) -> None:
+        append(states, batch(0))
+        states.note_refused(batch(0))
+        assert states.expire(NOW + DAY, DAY) == 1
+        append(states, batch(1))
+
     def test_refused_batches_of_many_producers_are_not_all_remembered(
         self, states: ProducerStates
     ) -> None:
@@ -299,6 +383,17 @@ class TestDuplicates:
             states.note_refused(batch(0, producer=producer))
         assert refusal(states, batch(1, producer=1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(1, producer=0))
+
+    def test_of_one_producer_no_more_are_remembered_than_can_be_in_flight(
+        self, states: ProducerStates
+    ) -> None:
+        for sequence in range(1000, 0, -1):
+            states.note_refused(batch(sequence))
+        for sequence in (*range(5000, 4000, -1), *range(2000, 3000, 2)):
+            with suppress(KafkaError):
+                states.check(batch(sequence))
+        [refused] = states._refused.values()
+        assert len(refused.sequences) <= WINDOW + 1
 
     def test_a_batch_without_a_number_is_behind_nothing(self, states: ProducerStates) -> None:
         states.note_refused(batch(-1))
