@@ -26,7 +26,6 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.lender import Lender
 from ottla.cluster.lent import LentStore
 from ottla.cluster.store import MetadataStore
-from ottla.model.ids import TopicPartition
 from ottla.model.topic import PartitionState
 from ottla.runtime.files import OsFileSystem
 from ottla.testing.broker import Broker, BrokerDown, Topics, wanted_topics
@@ -274,8 +273,15 @@ class Cluster:
 
     def replica(self, node_id: int, topic: str, partition: int) -> Any:
         """One broker's replica of a partition, to look at its log."""
-        tp = TopicPartition(topic, partition)
-        return self.brokers[node_id]._services().replicas.replica_by_name(tp.topic, tp.partition)
+        broker = self.brokers[node_id]
+        services = broker._services()
+        known, held = services.image.topics.get(topic), services.replicas.held(topic, partition)
+        if held is not None and known is not None and held.topic_id == known.id:
+            return held
+        # Its files are not made yet, which only the broker's own thread may do.
+        assert broker._thread is not None
+        find = partial(services.replicas.replica_by_name, topic, partition)
+        return broker._thread.do(find, WAIT_SECONDS)
 
     # ------------------------------------------------------------------ the end
 
