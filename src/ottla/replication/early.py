@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ottla.model.names import MAX_TOPIC_NAME
 from ottla.records.batch import BatchHeader
-from ottla.storage.producers import WINDOW
+from ottla.storage.refused import WINDOW
 
 MOST_EARLY = 1_000
 """Producers of whom batches are remembered, in each partition: any number may come."""

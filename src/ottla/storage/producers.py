@@ -41,6 +41,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 from ottla.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from ottla.records.checksum import crc32c
+from ottla.storage.refused import MAX_SEQUENCE, WINDOW, RefusedBatches, is_behind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,12 +50,9 @@ if TYPE_CHECKING:
     from ottla.records.batch import BatchHeader
     from ottla.records.control import EndMarker
 
-WINDOW = 5
-"""Batches remembered for each producer: as many as a client may have in flight."""
 MOST_REFUSED = 1_000
 """Producers of whom a refused batch is remembered: a client may name any number of them."""
 
-_MAX_SEQUENCE = 0x7FFFFFFF
 _NO_TRANSACTION = -1
 
 _SNAPSHOT_VERSION = 1
@@ -148,7 +146,7 @@ class _Batch(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        return (self.last_sequence - self.offset_delta) & _MAX_SEQUENCE
+        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
 
     @property
     def first_offset(self) -> int:
@@ -175,67 +173,6 @@ class _Producer:
             self.epoch = epoch
 
 
-class _Refused:
-    """The last batches of a producer that were turned away."""
-
-    __slots__ = ("_behind", "_come", "_in_order", "_last", "epoch", "sequences")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        # In the order they came in. One of these may be the next one of its producer, or become it
-        # when that one is stored, or when a truncation takes away what is stored now.
-        self.sequences: dict[int, None] = {}
-        self.restart()
-
-    def restart(self) -> None:
-        """The one that comes next has come, or is another."""
-        # Those behind it that have come since: how many, the last one, and how many up to that one
-        # came one behind the other.
-        self._behind = self._in_order = 0
-        self._last: int | None = None
-        # And the last of them. A client sends no more than these before it sends its first one
-        # again.
-        self._come: tuple[int, ...] = ()
-
-    @property
-    def first(self) -> int:
-        return _first(self.sequences)
-
-    def note(self, sequence: int) -> None:
-        """One was turned away."""
-        self._come = (*self._come, sequence)[-WINDOW:]
-        self.sequences.pop(sequence, None)
-        if len(self.sequences) > WINDOW:
-            del self.sequences[next(iter(self.sequences))]
-        self.sequences[sequence] = None
-
-    def drop_to(self, sequence: int) -> None:
-        """Forget what is not behind one."""
-        for each in [each for each in self.sequences if not _is_behind(sequence, each)]:
-            del self.sequences[each]
-
-    def is_given_up(self, behind: int) -> bool:
-        """Whether another one that comes behind the next one shows that this will not come again.
-        That is seen only where a client begins to send all again, unless it never does: of those in
-        flight the first goes first."""
-        anew = self._last is not None and not _is_behind(self._last, behind)
-        self._last = behind
-        self._behind += 1
-        self._in_order = 1 if anew else self._in_order + 1
-        return self._behind > WINDOW and (anew or self.none_comes_again)
-
-    @property
-    def none_comes_again(self) -> bool:
-        return self._in_order > WINDOW
-
-    def give_up(self, behind: int) -> None:
-        """The next one does not come again: wait for the first of those that do, of which one is
-        `behind`."""
-        self.note(behind)
-        self.drop_to((_first(self._come) - 1) & _MAX_SEQUENCE)
-        self.restart()
-
-
 class ProducerStates:
     """The producers of one log, as of its records below `end_offset`."""
 
@@ -256,7 +193,7 @@ class ProducerStates:
         # By producer id, while its transaction has not begun here. Not kept over a restart.
         self._guards: dict[int, Guard] = {}
         # By producer id, until it comes again. Not kept over a restart.
-        self._refused: dict[int, _Refused] = {}
+        self._refused: dict[int, RefusedBatches] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -374,7 +311,7 @@ class ProducerStates:
         awaited = self._awaited(producer_id)
         refused = self._refused.pop(producer_id, None)
         if refused is None or refused.epoch < epoch or (refused.epoch > epoch and awaited is None):
-            refused = _Refused(epoch)
+            refused = RefusedBatches(epoch)
             if len(self._refused) >= MOST_REFUSED:
                 del self._refused[next(iter(self._refused))]
         self._refused[producer_id] = refused
@@ -395,7 +332,7 @@ class ProducerStates:
         if refused.epoch < producer.epoch:
             return None
         last = producer.last_sequence if refused.epoch == producer.epoch else NO_SEQUENCE
-        following = (last + 1) & _MAX_SEQUENCE
+        following = (last + 1) & MAX_SEQUENCE
         return following if following in refused.sequences else None
 
     def _comes_too_early(self, header: BatchHeader) -> bool:
@@ -407,7 +344,7 @@ class ProducerStates:
             refused is None
             or awaited is None
             or refused.epoch != header.producer_epoch
-            or not _is_behind(awaited, sequence)
+            or not is_behind(awaited, sequence)
         ):
             return False
         if not refused.is_given_up(sequence):
@@ -721,21 +658,7 @@ class ProducerStates:
 
 
 def _follows(last: int, following: int) -> bool:
-    return following == last + 1 or (following == 0 and last == _MAX_SEQUENCE)
-
-
-def _is_behind(first: int, other: int) -> bool:
-    """Whether a batch is sent after another; sequence numbers go round."""
-    return 0 < (other - first) & _MAX_SEQUENCE <= _MAX_SEQUENCE >> 1
-
-
-def _first(sequences: Iterable[int]) -> int:
-    """Which of some batches is sent first."""
-    first, *others = sequences
-    for each in others:
-        if _is_behind(each, first):
-            first = each
-    return first
+    return following == last + 1 or (following == 0 and last == MAX_SEQUENCE)
 
 
 def _find_duplicate(header: BatchHeader, producer: _Producer) -> Duplicate | None:

@@ -13,7 +13,6 @@ from ottla.records.checksum import crc32c
 from ottla.records.control import ControlType, EndMarker
 from ottla.storage.producers import (
     MOST_REFUSED,
-    WINDOW,
     CompletedTxn,
     Duplicate,
     Origin,
@@ -21,6 +20,7 @@ from ottla.storage.producers import (
     ProducerStates,
     SnapshotError,
 )
+from ottla.storage.refused import WINDOW
 
 PARTITION = TopicPartition("orders", 3)
 MAX = 2**31 - 1
