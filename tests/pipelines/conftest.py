@@ -6,9 +6,11 @@ The same for clusters: one of two workers, for all tests that need one.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -16,12 +18,18 @@ import pytest
 from ottla.pipelines.interpreters import same_minor
 from ottla.testing.spark import SparkCluster
 
-# Every Spark that a test starts, here or in a process of its own, finds its settings there.
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
+
+@pytest.fixture(scope="session", autouse=True)
+def java_options() -> str:
+    """What every Spark of a test says to Java, here or in a process of its own."""
+    program = Path(__file__).with_name("quick_java.py")
+    printed = subprocess.run([sys.executable, program], check=True, text=True, stdout=PIPE).stdout
+    os.environ["SPARK_SUBMIT_OPTS"] = printed.strip()
+    return os.environ["SPARK_SUBMIT_OPTS"]
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark(java_options: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """`local[2]`; a failed task is tried once more, as on a cluster."""
     from ottla.pipelines.session import spark_session
 
@@ -73,9 +81,10 @@ def ended() -> Callable[[Callable[[], Any]], Any]:
 
 
 @pytest.fixture
-def bare_environment() -> dict[str, str]:
+def bare_environment(java_options: str) -> dict[str, str]:
     """The environment, without what a session of another test in this process has left in it."""
-    return {key: value for key, value in os.environ.items() if "SPARK" not in key}
+    kept = {key: value for key, value in os.environ.items() if "SPARK" not in key}
+    return kept | {"SPARK_SUBMIT_OPTS": java_options}
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ POM = """<project><modelVersion>4.0.0</modelVersion>
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def started(tmp_path: Path, bare_environment: dict[str, str]) -> Callable[..., dict[str, Any]]:
     """`started(asked, …)`: what the program prints; what went to stderr is under `stderr`."""
 
     def start(
@@ -33,10 +33,7 @@ def started(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     ) -> dict[str, Any]:
         bin_dir = Path(sys.executable).parent
         command = [str(bin_dir / "spark-submit"), *submit] if submit else [sys.executable]
-        # A session of another test in this process has left its choices in the environment.
-        kept = {key: value for key, value in os.environ.items() if "SPARK" not in key}
-        kept["SPARK_CONF_DIR"] = os.environ["SPARK_CONF_DIR"]  # says nothing of what is asked here
-        kept["PATH"] = f"{bin_dir}:{kept['PATH']}"
+        kept = bare_environment | {"PATH": f"{bin_dir}:{bare_environment['PATH']}"}
         stderr = tmp_path / "stderr"
         ours, theirs = pty.openpty() if terminal else (-1, -1)
         with stderr.open("w") as file:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import psutil
+import quick_java
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -34,8 +35,6 @@ from ottla.testing.spark import HOSTS, SparkCluster
 
 FOLDER: Final = "OTTLA_KILLS_FOLDER"
 HERE: Final = Path(__file__).parent
-_QUICK: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Java that starts quickly, at the price of what it would reach after minutes."""
 _TASK_START: Final = '{"Event":"SparkListenerTaskStart"'
 SPARK: Final = {
     "spark.driver.host": HOSTS[0],
@@ -200,7 +199,8 @@ class Environment:
         self.postgres.sql(CREATE)
 
     def _driver(self, shape: Shape) -> Driver:
-        java = _QUICK if self._quick else "-XX:+UseSerialGC"
+        # One that starts quickly does not reach what the other does after minutes.
+        java = quick_java.options() if self._quick else "-XX:+UseSerialGC"
         events = self.folder / "events" / shape.name
         events.mkdir(parents=True, exist_ok=True)
         plant = {hook.PLANT: self._planted[shape.name]} if shape.name in self._planted else {}
