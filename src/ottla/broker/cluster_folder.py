@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,6 +38,12 @@ class Seat(NamedTuple):
 
     broker: int
     offset: int
+
+
+def in_order(seats: Iterable[Seat]) -> list[Seat]:
+    """As they are started: by their ports. The first one's are the lowest, whatever the ids are
+    of those that were added later."""
+    return sorted(seats, key=lambda seat: (seat.offset, seat.broker))
 
 
 @dataclass(frozen=True, slots=True)
