@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ottla.cli.kafka_compat import run as run_tool
 from ottla.client import cluster_health
 from ottla.client.direct import DirectAdmin
 from ottla.errors import KafkaError
@@ -35,6 +36,20 @@ def run(bootstrap: str, *arguments: str) -> str:
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
+
+
+def test_a_broker_that_holds_nothing_is_missing_until_it_is_unregistered(
+    ottla_cluster: Cluster, eventually: Eventually
+) -> None:
+    def states() -> dict[int, str]:
+        document = json.loads(status(ottla_cluster[1].bootstrap, "--json"))
+        return {each["id"]: each["state"] for each in document["brokers"]}
+
+    ottla_cluster[3].stop()
+    eventually(lambda: states() == {1: "up", 2: "up", 3: "missing"})
+    bootstrap = ["--bootstrap-server", ottla_cluster[1].bootstrap]
+    assert run_tool("kafka-cluster", ["unregister", *bootstrap, "--id", "3"]) == 0
+    eventually(lambda: states() == {1: "up", 2: "up"})
 
 
 @pytest.mark.ottla(
