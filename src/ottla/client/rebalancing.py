@@ -2,9 +2,9 @@
 
 A plan changes as little as it can. Draining replaces one broker in the partitions that it holds,
 the largest first, each time by the broker that has fewest partitions of the topic, then of all
-topics, and of equal ones by that which gets least to copy. Rebalancing moves single replicas, small ones
-first, until the brokers have as many of every topic, give or take one, and as many of all topics
-together as that allows; then preferred leaders are shared out in the same way, which copies
+topics, and of equal ones by that which gets least to copy. Rebalancing moves single replicas, small
+ones first, until the brokers have as many of every topic, give or take one, and as many of all
+topics together as that allows; then preferred leaders are shared out in the same way, which copies
 nothing. Topic by topic, since a new broker with a share of empty partitions has no share of the
 load. Neither puts two replicas of a partition into one rack where they were in two. Topics can get
 more or fewer replicas, too.
@@ -70,11 +70,12 @@ def plan_drain(cluster: Cluster, broker: int) -> list[Move]:
     if stuck:
         most = max(len(cluster.placement[tp]) for tp in stuck)
         names = ", ".join(map(str, stuck[:3])) + (" and others" if len(stuck) > 3 else "")
+        fewer = ", or give these topics fewer replicas with `ottla topic replicate`"
         raise TooFewBrokers(
             f"without broker {broker} there {'is' if len(able) == 1 else 'are'} {len(able)} "
             f"broker{'' if len(able) == 1 else 's'}, and {names} "
-            f"{'have' if len(stuck) > 1 else 'has'} {most} replicas: add a broker first, or give "
-            "these topics fewer replicas with `ottla topic replicate`"
+            f"{'have' if len(stuck) > 1 else 'has'} {most} replica{'' if most == 1 else 's'}: "
+            f"add a broker first{'' if most == 1 else fewer}"
         )
     return sorted(moves)
 
@@ -83,8 +84,8 @@ def plan_replication(cluster: Cluster, topics: Collection[str], replication: int
     """As many replicas of every partition of these topics. Raises TooFewBrokers.
 
     New ones go into other racks first, then to the brokers that have fewest of the topic, and of
-    all topics. Those of dead brokers are given up first, then those whose rack has another, then those of the brokers that
-    hold most; the preferred leader stays, if it lives.
+    all topics. Those of dead brokers are given up first, then those whose rack has another, then
+    those of the brokers that hold most; the preferred leader stays, if it lives.
     """
     if replication > len(cluster.racks):
         raise TooFewBrokers(

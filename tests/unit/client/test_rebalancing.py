@@ -79,6 +79,11 @@ def test_a_drain_goes_to_another_rack_where_it_can() -> None:
 def test_a_drain_that_would_leave_too_few_replicas_is_refused() -> None:
     with pytest.raises(TooFewBrokers, match="there are 2 brokers, and t-1 has 3 replicas"):
         plan_drain(cluster({0: (1, 2), 1: (1, 2, 3)}, 3), 1)
+    with pytest.raises(
+        TooFewBrokers, match="are 0 brokers, and t-0 has 1 replica: add a broker f"
+    ) as refused:
+        plan_drain(cluster({0: (1,)}, 1), 1)
+    assert "fewer" not in str(refused.value)
 
 
 def test_an_even_cluster_stays_as_it_is() -> None:
