@@ -170,8 +170,13 @@ def look(admin: DirectAdmin, *, ours: bool | None = None) -> ClusterHealth:
     """A few requests, some of them to every broker. Raises KafkaError.
 
     `ours` tells whether it is a cluster of Ottla's; when that is not known, it is if any broker
-    answers what only Ottla's do.
+    answers what only Ottla's do. When a broker goes away meanwhile (who does not answer may keep
+    this waiting for seconds), its partitions are looked at once more.
     """
+    return _look(admin, ours, patient=True)
+
+
+def _look(admin: DirectAdmin, ours: bool | None, *, patient: bool) -> ClusterHealth:
     cluster = admin.describe_cluster(fenced=True)
     fenced = admin.fenced_brokers()
     described = admin.describe_each(admin.topics())
@@ -179,7 +184,10 @@ def look(admin: DirectAdmin, *, ours: bool | None = None) -> ClusterHealth:
     topics = [each for each in described.values() if isinstance(each, TopicDescription)]
     moving = _moving(admin)
     topics = [_without_coming(each, moving) for each in topics]
-    known = _ask_brokers(admin, [node.id for node in cluster.nodes if node.id not in fenced], ours)
+    live = [node.id for node in cluster.nodes if node.id not in fenced]
+    known = _ask_brokers(admin, live, ours)
+    if patient and any(known.brokers.get(each, _UNKNOWN).state == "missing" for each in live):
+        return _look(admin, ours or known.ours, patient=False)
     suspects = {topic.name for topic in topics if any(map(_lacking, topic.partitions))}
     suspects |= {tp.topic for tp in known.offline_logs}
     found = assess(cluster, fenced, topics, min_insync(admin, suspects), known)
