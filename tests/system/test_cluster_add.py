@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import ottla
-from ottla import Admin
+from ottla import Admin, NewTopic
 from ottla.broker.cluster_folder import ClusterFolder
 from ottla.broker.control import ask_to_renew
 from ottla.runtime.pid_file import holder
@@ -50,8 +50,11 @@ class Up:
             threading.Event().wait(0.01)
 
     def run(self, *arguments: str, code: int = 0) -> str:
+        return self.command(*arguments, "--bootstrap", self.bootstrap, code=code)
+
+    def command(self, *arguments: str, code: int = 0) -> str:
         ended = subprocess.run(
-            [sys.executable, "-m", "ottla", "cluster", *arguments, "--bootstrap", self.bootstrap],
+            [sys.executable, "-m", "ottla", "cluster", *arguments],
             capture_output=True, text=True, timeout=END, check=False, cwd=self.data.parent,
         )  # fmt: skip
         assert ended.returncode == code, ended.stdout + ended.stderr
@@ -126,6 +129,22 @@ def test_a_broker_joins_under_load_gets_its_share_and_is_there_the_next_time(
     up.start()
     eventually(lambda: up.brokers() == {1, 2, 3, 7})
     assert f"7: 127.0.0.1:{up.base + 4}" in up.log()
+
+
+def test_a_broker_with_a_smaller_id_than_the_first_is_there_the_next_time(
+    up: Up, eventually: Callable[..., Any]
+) -> None:
+    up.start("--brokers", "2")
+    assert f"broker 0 was added: it listens on 127.0.0.1:{up.base + 2}" in up.add("--id", "0")
+    with Admin(up.bootstrap) as admin:
+        admin.create_topics([NewTopic("t", assignment=[[0]])])
+    up.stop()
+    place = ("--base-port", str(up.base), "--data-dir", str(up.data))
+    refused = up.command("up", *place, "--brokers", "2", code=1)
+    assert "broker 0 has 1 partition (t-0): start 3, and have `ottla cluster drain 0" in refused
+    up.start()
+    eventually(lambda: up.brokers() == {0, 1, 2})
+    assert f"0: 127.0.0.1:{up.base + 2}" in up.log()
 
 
 def test_the_process_that_runs_the_brokers_begins_anew_and_they_run_on(

@@ -217,6 +217,28 @@ def test_who_has_lost_the_folder_of_a_partition_does_not_lead(cluster: Cluster) 
     wait_for_others(cluster, leader)
 
 
+def test_what_only_a_lost_disk_had_is_told(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create(NewTopic("alone", assignment=[[2], [3]]))
+    cluster.wait_in_sync("alone")
+    cluster[2].produce("alone", "a", partition=0)
+
+    def come_back(*, empty: bool) -> str:
+        cluster[2].crash()
+        if empty:
+            shutil.rmtree(cluster[2].data_dir)
+        caplog.clear()
+        cluster[2].start()
+        cluster.wait_until(lambda: cluster.state("alone", 0).leader == 2)
+        return "\n".join(each.getMessage() for each in caplog.records if each.levelname == "ERROR")
+
+    assert come_back(empty=False) == ""
+    assert come_back(empty=True).endswith("begin anew, and their records are lost: alone-0")
+    assert come_back(empty=False) == "", "that was told"
+    cluster.wait_in_sync("t")
+
+
 def test_who_ends_below_its_own_high_watermark_does_not_lead(cluster: Cluster) -> None:
     leader = cluster.state("t", 0).leader
     cluster[leader].stop()

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from ottla.cli.kafka_compat import run as run_tool
 from ottla.cli.main import cli as command_line
 from ottla.client.direct import DirectAdmin
-from ottla.client.reassignments import begin
+from ottla.client.reassignments import Movements, begin, limit_copies, limited_topics
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import PartitionState
 from ottla.testing import Cluster, NewTopic
@@ -137,6 +137,21 @@ def test_a_topic_gets_more_replicas_and_fewer_again(
     assert replicas() == [2, 2, 2]
     load.wait_for_more()
     load.check_kept()
+
+
+def test_the_limits_of_a_command_that_was_interrupted_are_lifted_by_the_next(
+    cluster: Cluster,
+) -> None:
+    cluster.add()
+    with DirectAdmin(cluster[1].bootstrap) as admin:
+        moved: Movements = {TopicPartition("t", 0): ({1}, {3}), TopicPartition("t", 1): ({2}, {3})}
+        limit_copies(admin, moved, 1000)  # what has arrived meanwhile is not to be moved any more
+        assert limited_topics(admin) == ["t"]
+        ottla(cluster, "rebalance", "--yes")
+        assert limited_topics(admin) == []
+        limit_copies(admin, moved, 1000)
+        assert ottla(cluster, "rebalance", "--yes").output == "everything is where it should be\n"
+        assert limited_topics(admin) == []
 
 
 def test_what_is_on_its_way_is_waited_for(cluster: Cluster) -> None:

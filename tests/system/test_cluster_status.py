@@ -6,11 +6,12 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
+from ottla.cli.kafka_compat import run as run_tool
 from ottla.client import cluster_health
 from ottla.client.direct import DirectAdmin
 from ottla.errors import KafkaError
@@ -35,6 +36,47 @@ def run(bootstrap: str, *arguments: str) -> str:
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
+
+
+def test_a_broker_that_holds_nothing_is_missing_until_it_is_unregistered(
+    ottla_cluster: Cluster, eventually: Eventually
+) -> None:
+    def states() -> dict[int, str]:
+        document = json.loads(status(ottla_cluster[1].bootstrap, "--json"))
+        return {each["id"]: each["state"] for each in document["brokers"]}
+
+    ottla_cluster[3].stop()
+    eventually(lambda: states() == {1: "up", 2: "up", 3: "missing"})
+    bootstrap = ["--bootstrap-server", ottla_cluster[1].bootstrap]
+    assert run_tool("kafka-cluster", ["unregister", *bootstrap, "--id", "3"]) == 0
+    eventually(lambda: states() == {1: "up", 2: "up"})
+
+
+@pytest.mark.ottla(topics=[NewTopic("t", assignment=[[2, 1, 3]])])
+def test_the_partitions_of_a_broker_that_dies_meanwhile_are_looked_at_once_more(
+    ottla_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ottla_cluster.wait_in_sync("t")
+    ask = cluster_health._ask_brokers
+    asked: list[list[int]] = []
+
+    def ask_late(
+        admin: DirectAdmin, live: Iterable[int], ours: bool | None
+    ) -> cluster_health.Known:
+        asked.append([*live])
+        if len(asked) == 1:
+            ottla_cluster[2].crash()
+            ottla_cluster.wait_until(lambda: ottla_cluster.state("t", 0).leader != 2)
+        return ask(admin, asked[-1], ours)
+
+    monkeypatch.setattr(cluster_health, "_ask_brokers", ask_late)
+    with DirectAdmin(ottla_cluster.bootstrap) as admin:
+        found = cluster_health.look(admin)
+    assert asked == [[1, 2, 3], [1, 3]]
+    assert [(each.state, each.leads, each.in_sync) for each in found.brokers][1] == (
+        "missing", 0, 0,
+    )  # fmt: skip
+    assert [each.name for each in found.troubled] == ["t-0"]
 
 
 @pytest.mark.ottla(

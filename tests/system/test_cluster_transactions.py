@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from ottla.cli.kafka_compat import run as run_tool
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition as Place
 from ottla.replication.partition import Marker
@@ -129,6 +130,24 @@ def test_a_transaction_over_all_brokers(cluster: Cluster) -> None:
     patiently(producer.commit_transaction)
     cluster.wait_until(lambda: stable(cluster))
     assert sorted(committed(cluster)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+def test_followers_tell_of_producers_too(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    producer = make_producer(cluster)
+    write(producer, "a", "b", "c")
+    patiently(producer.commit_transaction)
+    cluster.wait_until(lambda: stable(cluster))
+    for number in (1, 2, 3):
+        where = ["--bootstrap-server", cluster.bootstrap]
+        asked = ["--broker-id", str(number)]
+        one = ["describe-producers", "--topic", "out", "--partition", "0"]
+        assert run_tool("kafka-transactions", [*where, *one, *asked]) == 0
+        heading, told = capsys.readouterr().out.splitlines()
+        assert heading.startswith("ProducerId"), told
+        assert run_tool("kafka-transactions", [*where, "find-hanging", *asked]) == 0
+        capsys.readouterr()
 
 
 def test_the_coordinator_dies_in_an_open_transaction(cluster: Cluster) -> None:

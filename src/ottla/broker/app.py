@@ -34,6 +34,7 @@ from ottla.broker.loaded_logs import (
     log_progress,
     lost_partitions,
     needing_new_epochs,
+    report_lost,
     set_aside_strays,
 )
 from ottla.broker.metering import measure
@@ -393,6 +394,7 @@ class Broker:
         )
         stack.push_async_callback(self._close_logs, logs)
         set_aside_strays(logs, registry.image, self.node_id)
+        report_lost(logs, registry.image, self.node_id)
         await registry.raise_leader_epochs(needing_new_epochs(logs, registry.image, self.node_id))
         self._epochs_raised = True
         self.data_dirs = tuple(logs.folders)

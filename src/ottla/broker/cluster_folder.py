@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,6 +38,12 @@ class Seat(NamedTuple):
 
     broker: int
     offset: int
+
+
+def in_order(seats: Iterable[Seat]) -> list[Seat]:
+    """As they are started: by their ports. The first one's are the lowest, whatever the ids are
+    of those that were added later."""
+    return sorted(seats, key=lambda seat: (seat.offset, seat.broker))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +162,25 @@ class ClusterFolder:
 
 
 def belongs_to_cluster(fs: FileSystem, folders: Sequence[str]) -> str | None:
-    """The first of the folders that is one of a cluster, and so no broker's own."""
-    return next((each for each in folders if fs.exists(os.path.join(each, MARK))), None)
+    """Why a broker by itself must not use these folders; None if it may."""
+    for folder in folders:
+        home = cluster_home(fs, folder)
+        if home == folder:
+            return f"{folder} has the data of several brokers"
+        if home is not None:
+            return f"{folder} has the data of one of the brokers in {home}"
+    return None
+
+
+def cluster_home(fs: FileSystem, folder: str) -> str | None:
+    """The folder of a cluster that this one is, or in which it is that of a broker."""
+    if fs.exists(os.path.join(folder, MARK)):
+        return folder
+    home, name = os.path.split(os.path.normpath(folder))
+    found = _BROKER.fullmatch(name)
+    if found is None or found[2] or not fs.exists(os.path.join(home, MARK)):
+        return None
+    return home or "."
 
 
 def _of_one_broker(fs: FileSystem, folder: str) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from ottla.model.broker import LostPartition
 from ottla.model.ids import ZERO_TOPIC_ID, TopicPartition
 from ottla.model.image import ClusterImage
+from ottla.runtime.logs import first_few
 from ottla.storage.directory import LogDirectories
 from ottla.storage.loader import Progress
 
@@ -52,6 +53,29 @@ def set_aside_strays(logs: LogDirectories, image: ClusterImage, node_id: int) ->
             logger.warning(
                 "%s belongs to no topic of this cluster; its data was kept in %s", partition, kept
             )
+
+
+def report_lost(logs: LogDirectories, image: ClusterImage, node_id: int) -> None:
+    """Tell which partitions begin anew, empty, though no other broker has their records: a data
+    folder is missing that this broker had."""
+    before = image.broker_states.get(node_id)
+    if before is None or {*before.directories} <= {*logs.directory_ids} or logs.offline_folders:
+        return
+    here = {*logs.logs, *logs.damaged, *logs.offline_partitions}
+    lost = [
+        partition
+        for topic in image.topics.values()
+        for index, state in enumerate(topic.partitions)
+        if state.replicas == (node_id,)
+        and (partition := TopicPartition(topic.name, index)) not in here
+    ]
+    if lost:
+        logger.error(
+            "a data folder is missing that this broker had: %d partition(s) that no other broker "
+            "has begin anew, and their records are lost: %s",
+            len(lost),
+            first_few(lost),
+        )
 
 
 def needing_new_epochs(

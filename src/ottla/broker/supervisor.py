@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol
 
-from ottla.broker.cluster_folder import ClusterFolder, Seat
+from ottla.broker.cluster_folder import ClusterFolder, Seat, in_order
 from ottla.broker.control import Added, Control
 from ottla.broker.members import Member, MemberPlan, NotStarted
 from ottla.broker.metadata_home import partition_folders
@@ -267,8 +267,9 @@ class Supervisor:
             shown = ", ".join(sorted(partitions, key=lambda name: (name[:2] == "__", name))[:SHOWN])
             noun = "partition" if len(partitions) == 1 else "partitions"
             parts.append(f"broker {broker} has {len(partitions)} {noun} ({shown}{more})")
-        known = {*wanted, *held, *self._folder.brokers()}
-        needed = sum(each <= max(held) for each in known)
+        known = [seat.broker for seat in in_order(self._folder.seats(self._fs))]
+        known += sorted({*wanted, *held, *self._folder.brokers()} - {*known})
+        needed = 1 + max(map(known.index, held))
         commands = " and ".join(f"`ottla cluster drain {each} --yes`" for each in sorted(held))
         those = "1 broker is" if len(wanted) == 1 else f"{len(wanted)} brokers are"
         raise StartFailed(

@@ -134,7 +134,8 @@ def _start(bootstrap: str, data_dir: str, broker: int | None, port: int | None) 
         try:
             health = looker.look()
             _check_same(folder.data, health, data_dir)
-            if broker is not None and any(each.id == broker for each in health.brokers):
+            there = {each.id for each in health.brokers if each.address or each.replicas}
+            if broker in there:
                 raise click.ClickException(f"broker {broker} is there already: choose another id")
             added = ask_to_add(folder.control, broker, port)
             deadline = time.monotonic() + _PATIENCE

@@ -183,8 +183,10 @@ def run_moves(
             try:
                 _carry_out(admin, moves, active, throttle)
             except KeyboardInterrupt:
+                lifts = "" if throttle is None else ", and lifts the limit in the end"
                 click.echo(
-                    "the cluster goes on by itself; the same command shows how far", err=True
+                    f"the cluster goes on by itself; the same command shows how far{lifts}",
+                    err=True,
                 )
                 raise SystemExit(_INTERRUPTED) from None
         if accept and not as_json and (moves or active):
@@ -319,6 +321,7 @@ def _carry_out(
         lift_broker_limits,
         lift_topic_limits,
         limit_copies,
+        limited_topics,
         movements,
         ongoing,
     )
@@ -333,7 +336,8 @@ def _carry_out(
     if not ongoing(admin.router):
         nodes = [node.id for node in admin.describe_cluster().nodes]
         lift_broker_limits(admin, nodes, (LEADER_RATE, FOLLOWER_RATE))
-        lift_topic_limits(admin, sorted({tp.topic for tp in watched}))
+        # Also of what has arrived since an earlier command was interrupted.
+        lift_topic_limits(admin, limited_topics(admin))
     if failed:
         tp, error = next(iter(failed.items()))
         raise click.ClickException(

@@ -37,12 +37,13 @@ _TERMINATED = 143  # as a shell tells of SIGTERM
 def status(watch: bool, interval: float, bootstrap: str, as_json: bool) -> None:
     """Show brokers, controller and leaders, and the partitions that lack something.
 
-    A broker is up, stopping, fenced (there, but shut out) or missing (partitions name it); SINCE is
-    a time in UTC. A partition is offline while nobody leads it, under min.insync while writes with
-    acks=all are refused, and under-replicated while a replica has not caught up; those that are
-    being moved get new replicas beside the others, which are no lack. WAITS FOR tells
-    which brokers have to come back or to catch up: for an offline partition any of them, or all,
-    when only their logs together can tell who has the most records.
+    A broker is up, stopping, fenced (there, but shut out) or missing (until `kafka-cluster
+    unregister` has the cluster forget it); SINCE is a time in UTC. A partition is offline while
+    nobody leads it, under min.insync while writes with acks=all are refused, and under-replicated
+    while a replica has not caught up; those that are being moved get new replicas beside the
+    others, which are no lack. WAITS FOR tells which brokers have to come back or to catch up: for
+    an offline partition any of them, or all, when only their logs together can tell who has the
+    most records.
 
     \b
     JSON: {"cluster", "controller", "partitions", "offline", "under_min_insync", "under_replicated",

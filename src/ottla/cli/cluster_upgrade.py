@@ -193,7 +193,9 @@ def _show(
 ) -> None:
     if left:
         title = f"{count(len(left), 'broker')} to restart with {__version__}, one after the other"
-        rows = [(each, health.known.versions.get(each) or _OLDER, __version__) for each in left]
+        missing = {each.id: "is missing" for each in health.brokers if each.state == "missing"}
+        found = {**missing, **health.known.versions}
+        rows = [(each, found.get(each) or _OLDER, __version__) for each in left]
         columns = (Column("BROKER", numeric=True), Column("RUNS"), Column("GETS"))
         show_table(columns, rows, title=title)
     else:

@@ -365,7 +365,28 @@ def _shared(
 def _config(config_file: Path | None, data_dir: Sequence[str]) -> BrokerConfig:
     if config_file is None and not data_dir:
         raise click.UsageError("name the data folders with --data-dir, or a --config that does")
-    return _loaded(config_file, {"log.dirs": ",".join(data_dir)} if data_dir else {})
+    config = _loaded(config_file, {"log.dirs": ",".join(data_dir)} if data_dir else {})
+    _refuse_cluster_folders(config.log_dirs)
+    return config
+
+
+def _refuse_cluster_folders(folders: Sequence[str]) -> None:
+    """Brokers that were started together have their metadata elsewhere, and all share it: it must
+    not be rebuilt from what one of them has."""
+    from ottla.broker.cluster_folder import ClusterFolder, belongs_to_cluster, cluster_home
+
+    fs = _files()
+    why = belongs_to_cluster(fs, folders)
+    if why is None:
+        return
+    homes = (cluster_home(fs, each) for each in folders)
+    cluster = ClusterFolder((next(home for home in homes if home is not None),))
+    if fs.exists(cluster.zookeeper):
+        raise click.ClickException(f"{why}; their metadata is in a ZooKeeper: give --zookeeper")
+    raise click.ClickException(
+        f"{why}; their metadata is in {cluster.store}: to back it up, stop the brokers and copy "
+        f"the whole of {cluster.home}"
+    )
 
 
 def _loaded(config_file: Path | None, overrides: Mapping[str, str]) -> BrokerConfig:

@@ -127,13 +127,14 @@ class Growth:
 
 def seats_for(count: int, first: int, known: Sequence[Seat] = ()) -> tuple[Seat, ...]:
     """So many brokers: the known ones as they were, then new ones with the next ids and ports."""
-    from ottla.broker.cluster_folder import Seat
+    from ottla.broker.cluster_folder import Seat, in_order
 
-    found = sorted(known)[:count]
+    found = in_order(known)[:count]
     if not found or found[0] != (first, 0):
         found = [Seat(first, 0)]  # somebody has changed the first id
     while len(found) < count:
-        found.append(Seat(found[-1].broker + 1, max(seat.offset for seat in found) + 1))
+        following = max(seat.broker for seat in found) + 1
+        found.append(Seat(following, max(seat.offset for seat in found) + 1))
     return tuple(found)
 
 

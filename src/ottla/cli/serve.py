@@ -268,11 +268,11 @@ def refuse_cluster_folders(loaded: Loaded) -> None:
     from ottla.broker.cluster_folder import belongs_to_cluster
     from ottla.runtime.files import OsFileSystem
 
-    folder = belongs_to_cluster(OsFileSystem(), loaded.config.log_dirs)
-    if folder is not None:
+    why = belongs_to_cluster(OsFileSystem(), loaded.config.log_dirs)
+    if why is not None:
         raise click.ClickException(
-            f"{folder} has the data of several brokers: start them with --processes, or with "
-            "`ottla cluster up`, or name another folder with --data-dir"
+            f"{why}: start them with --processes, or with `ottla cluster up`, or name another "
+            "folder with --data-dir"
         )
 
 

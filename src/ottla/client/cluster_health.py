@@ -6,9 +6,10 @@
 
 It comes from Kafka's own requests, so it works with any Kafka cluster. Brokers that are not there
 are known by the partitions that they should have. Ottla's brokers are also asked what only they
-know: on which machine a broker runs or ran, since when it is what it is, which logs it cannot
-serve, and since when it has not reached the metadata store. While all are without the store, what
-they tell is as old as that, and a broker that has died since still counts as up.
+know: which brokers belong to the cluster until it is told to forget them, on which machine a broker
+runs or ran, since when it is what it is, which logs it cannot serve, and since when it has not
+reached the metadata store. While all are without the store, what they tell is as old as that, and a
+broker that has died since still counts as up.
 """
 
 from __future__ import annotations
@@ -169,8 +170,13 @@ def look(admin: DirectAdmin, *, ours: bool | None = None) -> ClusterHealth:
     """A few requests, some of them to every broker. Raises KafkaError.
 
     `ours` tells whether it is a cluster of Ottla's; when that is not known, it is if any broker
-    answers what only Ottla's do.
+    answers what only Ottla's do. When a broker goes away meanwhile (who does not answer may keep
+    this waiting for seconds), its partitions are looked at once more.
     """
+    return _look(admin, ours, patient=True)
+
+
+def _look(admin: DirectAdmin, ours: bool | None, *, patient: bool) -> ClusterHealth:
     cluster = admin.describe_cluster(fenced=True)
     fenced = admin.fenced_brokers()
     described = admin.describe_each(admin.topics())
@@ -178,7 +184,10 @@ def look(admin: DirectAdmin, *, ours: bool | None = None) -> ClusterHealth:
     topics = [each for each in described.values() if isinstance(each, TopicDescription)]
     moving = _moving(admin)
     topics = [_without_coming(each, moving) for each in topics]
-    known = _ask_brokers(admin, [node.id for node in cluster.nodes if node.id not in fenced], ours)
+    live = [node.id for node in cluster.nodes if node.id not in fenced]
+    known = _ask_brokers(admin, live, ours)
+    if patient and any(known.brokers.get(each, _UNKNOWN).state == "missing" for each in live):
+        return _look(admin, ours or known.ours, patient=False)
     suspects = {topic.name for topic in topics if any(map(_lacking, topic.partitions))}
     suspects |= {tp.topic for tp in known.offline_logs}
     found = assess(cluster, fenced, topics, min_insync(admin, suspects), known)
@@ -213,9 +222,10 @@ def assess(
                 troubled.append(replace(health, broken=tuple(sorted(broken))))
     there = {node.id: node for node in cluster.nodes}
     brokers = []
-    for broker in sorted({*there, *replicas}):
-        node = there.get(broker)
+    for broker in sorted({*there, *replicas, *known.brokers}):
         remembered = known.brokers.get(broker, _UNKNOWN)
+        gone = remembered.state == "missing"  # maybe only since the cluster was described
+        node = None if gone else there.get(broker)
         brokers.append(
             BrokerHealth(
                 broker,
@@ -289,12 +299,7 @@ def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool | None) -> 
         versions[broker] = answer.version
         if answer.store_away_since_ms >= 0:
             away[broker] = answer.store_away_since_ms
-        remembered |= {
-            each.broker_id: Remembered(
-                each.host or None, each.state, None if each.since_ms < 0 else each.since_ms
-            )
-            for each in answer.brokers
-        }
+        _remember(remembered, answer)
         for log in answer.offline_logs:
             tp = TopicPartition(log.topic, log.partition_index)
             offline[tp] = offline.get(tp, frozenset()) | {broker}
@@ -303,6 +308,14 @@ def _ask_brokers(admin: DirectAdmin, live: Iterable[int], ours: bool | None) -> 
     return Known(
         answered, remembered, offline, cluster, overruled, away, frozenset(silent), versions
     )
+
+
+def _remember(known: dict[int, Remembered], answer: DescribeBrokersResponse) -> None:
+    """Add what a broker tells of all; where it is behind another one, that one is right."""
+    for each in answer.brokers:
+        since_ms = None if each.since_ms < 0 else each.since_ms
+        if (since_ms or 0) >= (known.get(each.broker_id, _UNKNOWN).since_ms or 0):
+            known[each.broker_id] = Remembered(each.host or None, each.state, since_ms)
 
 
 def _ask_broker(admin: DirectAdmin, broker: int) -> DescribeBrokersResponse | None:

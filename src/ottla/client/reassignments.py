@@ -15,6 +15,7 @@ from ottla.client.direct import BROKER, DELETE, SET, TOPIC, DirectAdmin
 from ottla.client.router import Router, check, error_code
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
@@ -98,6 +99,8 @@ FOLDER_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 LEADER_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 
+_AT_ONCE = 500  # topics in a request
+
 Movements = Mapping[TopicPartition, tuple[set[int], set[int]]]
 """From which brokers to which others partitions are copied."""
 
@@ -140,6 +143,31 @@ def lift_broker_limits(
     rates = [(name, DELETE, None) for name in names]
     for broker in brokers:
         admin.alter_configs(BROKER, str(broker), rates)
+
+
+def limited_topics(admin: DirectAdmin) -> list[str]:
+    """Topics that name copies which are limited; not those where all are, for good ("*")."""
+    found: list[str] = []
+    wanted = sorted(admin.topics())
+    for first in range(0, len(wanted), _AT_ONCE):
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=TOPIC,
+                    resource_name=name,
+                    configuration_keys=[LEADER_REPLICAS, FOLLOWER_REPLICAS],
+                )
+                for name in wanted[first : first + _AT_ONCE]
+            ],
+            include_synonyms=False,
+            include_documentation=False,
+        )
+        found += [
+            result.resource_name
+            for result in admin.router.ask_any(request).results
+            if any(entry.value not in (None, "", "*") for entry in result.configs)
+        ]
+    return found
 
 
 def lift_topic_limits(admin: DirectAdmin, topics: Iterable[str]) -> None:

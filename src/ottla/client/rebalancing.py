@@ -1,9 +1,10 @@
 """Where replicas should be: spread evenly, or away from a broker. No I/O: placements in and out.
 
 A plan changes as little as it can. Draining replaces one broker in the partitions that it holds,
-each time by the broker that gets least to copy. Rebalancing moves single replicas, small ones
-first, until the brokers have as many of every topic, give or take one, and as many of all topics
-together as that allows; then preferred leaders are shared out in the same way, which copies
+the largest first, each time by the broker that has fewest partitions of the topic, then of all
+topics, and of equal ones by that which gets least to copy. Rebalancing moves single replicas, small
+ones first, until the brokers have as many of every topic, give or take one, and as many of all
+topics together as that allows; then preferred leaders are shared out in the same way, which copies
 nothing. Topic by topic, since a new broker with a share of empty partitions has no share of the
 load. Neither puts two replicas of a partition into one rack where they were in two. Topics can get
 more or fewer replicas, too.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.model.ids import TopicPartition
@@ -50,8 +51,7 @@ class Move(NamedTuple):
 def plan_drain(cluster: Cluster, broker: int) -> list[Move]:
     """Take every replica from a broker. Raises TooFewBrokers."""
     able = [each for each in cluster.racks if each != broker]
-    held = Counter(each for replicas in cluster.placement.values() for each in replicas)
-    copied: Counter[int] = Counter()
+    newcomers = _Newcomers(cluster)
     moves: list[Move] = []
     stuck: list[TopicPartition] = []
     sizes = cluster.sizes
@@ -59,29 +59,23 @@ def plan_drain(cluster: Cluster, broker: int) -> list[Move]:
         replicas = cluster.placement[tp]
         if broker not in replicas:
             continue
-        size = sizes.get(tp, 0)
         others = [each for each in replicas if each != broker]
         candidates = [each for each in able if each not in others]
         if not candidates:
             stuck.append(tp)
             continue
-        racks = {cluster.racks.get(each) for each in others}
-        chosen = min(
-            candidates,
-            key=lambda each: (cluster.racks[each] in racks, copied[each], held[each], each),
-        )
-        copied[chosen] += size
-        held[chosen] += 1
+        chosen = newcomers.choose(tp, candidates, others)
         after = tuple(chosen if each == broker else each for each in replicas)
-        moves.append(Move(tp, tuple(replicas), after, size))
+        moves.append(Move(tp, tuple(replicas), after, sizes.get(tp, 0)))
     if stuck:
         most = max(len(cluster.placement[tp]) for tp in stuck)
         names = ", ".join(map(str, stuck[:3])) + (" and others" if len(stuck) > 3 else "")
+        fewer = ", or give these topics fewer replicas with `ottla topic replicate`"
         raise TooFewBrokers(
             f"without broker {broker} there {'is' if len(able) == 1 else 'are'} {len(able)} "
             f"broker{'' if len(able) == 1 else 's'}, and {names} "
-            f"{'have' if len(stuck) > 1 else 'has'} {most} replicas: add a broker first, or give "
-            "these topics fewer replicas with `ottla topic replicate`"
+            f"{'have' if len(stuck) > 1 else 'has'} {most} replica{'' if most == 1 else 's'}: "
+            f"add a broker first{'' if most == 1 else fewer}"
         )
     return sorted(moves)
 
@@ -89,17 +83,17 @@ def plan_drain(cluster: Cluster, broker: int) -> list[Move]:
 def plan_replication(cluster: Cluster, topics: Collection[str], replication: int) -> list[Move]:
     """As many replicas of every partition of these topics. Raises TooFewBrokers.
 
-    New ones go into other racks first, then to the brokers that get least to copy. Those of dead
-    brokers are given up first, then those whose rack has another, then those of the brokers that
-    hold most; the preferred leader stays, if it lives.
+    New ones go into other racks first, then to the brokers that have fewest of the topic, and of
+    all topics. Those of dead brokers are given up first, then those whose rack has another, then
+    those of the brokers that hold most; the preferred leader stays, if it lives.
     """
     if replication > len(cluster.racks):
         raise TooFewBrokers(
             f"{replication} replicas need as many brokers, and there "
             f"{'is' if len(cluster.racks) == 1 else 'are'} {len(cluster.racks)}"
         )
-    held = Counter(each for replicas in cluster.placement.values() for each in replicas)
-    copied: Counter[int] = Counter()
+    newcomers = _Newcomers(cluster)
+    held = newcomers.held
     moves: list[Move] = []
     for tp, before in sorted(cluster.placement.items()):
         if tp.topic not in topics:
@@ -107,18 +101,12 @@ def plan_replication(cluster: Cluster, topics: Collection[str], replication: int
         size = cluster.sizes.get(tp, 0)
         after = list(before)
         while len(after) > replication:
-            given_up = max(after, key=lambda each: _worth_giving_up(each, after, cluster, held))
+            given_up = max(after, key=lambda each: _worth_giving_up(each, after, cluster, held.all))
             after.remove(given_up)
-            held[given_up] -= 1
+            held.add(tp, given_up, -1)
         while len(after) < replication:
-            used = {cluster.racks.get(each) for each in after}
-            chosen = min(
-                (each for each in cluster.racks if each not in after),
-                key=lambda each: (cluster.racks[each] in used, copied[each], held[each], each),
-            )
-            after.append(chosen)
-            copied[chosen] += size
-            held[chosen] += 1
+            candidates = [each for each in cluster.racks if each not in after]
+            after.append(newcomers.choose(tp, candidates, after))
         if after != list(before):
             moves.append(Move(tp, tuple(before), tuple(after), size))
     return moves
@@ -187,6 +175,36 @@ class _Shares:
     def has_more(self, tp: TopicPartition, source: int, target: int) -> bool:
         """Of this topic: so that one that is moved leaves the two no less even than they were."""
         return self.of_topic[tp.topic][source] > self.of_topic[tp.topic][target]
+
+
+class _Newcomers:
+    """Chooses who gets one more replica of a partition.
+
+    Numbers come before bytes: by bytes alone all partitions that are empty by now, of which a
+    cluster may have many, would go to the one broker that has got the fewest bytes.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._racks, self._sizes = cluster.racks, cluster.sizes
+        self.held = _Shares(cluster.racks)
+        for tp, replicas in cluster.placement.items():
+            for broker in replicas:
+                self.held.add(tp, broker)
+        self._copied: Counter[int] = Counter()
+
+    def choose(self, tp: TopicPartition, candidates: Iterable[int], others: Iterable[int]) -> int:
+        """One of the candidates, in another rack than the other replicas if there is one."""
+        used = {self._racks.get(each) for each in others}
+        of_topic = self.held.of_topic[tp.topic]
+
+        def cost(broker: int) -> tuple[bool, int, int, int, int]:
+            shares = of_topic[broker], self.held.all[broker], self._copied[broker]
+            return self._racks[broker] in used, *shares, broker
+
+        chosen = min(candidates, key=cost)
+        self.held.add(tp, chosen)
+        self._copied[chosen] += self._sizes.get(tp, 0)
+        return chosen
 
 
 class _Spreading:

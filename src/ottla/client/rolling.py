@@ -128,6 +128,11 @@ def order(health: ClusterHealth, brokers: Collection[int] = ()) -> list[int]:
 def wrong(health: ClusterHealth) -> str | None:
     """What is not in order; None when everything is."""
     for each in health.brokers:
+        if each.state == "missing" and not each.replicas:
+            return (
+                f"broker {each.id} is missing, and holds no partitions: start it, or have the "
+                "cluster forget it with `kafka-cluster unregister`"
+            )
         if each.state != "up":
             return f"broker {each.id} is {each.state}"
     if health.known.silent:
@@ -190,7 +195,9 @@ class Rolling:
         self._halfway = False
         self._wait(broker, "restarts", partial(_is_new, before))
         self._report(broker, "back, catching up")
-        health = self._wait(broker, "catches up", lambda found: wrong(found) is None)
+        health = self._wait(
+            broker, "catches up", lambda found: wrong(found) is None and _is_new(before, found)
+        )
         problem = self._check(broker, health)
         if problem is not None:
             raise Doubt(f"{problem}. The others were left as they are")
@@ -204,8 +211,10 @@ class Rolling:
         problem = wrong(health)
         if problem is not None:
             raise Doubt(f"{problem}; broker {broker} is left as it is")
-        [found] = [each for each in health.brokers if each.id == broker]
-        return found
+        for each in health.brokers:
+            if each.id == broker:
+                return each
+        raise Doubt(f"broker {broker} is missing")
 
     def _wait(self, broker: int, what: str, done: Callable[[ClusterHealth], bool]) -> ClusterHealth:
         """The cluster as it is when that is done. Raises Doubt when it takes too long."""

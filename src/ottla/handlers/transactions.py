@@ -18,6 +18,7 @@ Behaviour  An idempotent producer (no transactional id) gets a new id and epoch 
            AddPartitionsToTxn 4 and 5 are for brokers: for many transactions, and with verify_only
            the question whether a transaction includes partitions.
            WriteTxnMarkers is answered when the markers are committed.
+           DescribeProducers is answered by followers, too: tools may ask a certain replica.
 Odd        An empty transactional id, or a producer id without an epoch (or the reverse), fails
            with INVALID_REQUEST.
            If one of the partitions of AddPartitionsToTxn does not exist, none is added: the others
@@ -397,7 +398,7 @@ def describe_producers(
         for index in topic.partition_indexes:
             answer = PartitionResponse(partition_index=index, active_producers=[])
             try:
-                log = services.replicas.by_name(topic.name, index).log
+                log = services.replicas.replica_by_name(topic.name, index).log
                 answer.active_producers = [
                     ProducerState(
                         producer_id=state.producer_id,

@@ -383,6 +383,8 @@ class Cleaner:
             if not step.done():
                 step.cancel()
                 await asyncio.wait([step])
+            if not step.cancelled():
+                step.exception()  # of no interest when it was given up: its files may be gone
 
     async def _swap(self, workers: Workers, log: Log, plan: Plan, cleaned: CleanedSegment) -> None:
         """Put a new segment in place, each step durable before the next."""

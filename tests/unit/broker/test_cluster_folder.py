@@ -19,8 +19,16 @@ def test_a_new_folder_is_made_and_marked(tmp_path: Path) -> None:
     folder = ClusterFolder((str(tmp_path / "a"), str(tmp_path / "b")))
     assert belongs_to_cluster(FS, folder.roots) is None
     folder.prepare(FS)
-    assert belongs_to_cluster(FS, folder.roots) == folder.home
-    assert belongs_to_cluster(FS, folder.roots[1:]) == folder.roots[1]
+    several = "has the data of several brokers"
+    assert belongs_to_cluster(FS, folder.roots) == f"{folder.home} {several}"
+    assert belongs_to_cluster(FS, folder.roots[1:]) == f"{folder.roots[1]} {several}"
+    [one, other] = folder.data(2)
+    assert (
+        belongs_to_cluster(FS, [one])
+        == f"{one} has the data of one of the brokers in {folder.home}"
+    )
+    assert belongs_to_cluster(FS, [f"{other}/"]) is not None
+    assert belongs_to_cluster(FS, [folder.process(2), f"{folder.home}/mine"]) is None
     folder.prepare(FS)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from ottla.broker.cluster_folder import ClusterFolder
 from ottla.cluster import journal
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.registry import Registry
@@ -47,6 +48,27 @@ async def folder(tmp_path: Path) -> Path:
 def contents(folder: Path) -> dict[str, bytes]:
     files = (each for each in folder.rglob("*") if each.is_file() and each.name != ".lock")
     return {str(each.relative_to(folder)): each.read_bytes() for each in files}
+
+
+@pytest.mark.parametrize("words", [("export", "-"), ("rescue", "--yes")])
+def test_brokers_that_share_their_metadata_are_refused(
+    ottla: Run, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    together = ClusterFolder((str(tmp_path / "data"),))
+    together.prepare(OsFileSystem())
+    [one] = map(Path, together.data(1))
+    one.mkdir()
+    (one / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\n")
+    partition(one, "orders-0")
+    before = contents(tmp_path)
+    for folder in (together.home, str(one)):
+        refused = ottla("metadata", *words, "--data-dir", folder)
+        assert refused.exit_code == 1
+        assert f"their metadata is in {together.store}" in refused.output
+    assert contents(tmp_path) == before
+    (tmp_path / "data" / "zookeeper").mkdir()
+    refused = ottla("metadata", *words, "--data-dir", str(one))
+    assert "their metadata is in a ZooKeeper" in refused.output
 
 
 def test_an_export_can_be_imported_elsewhere(ottla: Run, folder: Path, tmp_path: Path) -> None:

@@ -151,6 +151,13 @@ def test_brokers_that_were_added_are_there_again_and_new_ones_come_after_them() 
     assert seats_for(2, 5, known) == (Seat(5, 0), Seat(6, 1)), "somebody has changed the first id"
 
 
+def test_a_broker_that_was_added_with_a_smaller_id_is_one_of_those_after_the_first() -> None:
+    known = [Seat(0, 3), Seat(1, 0), Seat(2, 1), Seat(3, 2)]
+    assert seats_for(4, 1, known) == (Seat(1, 0), Seat(2, 1), Seat(3, 2), Seat(0, 3))
+    assert seats_for(3, 1, known) == (Seat(1, 0), Seat(2, 1), Seat(3, 2))
+    assert seats_for(5, 1, known)[-1] == Seat(4, 4)
+
+
 def test_the_brokers_of_the_last_run_are_remembered(tmp_path: Path) -> None:
     fs, folder = OsFileSystem(), ClusterFolder((str(tmp_path),))
     assert folder.seats(fs) == ()

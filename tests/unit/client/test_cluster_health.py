@@ -143,6 +143,23 @@ def test_what_is_remembered_of_brokers_is_told() -> None:
     ]
 
 
+def test_a_broker_that_holds_nothing_is_missing_until_the_cluster_forgets_it() -> None:
+    known = Known(brokers={4: Remembered("machine", "missing", 17)})
+    cluster = ClusterDescription("abc", 1, tuple(NODES.values()))
+    found = assess(cluster, (), [TopicDescription("t", "id", False, (WHOLE,))], {}, known)
+    assert [(each.id, each.state, each.since_ms) for each in found.brokers][3:] == [
+        (4, "missing", 17)
+    ]
+    assert found.live == {1, 2, 3}
+
+
+def test_a_broker_that_has_stopped_since_the_cluster_was_described_is_not_up() -> None:
+    known = Known(brokers={3: Remembered("machine", "missing", 17)})
+    cluster = ClusterDescription("abc", 1, tuple(NODES.values()))
+    found = assess(cluster, (), [], {}, known)
+    assert [each.state for each in found.brokers] == ["up", "up", "missing"]
+
+
 def test_the_topics_of_people_come_before_those_of_brokers() -> None:
     lacking = PartitionDescription(0, 1, (1, 2, 3), (1, 2), (), ())
     topics = [

@@ -34,7 +34,7 @@ def after(moves: list[Move]) -> dict[int, tuple[int, ...]]:
 
 def test_a_drained_broker_holds_nothing_and_others_keep_their_places() -> None:
     moves = plan_drain(cluster({0: (1, 2), 1: (2, 3), 2: (3, 1)}, 4, p0=10), 1)
-    assert after(moves) == {0: (4, 2), 2: (3, 2)}
+    assert after(moves) == {0: (4, 2), 2: (3, 4)}
     assert [move.copied for move in moves] == [10, 0]
 
 
@@ -46,6 +46,31 @@ def test_a_drain_copies_evenly() -> None:
     assert copied == {3: 10, 4: 10}
 
 
+def test_partitions_that_are_empty_are_drained_evenly_too() -> None:
+    placement = {
+        TopicPartition(topic, index): tuple((index + each) % 5 for each in range(3))
+        for topic in ("empty", "full")
+        for index in range(20)
+    }
+    sizes = {tp: 1000 + tp.partition for tp in placement if tp.topic == "full"}
+    given = Cluster(dict.fromkeys(range(5)), placement, sizes)
+    for drained in range(5):
+        held: dict[str, Counter[int]] = {"empty": Counter(), "full": Counter()}
+        plan = {move.partition: move.after for move in plan_drain(given, drained)}
+        for tp, replicas in (placement | plan).items():
+            held[tp.topic].update(replicas)
+        for counts in held.values():
+            assert set(counts) == {*range(5)} - {drained}
+            assert max(counts.values()) - min(counts.values()) <= 2
+
+
+def test_more_replicas_of_empty_partitions_are_spread_evenly_too() -> None:
+    placement = {TopicPartition("t", index): (1,) for index in range(12)}
+    sizes = {TopicPartition("t", index): 10 + index for index in range(4)}
+    moves = plan_replication(Cluster(dict.fromkeys(range(1, 5)), placement, sizes), ["t"], 2)
+    assert Counter(move.after[1] for move in moves) == {2: 4, 3: 4, 4: 4}
+
+
 def test_a_drain_goes_to_another_rack_where_it_can() -> None:
     moves = plan_drain(cluster({0: (1, 2)}, 4, "a", "b", "b", "a"), 1)
     assert after(moves) == {0: (4, 2)}
@@ -54,6 +79,11 @@ def test_a_drain_goes_to_another_rack_where_it_can() -> None:
 def test_a_drain_that_would_leave_too_few_replicas_is_refused() -> None:
     with pytest.raises(TooFewBrokers, match="there are 2 brokers, and t-1 has 3 replicas"):
         plan_drain(cluster({0: (1, 2), 1: (1, 2, 3)}, 3), 1)
+    with pytest.raises(
+        TooFewBrokers, match="are 0 brokers, and t-0 has 1 replica: add a broker f"
+    ) as refused:
+        plan_drain(cluster({0: (1,)}, 1), 1)
+    assert "fewer" not in str(refused.value)
 
 
 def test_an_even_cluster_stays_as_it_is() -> None:

@@ -119,6 +119,33 @@ def test_one_that_does_not_catch_up_ends_it(simulated: Simulated) -> None:
     assert simulated.restarted == [1]
 
 
+def test_one_without_partitions_has_to_come_back_too(simulated: Simulated) -> None:
+    empty = replace(broker(3), leads=0, replicas=0, in_sync=0)
+    simulated.health = cluster(broker(1), broker(2), empty)
+    # It is seen once more when it has told the others that it goes, and nobody names it then.
+    going = cluster(broker(1), broker(2), replace(empty, since_ms=150))
+    simulated.after = lambda number: [going, cluster(broker(1), broker(2))]
+    rolling = simulated.rolling
+    with pytest.raises(Doubt, match="until broker 3 catches up"):
+        rolling.run([3, 1])
+    assert rolling.taken == {}
+
+
+def test_one_that_nobody_names_any_more_is_not_restarted(simulated: Simulated) -> None:
+    simulated.health = cluster(broker(1), broker(2))
+    with pytest.raises(Doubt, match="broker 3 is missing"):
+        simulated.rolling.run([3])
+    assert simulated.restarted == []
+
+
+def test_one_that_is_missing_and_holds_nothing_can_be_forgotten(simulated: Simulated) -> None:
+    gone = replace(broker(3), address=None, leads=0, replicas=0, in_sync=0)
+    simulated.health = cluster(broker(1), broker(2), gone)
+    with pytest.raises(Doubt, match="forget it with `kafka-cluster unregister`"):
+        simulated.rolling.run([1])
+    assert simulated.restarted == []
+
+
 def test_one_that_ignores_it_ends_it(simulated: Simulated) -> None:
     simulated.after = lambda number: ()
     with pytest.raises(Doubt, match="broker 1 still runs as before"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -364,6 +365,27 @@ class TestChanges:
         assert not [name for name in seen[0] if name.endswith((".swap", ".cleaned"))]
         assert (log.log_start_offset, broker.offsets(log)) == (10, [10])
         assert broker.cleaner.statistics().given_up == 1
+
+    async def test_files_that_are_gone_by_then_are_not_missed(
+        self, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As when the topic is deleted: nobody is told of the failure, not even the log."""
+        log = broker.fill("t", 5)
+        loop = asyncio.get_running_loop()
+        told: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: told.append(context))
+
+        def deprived(fs: MemoryFileSystem, task: CleanTask) -> Any:
+            on_loop(loop, lambda: broker.cleaner.reconfigure(CleanerSettings(bytes_per_second=1e9)))
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+            yield
+
+        monkeypatch.setattr(cleaner_module, "clean", deprived)
+        assert await broker.clean()
+        gc.collect()
+        assert broker.cleaner.statistics().given_up == 1
+        assert log.failure is None
+        assert told == []
 
     async def test_stopping_in_the_middle(self, broker: Broker, meanwhile: Any) -> None:
         log = broker.fill("t", 5)
