@@ -516,10 +516,12 @@ class ProducerStates:
             if producer.txn_first_offset == _NO_TRANSACTION
             and now_ms - producer.last_timestamp >= expiration_ms
         ]
-        for producer_id in list(self._refused):
-            if producer_id in self._producers and self._awaited(producer_id) is None:
-                del self._refused[producer_id]
         for producer_id in gone:
+            # What is stored is not waited for: of one that is not known, all that was refused is.
+            if (awaited := self._awaited(producer_id)) is None:
+                self._refused.pop(producer_id, None)
+            else:
+                self._refused[producer_id].drop_to((awaited - 1) & MAX_SEQUENCE)
             del self._producers[producer_id]
         for producer_id, guard in list(self._guards.items()):
             if now_ms - guard.since_ms >= expiration_ms:

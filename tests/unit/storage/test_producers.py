@@ -376,6 +376,28 @@ class TestDuplicates:
         assert states.expire(NOW + DAY, DAY) == 1
         append(states, batch(1))
 
+    def test_of_what_was_refused_only_the_rest_is_waited_for_when_its_producer_is_forgotten(
+        self, states: ProducerStates
+    ) -> None:
+        append(states, batch(0))
+        states.note_refused(batch(0))
+        states.note_refused(batch(1))
+        assert states.expire(NOW + DAY, DAY) == 1
+        assert refusal(states, batch(2))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(1))
+        append(states, batch(2))
+
+    def test_what_was_refused_is_remembered_while_its_producer_is_known(
+        self, states: ProducerStates
+    ) -> None:
+        """What is stored now may be taken away by a truncation."""
+        append(states, batch(0))
+        states.note_refused(batch(0))
+        assert states.expire(NOW + 1, DAY) == 0
+        states.reset(0)
+        assert refusal(states, batch(1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(0))
+
     def test_refused_batches_of_many_producers_are_not_all_remembered(
         self, states: ProducerStates
     ) -> None:
