@@ -4,10 +4,12 @@ One log's real producer states, and a client with up to five batches in flight. 
 it gets now and then; the client hears of that late, and sends again what was refused, in its order,
 beside what is new: one at a time as the Java client does, or all as librdkafka does. The producer
 is new, or known, or was forgotten; of one of its batches from before, which went elsewhere, the log
-may remember that it was refused. The log may come after the first batches. OTTLA_SIMULATION_SEEDS
-runs more.
+may remember that it was refused. The log may come after the first batches. The client may close its
+connection and send all again over another one, and what it had sent is still read.
+OTTLA_SIMULATION_SEEDS runs more.
 
-NothingIsOutOfOrder  who gives nothing up is never told that a batch is out of order
+NothingIsOutOfOrder  who gives nothing up is never told that a batch is out of order, unless that is
+                     stored and, as in Kafka, no more known to be, with five others behind it
 StoredInOrder        what is stored is in its order, each batch once
 NobodyStarves        in the end all is stored that was not given up, or the client knows of a gap
 """
@@ -26,6 +28,7 @@ from ottla.records.batch import BatchHeader, read_header
 from ottla.records.builder import build_batch
 from ottla.replication.early import EarlyBatches
 from ottla.storage.producers import ProducerStates
+from ottla.storage.refused import WINDOW
 
 SEEDS = int(os.environ.get("OTTLA_SIMULATION_SEEDS", "200"))
 STEPS = 6_000
@@ -34,8 +37,16 @@ SEQUENCES = 2**31
 DAY_MS = 86_400_000
 
 
+CLOSED = 2
+"""Connections at most that are read though the client has closed them."""
+
+
 class Gap(Exception):
     """The client has learned that a batch is missing."""
+
+
+class Forgotten(Exception):
+    """The log does not know any more that it has a batch."""
 
 
 class World:
@@ -56,11 +67,23 @@ class World:
         # what the client has to send, what is on its way to the log, and what on its way back
         self.to_send = deque(range(BATCHES))
         self.sent: deque[int] = deque()
+        self.closed: list[deque[int]] = []  # what was sent over connections before
+        self.closes = not gives_up and draw.random() < 0.5
         self.answers: deque[tuple[int, ErrorCode]] = deque()
         self.most_in_flight = draw.randint(1, 5)
         self.one_at_a_time = draw.random() < 0.5
         self.refusals: Counter[int] = Counter()
         self.given_up: set[int] = set()
+        self.weights = (6, 6, 6, 1.5, 0.3, 0.5)
+        if self.closes:
+            self.weights = (
+                6,
+                draw.choice((3, 6)),
+                draw.choice((3, 6)),
+                0.5,
+                0.3,
+                draw.choice((0.5, 2)),
+            )
 
     def header(self, number: int) -> BatchHeader:
         sequence = (self.first + number) % SEQUENCES
@@ -74,8 +97,8 @@ class World:
         return not (self.to_send or self.sent or self.answers)
 
     def step(self) -> None:
-        happens = (self.send, self.judge, self.hear, self.turn, self.give_up)
-        self.random.choices(happens, (6, 6, 6, 1.5, 0.3))[0]()
+        happens = (self.send, self.judge, self.hear, self.turn, self.give_up, self.close)
+        self.random.choices(happens, self.weights)[0]()
 
     def send(self) -> None:
         in_flight = len(self.sent) + len(self.answers)
@@ -85,9 +108,16 @@ class World:
             self.sent.append(self.to_send.popleft())
 
     def judge(self) -> None:
-        if not self.sent:
+        queues = [queue for queue in (self.sent, *self.closed) if queue]
+        if not queues:
             return
-        number = self.sent.popleft()
+        queue = self.random.choice(queues)
+        number = queue.popleft()
+        code = self.outcome(number)
+        if queue is self.sent:
+            self.answers.append((number, code))
+
+    def outcome(self, number: int) -> ErrorCode:
         header = self.header(number)
         code = ErrorCode.NONE
         if self.early is not None:
@@ -98,13 +128,17 @@ class World:
             code = ErrorCode.NOT_ENOUGH_REPLICAS
         else:
             try:
-                assert self.states.check(header) is None, "it was stored, and is sent again"
+                duplicate = self.states.check(header)
             except KafkaError as error:
                 code = error.code
             else:
-                self.states.update(header, len(self.stored))
-                self.stored.append(number)
-        self.answers.append((number, code))
+                if duplicate is None:
+                    self.states.update(header, len(self.stored))
+                    self.stored.append(number)
+                else:
+                    assert self.closes
+                    assert self.stored[duplicate.base_offset] == number
+        return code
 
     def hear(self) -> None:
         if not self.answers:
@@ -114,8 +148,22 @@ class World:
             self.refusals[number] += 1
             self.to_send = deque(sorted((*self.to_send, number)))
         elif code is not ErrorCode.NONE:
+            if self.closes and number in self.stored[:-WINDOW]:
+                raise Forgotten
             assert self.given_up, f"{number} is told {code.name}"
             raise Gap
+
+    def close(self) -> None:
+        """The client has waited for too long. What it has not heard of it sends again."""
+        self.closed = [queue for queue in self.closed if queue]
+        if not self.closes or len(self.closed) == CLOSED:
+            return
+        again = (*(number for number, _ in self.answers), *self.sent)
+        self.refusals.update(again)
+        self.to_send = deque(sorted((*self.to_send, *again)))
+        self.closed.append(self.sent)
+        self.sent = deque()
+        self.answers.clear()
 
     def turn(self) -> None:
         if self.early is None:
@@ -139,7 +187,7 @@ def test_what_is_refused_for_a_moment_is_stored_in_its_order(seed: int, gives_up
             if world.is_over:
                 break
             world.step()
-    except Gap:
+    except (Gap, Forgotten):
         pass
     else:
         assert {*world.stored} == {*range(BATCHES)} - world.given_up

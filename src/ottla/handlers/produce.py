@@ -92,6 +92,7 @@ _FOR_NOW = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,  # for want of a descriptor, or of a child process
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # before this broker has learned of it
         ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.CONCURRENT_TRANSACTIONS,  # while the transaction before is ending
     }
 )
 """What a batch may be refused with, and the next one of the same producer accepted."""

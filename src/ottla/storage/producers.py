@@ -301,8 +301,9 @@ class ProducerStates:
         A client sends in order, so no more come behind it than are in flight. If more do, it has
         given the batch up, and is judged as ever from the first on that it sends again: it has to
         learn that there is a gap."""
-        producer_id, epoch = header.producer_id, header.producer_epoch
-        sequence = header.base_sequence
+        self._note_refused(header.producer_id, header.producer_epoch, header.base_sequence)
+
+    def _note_refused(self, producer_id: int, epoch: int, sequence: int) -> None:
         if min(producer_id, sequence) < 0:
             return
         producer = self._producers.get(producer_id)
@@ -515,10 +516,12 @@ class ProducerStates:
             if producer.txn_first_offset == _NO_TRANSACTION
             and now_ms - producer.last_timestamp >= expiration_ms
         ]
-        for producer_id in list(self._refused):
-            if producer_id in self._producers and self._awaited(producer_id) is None:
-                del self._refused[producer_id]
         for producer_id in gone:
+            # What is stored is not waited for: of one that is not known, all that was refused is.
+            if (awaited := self._awaited(producer_id)) is None:
+                self._refused.pop(producer_id, None)
+            else:
+                self._refused[producer_id].drop_to((awaited - 1) & MAX_SEQUENCE)
             del self._producers[producer_id]
         for producer_id, guard in list(self._guards.items()):
             if now_ms - guard.since_ms >= expiration_ms:
@@ -531,6 +534,18 @@ class ProducerStates:
             if marker_offset < log_start_offset:
                 del self._unreplicated[first_offset]
         self.end_offset = max(self.end_offset, log_start_offset)
+
+    def take_away(self, offset: int) -> None:
+        """The log is about to be cut at `offset`, and then to be read again. Who sent what goes has
+        not heard that it is stored, and sends it again: what is under way behind it comes too
+        early, as if it had been turned away."""
+        for producer_id, producer in self._producers.items():
+            going = [each for each in producer.batches if each.last_offset >= offset]
+            for batch in going:
+                if batch.last_sequence >= 0:
+                    self._note_refused(producer_id, producer.epoch, batch.first_sequence)
+            if going and producer_id in self._refused:
+                self._refused[producer_id].restart()
 
     def reset(self, end_offset: int) -> None:
         """Forget everything; the log is to be replayed from `end_offset`."""

@@ -11,6 +11,8 @@ import pytest
 
 from ottla.cluster.registry import ImageChange
 from ottla.config.topic import TopicConfig
+from ottla.coordinator.transaction.joining import join
+from ottla.coordinator.transaction.state import Identity
 from ottla.errors import ErrorCode, KafkaError
 from ottla.handlers.produce import _when_committed, produce
 from ottla.model.ids import TopicId, TopicPartition
@@ -155,18 +157,56 @@ async def test_what_comes_too_early_is_remembered_once() -> None:
 
     [old] = request_for(0).body.topic_data[0].partition_data
     log.note_refused(read_header(old.records))
-    for sequence in (100, 101, 100, 102, 103, 104, 101):
+    for sequence in (100, 101, 100, 101, 101, 100, 102, 103, 104, 101):
         assert code(sequence) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert [code(sequence) for sequence in range(100, 105)] == [ErrorCode.NONE] * 5
 
 
-def request_for(sequence: int) -> Any:
+async def test_what_is_behind_a_batch_that_came_while_a_transaction_was_ending_waits() -> None:
+    """Under transaction version 2 the client is told CONCURRENT_TRANSACTIONS, and tries again."""
+    durability: Any = None
+    state = PartitionState(1, 0, 0, (1,), (1,))
+    log = LogBench(TopicConfig()).open()
+    partition = Partition(TopicPartition("t", 0), TopicId(bytes(16)), log, state, durability)
+    partition.lead(state)
+    found = ErrorCode.CONCURRENT_TRANSACTIONS
+
+    async def ask(_: Identity, asked: frozenset[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+        return dict.fromkeys(asked, found)
+
+    async def joined(_: str, producer: Identity, sequences: Any, *, add: bool) -> Any:
+        return await join(ask, producer, sequences, raises_epoch=add)
+
+    services: Any = SimpleNamespace(
+        clock=ManualClock(),
+        replicas=SimpleNamespace(by_name=lambda *_: partition),
+        transactions=SimpleNamespace(join=joined),
+    )
+
+    async def code(sequence: int) -> ErrorCode:
+        request = request_for(sequence, transactional=True)
+        request.api_version, request.body.transactional_id = 12, "t"
+        answer: Any = produce(request, services)
+        answer = answer if isinstance(answer, ProduceResponse) else await answer
+        return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
+
+    assert await code(0) is ErrorCode.CONCURRENT_TRANSACTIONS
+    found = ErrorCode.NONE
+    assert await code(1) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert [await code(sequence) for sequence in (0, 1)] == [ErrorCode.NONE] * 2
+
+
+def request_for(sequence: int, *, transactional: bool = False) -> Any:
     """One to store a batch of an idempotent producer."""
     batch = build_batch(
-        [(0, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=sequence
+        [(0, None, b"v", ())],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=transactional,
     )
     data = PartitionProduceData(index=0, records=memoryview(bytearray(batch)))
     body = ProduceRequest(
         acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=[data])]
     )
-    return SimpleNamespace(api_version=9, body=body, client_id="c")
+    return SimpleNamespace(api_version=9, body=body, client_id="c", listener=None)

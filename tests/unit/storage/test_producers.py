@@ -20,7 +20,7 @@ from ottla.storage.producers import (
     ProducerStates,
     SnapshotError,
 )
-from ottla.storage.refused import WINDOW
+from ottla.storage.refused import CONNECTIONS, MOST, WINDOW
 
 PARTITION = TopicPartition("orders", 3)
 MAX = 2**31 - 1
@@ -257,7 +257,7 @@ class TestDuplicates:
         """The client sends again what it has heard of, and new ones beside it: those that were
         refused before one of them may not be taken for given up with what never comes."""
         states.note_refused(batch(0))
-        for sequence in (100, 101, 102, 100, 103, 101):
+        for sequence in (100, 101, 102, 100, 101, 100, 101, 103, 101):
             assert refusal(states, batch(sequence))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(100))
         assert refusal(states, batch(104))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -272,6 +272,35 @@ class TestDuplicates:
         for _ in range(WINDOW):
             assert refusal(states, batch(100))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(100))
+
+    @pytest.mark.parametrize("in_turns", [False, True])
+    @pytest.mark.parametrize("known", [False, True])
+    def test_what_is_read_from_several_connections_at_once_is_not_given_up(
+        self, states: ProducerStates, known: bool, in_turns: bool
+    ) -> None:
+        """The client has closed two connections, since nobody answered, and has sent all again over
+        the next one. A broker that stood still meanwhile reads all three."""
+        if known:
+            append(states, batch(0))
+        for _ in range(CONNECTIONS):
+            states.note_refused(batch(1))
+        behind = [*range(2, 1 + WINDOW)] * CONNECTIONS
+        for sequence in sorted(behind) if in_turns else behind:
+            assert refusal(states, batch(sequence))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence in range(1, 1 + WINDOW):
+            append(states, batch(sequence))
+
+    def test_what_comes_again_from_a_closed_connection_drives_out_nothing(
+        self, states: ProducerStates
+    ) -> None:
+        for sequence in range(6):
+            append(states, batch(sequence))
+        for sequence in (6, 1, 2, 3, 4, 5):
+            states.note_refused(batch(sequence))
+        for sequence in range(6, 11):
+            for behind in range(sequence + 1, 11):
+                assert refusal(states, batch(behind))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+            append(states, batch(sequence))
 
     def test_of_batches_that_were_refused_in_another_order_each_is_waited_for(
         self, states: ProducerStates
@@ -376,6 +405,28 @@ class TestDuplicates:
         assert states.expire(NOW + DAY, DAY) == 1
         append(states, batch(1))
 
+    def test_of_what_was_refused_only_the_rest_is_waited_for_when_its_producer_is_forgotten(
+        self, states: ProducerStates
+    ) -> None:
+        append(states, batch(0))
+        states.note_refused(batch(0))
+        states.note_refused(batch(1))
+        assert states.expire(NOW + DAY, DAY) == 1
+        assert refusal(states, batch(2))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(1))
+        append(states, batch(2))
+
+    def test_what_was_refused_is_remembered_while_its_producer_is_known(
+        self, states: ProducerStates
+    ) -> None:
+        """What is stored now may be taken away by a truncation."""
+        append(states, batch(0))
+        states.note_refused(batch(0))
+        assert states.expire(NOW + 1, DAY) == 0
+        states.reset(0)
+        assert refusal(states, batch(1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(0))
+
     def test_refused_batches_of_many_producers_are_not_all_remembered(
         self, states: ProducerStates
     ) -> None:
@@ -384,7 +435,7 @@ class TestDuplicates:
         assert refusal(states, batch(1, producer=1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(1, producer=0))
 
-    def test_of_one_producer_no_more_are_remembered_than_can_be_in_flight(
+    def test_of_one_producer_no_more_are_remembered_than_can_be_on_their_way(
         self, states: ProducerStates
     ) -> None:
         for sequence in range(1000, 0, -1):
@@ -393,7 +444,7 @@ class TestDuplicates:
             with suppress(KafkaError):
                 states.check(batch(sequence))
         [refused] = states._refused.values()
-        assert len(refused.sequences) <= WINDOW + 1
+        assert len(refused.sequences) <= MOST
 
     def test_a_batch_without_a_number_is_behind_nothing(self, states: ProducerStates) -> None:
         states.note_refused(batch(-1))
