@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ottla.config.setting import MAX_LONG
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.records import varint
@@ -328,7 +329,7 @@ class _Cleaning:
 
     def _filter(self, source: Source, out: CleanedFiles, stay: array[int]) -> None:
         task = self._task
-        horizon = task.now_ms + task.delete_retention_ms
+        horizon = min(task.now_ms + task.delete_retention_ms, MAX_LONG)
         for chunk, progress in self._chunks(source, 0):
             at = 0
             while True:

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from ottla.config.setting import MAX_LONG
 from ottla.config.topic import TopicConfig
 from ottla.records.compression import Compression
 from ottla.storage.cleanable import Source, groups
@@ -141,6 +142,19 @@ class TestTombstones:
         log.roll()
         bench.clean(log)
         assert kept(bench, log) == [(1, b"b", b"1"), (4, b"x", b"2")]
+
+    def test_a_tombstone_that_is_to_stay_for_ever_stays(self) -> None:
+        bench, log = made(delete_retention_ms=MAX_LONG)
+        bench.put(log, (b"a", b"1"), (b"b", b"1"))
+        bench.put(log, (b"a", None))
+        moment = bench.clock.now_ms()
+        for _ in range(2):
+            log.roll()
+            bench.clean(log)
+            assert kept(bench, log)[:2] == [(1, b"b", b"1"), (2, b"a", None)]
+            assert bench.records(log)[1].timestamp == moment
+            bench.clock.advance(1000 * DAY_MS)
+            bench.put(log, (b"x", b"1"))
 
     def test_a_value_after_the_tombstone_counts(self) -> None:
         bench, log = made(delete_retention_ms=0)
