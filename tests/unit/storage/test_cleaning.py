@@ -8,6 +8,9 @@ import pytest
 
 from ottla.config.setting import MAX_LONG
 from ottla.config.topic import TopicConfig
+from ottla.records import varint
+from ottla.records.batch import APPEND_TIME_FLAG
+from ottla.records.builder import assemble
 from ottla.records.compression import Compression
 from ottla.storage.cleanable import Source, groups
 from ottla.storage.cleaning import CleaningFailed, Throttle
@@ -355,6 +358,69 @@ class TestGrouping:
     def test_empty_segments_are_never_too_far(self) -> None:
         far = MAX_RELATIVE_OFFSET
         assert grouped((0, 1), (far + 10, 0), end=far + 20) == [[0, far + 10]]
+
+
+def record(time_delta: int, offset_delta: int, key: bytes, value: bytes | None) -> bytes:
+    content = b"".join(
+        (
+            b"\0" + varint.encode(time_delta) + varint.encode(offset_delta),
+            varint.encode(len(key)) + key,
+            varint.encode(-1) if value is None else varint.encode(len(value)) + value,
+            varint.encode(0),
+        )
+    )
+    return varint.encode(len(content)) + content
+
+
+def batch(
+    *records: bytes, base_timestamp: int, max_timestamp: int = -1, attributes: int = 0
+) -> bytes:
+    return assemble(
+        b"".join(records),
+        base_offset=0,
+        leader_epoch=-1,
+        attributes=attributes,
+        last_offset_delta=len(records) - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=len(records),
+    )
+
+
+class TestTimesThatDoNotFit:
+    """A producer may say what it likes about times: it cannot end the compaction of a topic."""
+
+    def test_a_tombstone_further_from_the_horizon_than_64_bits(self) -> None:
+        bench, log = made()
+        moment = bench.clock.now_ms() - MAX_LONG + 5
+        bench.append_bytes(log, batch(record(0, 0, b"a", None), base_timestamp=moment))
+        log.roll()
+        bench.clean(log)
+        assert kept(bench, log) == [(0, b"a", None)]
+        assert (bench.records(log)[0].timestamp - moment) % 2**64 == 0  # as Java adds
+
+    def test_deltas_of_a_batch_that_gets_append_time(self) -> None:
+        bench, log = made(message_timestamp_type="LogAppendTime")
+        records = record(0, 0, b"a", b"1"), record(-5, 1, b"a", b"2"), record(-6, 2, b"b", b"1")
+        bench.append_bytes(log, batch(*records, base_timestamp=-MAX_LONG - 1))
+        log.roll()
+        bench.clean(log)
+        assert kept(bench, log) == [(1, b"a", b"2"), (2, b"b", b"1")]
+
+    def test_deltas_of_a_batch_that_claims_append_time(self) -> None:
+        bench, log = made()
+        now = bench.clock.now_ms()
+        records = record(0, 0, b"a", b"1"), record(MAX_LONG, 1, b"a", b"2")
+        bench.append_bytes(
+            log,
+            batch(*records, base_timestamp=now, max_timestamp=now, attributes=APPEND_TIME_FLAG),
+        )
+        log.roll()
+        bench.clean(log)
+        assert kept(bench, log) == [(1, b"a", b"2")]
 
 
 class TestTrouble:
