@@ -151,10 +151,10 @@ class Following:
         failure: OSError | None = None
         update, note = self._producers.update, segment.note
         for header in run:
-            base_offset, length, _, _, _, _, delta, _, max_timestamp, _, _, _, _ = header
+            base_offset, length, _, _, _, _, delta, _, max_timestamp, _, _, _, count = header
             completed = update(header, base_offset, markers.get(base_offset))
             try:
-                note(length + LOG_OVERHEAD, base_offset, base_offset + delta, max_timestamp)
+                note(length + LOG_OVERHEAD, base_offset, base_offset + delta, max_timestamp, count)
                 if completed is not None and completed.aborted:
                     segment.txn_index.append(completed)
                     log.wants_sync(segment.txn_index.path)

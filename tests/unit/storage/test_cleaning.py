@@ -390,6 +390,44 @@ def batch(
     )
 
 
+class TestTheLatestTime:
+    """A batch without records keeps its time in its header, and is not what is looked for."""
+
+    def emptied(self) -> tuple[LogBench, Log, tuple[int, int]]:
+        bench, log = made()
+        moment = bench.clock.now_ms()
+        bench.put(log, (b"b", b"1"))
+        bench.clock.advance(1000)
+        bench.put(log, (b"a", b"1"), producer_id=7, producer_epoch=0, sequence=0)
+        bench.append_bytes(log, batch(record(0, 0, b"a", b"2"), base_timestamp=moment + 500))
+        log.roll()
+        bench.clean(log)
+        assert [header.record_count for header in bench.batches(log)] == [1, 0, 1]
+        return bench, log, (2, moment + 500)
+
+    def latest(self, log: Log) -> tuple[int, int] | None:
+        found = log.look_up_time(None).run(short=True)
+        return None if found is None else (found.offset, found.timestamp)
+
+    def test_in_the_log_and_in_a_copy(self) -> None:
+        bench, log, latest = self.emptied()
+        assert self.latest(log) == latest
+        region = log.read(0, 1_000_000, upper=3).region
+        assert region is not None
+        other = LogBench(bench.config)
+        copy = other.open()
+        copy.append_replicated(memoryview(region.read()), leader_epoch=0)
+        assert self.latest(copy) == latest
+        copy.roll()
+        other.close(copy)
+        assert self.latest(other.open(clean=True)) == latest
+
+    def test_when_what_came_after_it_was_cut_off(self) -> None:
+        bench, log, _ = self.emptied()
+        log.truncate_to(2)
+        assert self.latest(log) == (0, bench.clock.now_ms() - 1000)
+
+
 class TestTimesThatDoNotFit:
     """A producer may say what it likes about times: it cannot end the compaction of a topic."""
 
