@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 
@@ -14,7 +15,7 @@ from ottla.records.builder import assemble
 from ottla.records.compression import Compression
 from ottla.storage.cleanable import Source, groups
 from ottla.storage.cleaning import CleaningFailed, Throttle
-from ottla.storage.index import MAX_RELATIVE_OFFSET
+from ottla.storage.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY
 from ottla.storage.log import Log
 from ottla.testing.logs import FOLDER, LogBench
 
@@ -482,6 +483,26 @@ class TestTrouble:
         bench.fs.open(path).pwrite(b"\xff", bench.fs.size(path) - 2)
         with pytest.raises(CleaningFailed, match="is damaged at position 0"):
             bench.clean(log)
+
+    @pytest.mark.parametrize("wrong", [77, 2**30, -5, None])
+    def test_an_index_that_misleads_is_no_damage(self, wrong: int | None) -> None:
+        bench, log = made(index_interval_bytes=200)
+        for number in range(50):
+            bench.put(log, (b"%d" % (number % 5), b"1" * 100))
+        log.roll()
+        bench.put(log, (b"4", b"2"))  # supersedes the last record of the first segment
+        log.roll()
+        path = f"{FOLDER}/00000000000000000000.index"
+        file = bench.fs.open(path)
+        if wrong is None:
+            file.truncate(OFFSET_ENTRY.size)
+        else:
+            file.pwrite(struct.pack(">i", wrong), file.size() - 4)
+        log.config = TopicConfig(cleanup_policy=COMPACT, internal_segment_bytes=1000)
+        bench.clean(log)
+        assert [offset for offset, _, _ in kept(bench, log)] == [45, 46, 47, 48, 50]
+        # The last batch stays, so that the segment says where it ends.
+        assert [header.last_offset for header in bench.batches(log)] == [45, 46, 47, 48, 49, 50]
 
     def test_batches_larger_than_the_buffers(self) -> None:
         bench, log = made()
