@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from ottla.errors import ErrorCode, KafkaError
 from ottla.records.batch import CONTROL_FLAG, LOG_OVERHEAD
 from ottla.records.control import EndMarker, read_end_marker
+from ottla.storage.index import MAX_RELATIVE_OFFSET
 from ottla.storage.replay import reload_producers
 from ottla.storage.validate import judge_replicated
 
@@ -118,12 +119,18 @@ class Following:
             if log.should_roll(header, now_ms, ahead=stop - start):
                 self._write(records[start:stop], run)
                 if log.should_roll(header, now_ms):
-                    log.roll(header.base_offset)
+                    log.roll(self._next_base(header))
                 run, start = [], position
             run.append(header)
             stop = position + header.size
         self._write(records[start:stop], run)
         return first, last, stop
+
+    def _next_base(self, header: BatchHeader) -> int:
+        """Where the segment begins that is to hold this batch first. Batches that compaction has
+        removed before it count to that segment: a gap between two looks like a lost file."""
+        end = self._log.log_end_offset
+        return end if header.last_offset - end <= MAX_RELATIVE_OFFSET else header.base_offset
 
     def _write(self, records: memoryview, run: list[BatchHeader]) -> None:  # noqa: C901 - runs for every batch, without a call too many
         """Write adjacent batches to the active segment, then account for each of them."""
