@@ -178,12 +178,14 @@ class TransactionIndex:
 
     def reset(self) -> None:
         """Drop all entries, to be filled anew from the log."""
-        self._data = bytearray()
+        self._data, self._unwritten = bytearray(), 0
         self._cut(0)
 
     def _cut(self, size: int) -> None:
-        del self._load()[size:]
-        self._unwritten = 0
+        data = self._load()
+        written = len(data) - self._unwritten
+        del data[size:]
+        self._unwritten = max(0, size - written)
         if self.exists():
             file = self._fs.open(self.path)
             try:

@@ -197,3 +197,16 @@ def test_an_unknown_version_is_an_error(fs: MemoryFileSystem) -> None:
     fs.write_atomic(PATH, b"\0\x01" + JAVA[2:])
     with pytest.raises(TxnIndexError, match="version 1"):
         list(TransactionIndex(fs, PATH))
+
+
+def test_what_is_not_in_the_file_yet_survives_a_truncation_behind_it(
+    fs: MemoryFileSystem, index: TransactionIndex
+) -> None:
+    index.load()
+    fs.fail("*.txnindex", errno.EMFILE, times=1)
+    index.append(FIRST)
+    assert not index.exists()
+    index.truncate_to(125)
+    index.write_out()
+    index.append(SECOND)
+    assert fs.read_bytes(PATH) == JAVA
