@@ -186,6 +186,8 @@ class Following:
             return True
         log.discard(log.compaction.truncated_to(offset))
         log.discard(self._segments.truncate_to(offset))
+        # Also if it is rolled before the next flush, which then begins with the segment after it.
+        log.wants_sync(self._segments.active.path)
         index = self._segments.active.txn_index
         if index.exists():
             # With the segment rolled, a start trusts it: an abort that was cut off would hide what
