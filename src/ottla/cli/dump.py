@@ -18,7 +18,7 @@ from typing import cast
 
 from ottla.cli import log_files
 from ottla.cli.log_files import FS, UNREADABLE, base_offset, compression_name, mapped
-from ottla.model.ids import topic_id_text
+from ottla.model.ids import NO_TIMESTAMP, topic_id_text
 from ottla.records.batch import BatchHeader, InvalidBatch, batches, checksum_ok
 from ottla.records.control import read_end_marker
 from ottla.records.reader import Record, iter_records
@@ -291,7 +291,9 @@ def _index_problems(path: str, found: list[Row], number: Callable[[int], str]) -
             or head.last_offset != row["offset"]
         ]
     ends = [head.last_offset for head in heads.values()]
-    latest = list(accumulate((head.max_timestamp for head in heads.values()), max))
+    # Compaction leaves batches without records, which have no time to be found by.
+    times = (head.max_timestamp if head.record_count else NO_TIMESTAMP for head in heads.values())
+    latest = list(accumulate(times, max))
     problems: list[str] = []
     for row in found:
         timestamp, offset = cast(int, row["timestamp"]), cast(int, row["offset"])

@@ -31,7 +31,7 @@ from ottla.records.batch import (
 from ottla.records.builder import NO_TIMESTAMP, assemble
 from ottla.records.checksum import crc32c
 from ottla.records.errors import InvalidBatch
-from ottla.records.plain_walker import MAX_LONG, MIN_LONG
+from ottla.records.plain_walker import MAX_LONG, wrapped
 from ottla.records.reader import skip_headers
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def filter_chunk(  # noqa: C901 - its twin in C line by line
     return Filtered(position, end, filled, bytes(rows), read, kept)
 
 
-def filter_records(  # noqa: C901 - its twin in C line by line
+def filter_records(
     keys: KeyOffsets, header: BatchHeader, data: ReadableBuffer, *, now_ms: int, horizon_ms: int
 ) -> Kept:
     data = bytes(data)
@@ -317,8 +317,6 @@ def filter_records(  # noqa: C901 - its twin in C line by line
     for span in _spans(data, header):
         count += 1
         offset = header.base_offset + span.offset_delta
-        if not MIN_LONG <= header.base_timestamp + span.timestamp_delta <= MAX_LONG:
-            raise InvalidBatch("a record's timestamp has more than 64 bits")
         if offset <= keys.latest_offset:
             if span.key is None:
                 continue
@@ -334,18 +332,15 @@ def filter_records(  # noqa: C901 - its twin in C line by line
     newest = NO_TIMESTAMP
     body = bytearray()
     for span in kept:
-        moment = header.base_timestamp + span.timestamp_delta
+        moment = wrapped(header.base_timestamp + span.timestamp_delta)
         if append_time:
             moment = header.max_timestamp
         newest = max(newest, moment)
         if sets_horizon:
-            delta = moment - base
-            if not MIN_LONG <= delta <= MAX_LONG:
-                raise InvalidBatch("a record's timestamp is too far from the delete horizon")
             content = b"".join(
                 (
                     data[span.content : span.content + 1],
-                    varint.encode(delta),
+                    varint.encode(wrapped(moment - base)),
                     data[span.after_time : span.stop],
                 )
             )

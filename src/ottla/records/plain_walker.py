@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_LONG = (1 << 63) - 1
 MIN_LONG = -(1 << 63)
+_ALL_BITS = (1 << 64) - 1
 
 
 class Summary(NamedTuple):
@@ -51,6 +52,12 @@ class Rules(NamedTuple):
     """Its timestamp delta is in this range,"""
     exempt_delta: int | None
     """or this one, which stands for "no timestamp"."""
+
+
+def wrapped(moment: int) -> int:
+    """A sum or difference of timestamps in 64 bits, as Java computes it: whatever a producer has
+    made of them, its batch can be copied and looked through, and a reader gets the same times."""
+    return ((moment - MIN_LONG) & _ALL_BITS) + MIN_LONG
 
 
 def summarize(data: ReadableBuffer, record_count: int) -> Summary:
@@ -101,9 +108,9 @@ def first_at_or_after(
 ) -> tuple[int, int] | None:
     for offset_delta, timestamp_delta, _ in iter_outlines(bytes(data), record_count):
         offset = base_offset + offset_delta
-        moment = base_timestamp + timestamp_delta
-        if not (MIN_LONG <= offset <= MAX_LONG and MIN_LONG <= moment <= MAX_LONG):
-            raise InvalidBatch("a record's offset or timestamp has more than 64 bits")
+        if not MIN_LONG <= offset <= MAX_LONG:
+            raise InvalidBatch("a record's offset has more than 64 bits")
+        moment = wrapped(base_timestamp + timestamp_delta)
         if moment >= timestamp and offset >= min_offset:
             return offset, moment
     return None

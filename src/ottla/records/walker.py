@@ -64,7 +64,7 @@ __all__ = [
     "summarize",
 ]
 
-_INTERFACE: Final = 4  # of `_native`, as its sources beside this module have it
+_INTERFACE: Final = 5  # of `_native`, as its sources beside this module have it
 
 TURNED_OFF: Final = os.environ.get("OTTLA_NATIVE") == "0"
 

@@ -394,8 +394,11 @@ class Cleaner:
         files = log.compaction.finish()
         if files is None:
             raise _GivenUp
-        await workers.run_in_thread(self._fs.sync_dir, log.folder)
-        self._directories.discard(files, log.config.file_delete_delay_ms)
+        try:
+            await workers.run_in_thread(self._fs.sync_dir, log.folder)
+        finally:
+            # Whatever ends the cleaning here, nobody else knows of these files before a start.
+            self._directories.discard(files, log.config.file_delete_delay_ms)
 
     # --- what became of it --------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ottla.config.setting import MAX_LONG
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.records import varint
@@ -55,12 +56,12 @@ from ottla.storage import paths
 from ottla.storage.cleanable import Source, groups
 from ottla.storage.cleaned_files import CleanedFiles
 from ottla.storage.cleaned_txns import CleanedTransactions, read_aborted
-from ottla.storage.index import OFFSET_ENTRY, OffsetIndex
+from ottla.storage.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY, OffsetIndex
 from ottla.storage.scan import is_start, soundest_start, walk
 from ottla.storage.txn_index import TxnIndexError
 
 if TYPE_CHECKING:
-    from ottla.runtime.files import FileSystem
+    from ottla.runtime.files import File, FileSystem
 
 _SMALLEST_BUFFER = 16 * 1024
 _ADVICE = (
@@ -230,15 +231,9 @@ class _Cleaning:
         first, stop = task.first_dirty_offset, task.first_uncleanable_offset
         start = 0
         if source.base_offset < first:
-            path = f"{task.folder}/{paths.index_name(source.base_offset)}"
-            entries = source.index_bytes // OFFSET_ENTRY.size
-            index = OffsetIndex(self._fs, path, source.base_offset, entries=entries)
-            start = index.lookup(first)
             file = self._fs.open(f"{task.folder}/{paths.log_name(source.base_offset)}")
             try:
-                if not is_start(file, start, source.size, source.base_offset, first):
-                    base = source.base_offset
-                    start = soundest_start(file, index.positions(), first, source.size, base)
+                start = self._start_for(source, file, first)
             finally:
                 file.close()
         for chunk, progress in self._chunks(source, start):
@@ -313,22 +308,34 @@ class _Cleaning:
         return array("q", sorted(offsets))
 
     def _last_offset(self, source: Source) -> int:
-        folder = self._task.folder
-        entries = source.index_bytes // OFFSET_ENTRY.size
-        path = f"{folder}/{paths.index_name(source.base_offset)}"
-        index = OffsetIndex(self._fs, path, source.base_offset, entries=entries)
-        file = self._fs.open(f"{folder}/{paths.log_name(source.base_offset)}")
+        self.path = f"{self._task.folder}/{paths.log_name(source.base_offset)}"
+        file = self._fs.open(self.path)
         try:
             last = source.base_offset
-            for _, header in walk(file, index.last_position(), source.size):
+            for _, header in walk(file, self._start_for(source, file, MAX_LONG), source.size):
                 last = header.last_offset
             return last
         finally:
             file.close()
 
+    def _start_for(self, source: Source, file: File, offset: int) -> int:
+        """Where a look-up of `offset` begins in a segment's open file: where its index says, if
+        the file agrees."""
+        base = source.base_offset
+        path = f"{self._task.folder}/{paths.index_name(base)}"
+        entries = source.index_bytes // OFFSET_ENTRY.size
+        index = OffsetIndex(self._fs, path, base, entries=entries)
+        try:
+            start = index.lookup(min(offset, base + MAX_RELATIVE_OFFSET))
+        except KafkaError:  # the index is shorter than it was
+            start = -1
+        if is_start(file, start, source.size, base, offset):
+            return start
+        return soundest_start(file, index.positions(), offset, source.size, base)
+
     def _filter(self, source: Source, out: CleanedFiles, stay: array[int]) -> None:
         task = self._task
-        horizon = task.now_ms + task.delete_retention_ms
+        horizon = min(task.now_ms + task.delete_retention_ms, MAX_LONG)
         for chunk, progress in self._chunks(source, 0):
             at = 0
             while True:

@@ -113,6 +113,8 @@ class Compaction:
         active = self._segments.active
         if lag == MAX_LONG or active.size == 0 or not self.wanted:
             return False
+        if self._log.has_unsynced_truncation:
+            return False  # a power cut would bring back what the segment has lost
         return active.waited_ms(now_ms, now_ms) > lag
 
     def plan(self, found: Cleanable, resources: Resources, now_ms: int) -> Plan:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from ottla.errors import ErrorCode, KafkaError
 from ottla.records.batch import CONTROL_FLAG, LOG_OVERHEAD
 from ottla.records.control import EndMarker, read_end_marker
+from ottla.storage.index import MAX_RELATIVE_OFFSET
 from ottla.storage.replay import reload_producers
 from ottla.storage.validate import judge_replicated
 
@@ -118,12 +119,18 @@ class Following:
             if log.should_roll(header, now_ms, ahead=stop - start):
                 self._write(records[start:stop], run)
                 if log.should_roll(header, now_ms):
-                    log.roll(header.base_offset)
+                    log.roll(self._next_base(header))
                 run, start = [], position
             run.append(header)
             stop = position + header.size
         self._write(records[start:stop], run)
         return first, last, stop
+
+    def _next_base(self, header: BatchHeader) -> int:
+        """Where the segment begins that is to hold this batch first. Batches that compaction has
+        removed before it count to that segment: a gap between two looks like a lost file."""
+        end = self._log.log_end_offset
+        return end if header.last_offset - end <= MAX_RELATIVE_OFFSET else header.base_offset
 
     def _write(self, records: memoryview, run: list[BatchHeader]) -> None:  # noqa: C901 - runs for every batch, without a call too many
         """Write adjacent batches to the active segment, then account for each of them."""
@@ -151,10 +158,10 @@ class Following:
         failure: OSError | None = None
         update, note = self._producers.update, segment.note
         for header in run:
-            base_offset, length, _, _, _, _, delta, _, max_timestamp, _, _, _, _ = header
+            base_offset, length, _, _, _, _, delta, _, max_timestamp, _, _, _, count = header
             completed = update(header, base_offset, markers.get(base_offset))
             try:
-                note(length + LOG_OVERHEAD, base_offset, base_offset + delta, max_timestamp)
+                note(length + LOG_OVERHEAD, base_offset, base_offset + delta, max_timestamp, count)
                 if completed is not None and completed.aborted:
                     segment.txn_index.append(completed)
                     log.wants_sync(segment.txn_index.path)
@@ -180,6 +187,8 @@ class Following:
             return True
         log.discard(log.compaction.truncated_to(offset))
         log.discard(self._segments.truncate_to(offset))
+        # Also if it is rolled before the next flush, which then begins with the segment after it.
+        log.wants_sync(self._segments.active.path)
         index = self._segments.active.txn_index
         if index.exists():
             # With the segment rolled, a start trusts it: an abort that was cut off would hide what

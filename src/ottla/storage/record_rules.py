@@ -163,8 +163,9 @@ def judge_records(
         data = _content(records, header, limits, recompressed=source is not target)
         newest, in_order = _check(data, header, config, now_ms, partition)
         # Some clients send compressed batches with wrong offset deltas, which Kafka numbers anew;
-        # it does not look at those of uncompressed ones.
-        renumber = not in_order and not source is target is Compression.NONE
+        # it does not look at those of uncompressed ones, which its cleaner then fails over.
+        plain = source is target is Compression.NONE
+        renumber = not in_order and ("compact" in config.cleanup_policy or not plain)
         if source is target and not renumber:
             if newest == header.max_timestamp:
                 return records

@@ -139,7 +139,9 @@ class Schedule:
         now_ms = self._clock.now_ms()
         try:
             deleted = log.delete_old(now_ms, self._directories.positions)
-            rolled = log.roll_old(now_ms)
+            # Not before a truncation is durable: a power cut would bring back what the segment has
+            # lost, and leave an empty one behind it.
+            rolled = not log.has_unsynced_truncation and log.roll_old(now_ms)
         except KafkaError:
             return 0
         for line in deleted:

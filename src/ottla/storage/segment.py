@@ -334,11 +334,19 @@ class Segment:
                 self._file = None  # where it would write next is unknown now
             raise
 
-    def note(self, size: int, first_offset: int, last_offset: int, max_timestamp: int) -> None:
-        """Account for one batch that `append` has written."""
+    def note(
+        self,
+        size: int,
+        first_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        record_count: int = 1,
+    ) -> None:
+        """Account for one batch that `append` has written. One without records, which compaction
+        has left, has no time to be found by."""
         position = self.size
         self.size = position + size
-        if max_timestamp > self.max_timestamp:
+        if max_timestamp > self.max_timestamp and record_count:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
         if position == 0:
@@ -599,7 +607,7 @@ class Segment:
             if not is_start(self.file, start, self.size, self.base_offset, MAX_OFFSET):
                 start = 0
             for _, header in walk(self.file, start, self.size):
-                if header.max_timestamp > self.max_timestamp:
+                if header.max_timestamp > self.max_timestamp and header.record_count:
                     self.max_timestamp = header.max_timestamp
                     self.max_timestamp_offset = header.last_offset
         return dropped

@@ -14,6 +14,7 @@ bytes each: every fetch of a read-committed consumer asks, and must not cost a s
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.storage.faults import is_shortage
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ottla.storage.producers import CompletedTxn
 
 _ENTRY = struct.Struct(">hqqqq")
+_MARKER, _MARKER_AT = struct.Struct(">q"), 18
+"""The last offset in an entry: that of the marker."""
 _VERSION = 0
 
 
@@ -91,9 +94,12 @@ class TransactionIndex:
     def __iter__(self) -> Iterator[AbortedTxn]:
         """Every entry, in the order of their markers."""
         for version, *fields in _ENTRY.iter_unpack(bytes(self._load())):
-            if version != _VERSION:
-                raise TxnIndexError(f"{self.path}: an entry of version {version}")
-            yield AbortedTxn(*fields)
+            yield self._checked(version, fields)
+
+    def _checked(self, version: int, fields: list[int]) -> AbortedTxn:
+        if version != _VERSION:
+            raise TxnIndexError(f"{self.path}: an entry of version {version}")
+        return AbortedTxn(*fields)
 
     def append(self, txn: CompletedTxn | AbortedTxn) -> None:
         """Note a transaction that has just been aborted; its marker is after all others."""
@@ -140,15 +146,26 @@ class TransactionIndex:
         `cached_only`: ColdRead rather than waiting for the disk.
         """
         found: list[AbortedTxn] = []
-        self._load(cached_only=cached_only)
-        if self._data is not None and not self._data:
-            return found, False
-        for txn in self:
-            if txn.last_offset >= fetch_offset and txn.first_offset < upper:
+        data = self._load(cached_only=cached_only)
+        # The entries before have ended before. There may be a million of them, and a consumer at
+        # the end of the log asks with every fetch.
+        for slot in range(self._first_from(data, fetch_offset), len(data) // _ENTRY.size):
+            version, *fields = _ENTRY.unpack_from(data, slot * _ENTRY.size)
+            txn = self._checked(version, fields)
+            if txn.first_offset < upper:
                 found.append(txn)
             if txn.last_stable_offset >= upper:
                 return found, True
         return found, False
+
+    def _first_from(self, data: bytearray, offset: int) -> int:
+        """The slot of the first entry whose marker is at `offset` or later."""
+
+        def marker(slot: int) -> int:
+            found: int = _MARKER.unpack_from(data, slot * _ENTRY.size + _MARKER_AT)[0]
+            return found
+
+        return bisect_left(range(len(data) // _ENTRY.size), offset, key=marker)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries whose markers are at `offset` or later."""
@@ -161,12 +178,14 @@ class TransactionIndex:
 
     def reset(self) -> None:
         """Drop all entries, to be filled anew from the log."""
-        self._data = bytearray()
+        self._data, self._unwritten = bytearray(), 0
         self._cut(0)
 
     def _cut(self, size: int) -> None:
-        del self._load()[size:]
-        self._unwritten = 0
+        data = self._load()
+        written = len(data) - self._unwritten
+        del data[size:]
+        self._unwritten = max(0, size - written)
         if self.exists():
             file = self._fs.open(self.path)
             try:

@@ -10,9 +10,11 @@ import pytest
 from click.testing import Result
 
 from ottla.cli.dump import find, moment, rows, verify
+from ottla.records.batch import read_header
 from ottla.records.builder import build_batch
 from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
+from ottla.records.walker import empty_batch
 
 Run = Callable[..., Result]
 
@@ -237,6 +239,15 @@ def test_verify_finds_nothing_wrong_with_a_good_folder(ottla: Run, folder: Path)
     assert f"{folder}/{NAME}.log  ok  3 batches, offsets 100 to 103\n" in result.output
     assert result.output.count("  ok  ") == 6
     assert result.output.endswith("all is well: 6 files checked, none damaged\n")
+
+
+def test_a_batch_that_compaction_has_emptied_has_no_time(folder: Path) -> None:
+    emptied = empty_batch(read_header(SECOND))
+    last = build_batch([(1_700_000_000_700, b"a", b"2", ())], base_offset=103)
+    (folder / f"{NAME}.log").write_bytes(FIRST + emptied + last)
+    path = folder / f"{NAME}.timeindex"
+    path.write_bytes(struct.pack(">qi", 1_700_000_000_700, 3))
+    assert verify(str(path))[1] == []
 
 
 @pytest.mark.parametrize(

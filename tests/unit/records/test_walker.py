@@ -87,6 +87,14 @@ class TestWithoutCleaning:
         new = walker.renumber(data, 3, same_time=True)
         assert new == body((7, b"a", b"x"), (7, None, b""), (7, b"c", None))
 
+    def test_times_wrap_around_as_in_java(self) -> None:
+        data = body((50, b"a", b""), (51, b"b", b""))
+        largest = walker.MAX_LONG
+        assert walker.first_at_or_after(data, 2, 7, largest, largest, 0) == (7, largest)
+        assert walker.first_at_or_after(data, 2, 7, largest, -largest - 1, 8) == (8, -largest - 1)
+        with pytest.raises(InvalidBatch):
+            walker.first_at_or_after(data, 2, largest, 0, 100, 0)
+
     def test_the_first_record_by_time_and_offset(self) -> None:
         data = body((50, b"a", b""), (70, b"b", b""), (60, None, b""))
         assert walker.first_at_or_after(data, 3, 100, 50, 55, 0) == (101, 70)

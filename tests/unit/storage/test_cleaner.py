@@ -427,6 +427,26 @@ class TestTrouble:
         assert await broker.clean()
         assert broker.offsets(log) == [5, 6, 7, 8, 9]
 
+    async def test_replaced_files_go_also_when_no_descriptor_is_free_afterwards(
+        self, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = broker.fill("t", 5, config=topic_config(file_delete_delay_ms=0))
+        await broker.logs.group_commit.wait_idle()
+        sync_dir, in_place = broker.fs.sync_dir, f"{log.folder}/{paths.log_name(0)}.deleted"
+
+        def short(path: str) -> None:
+            if broker.fs.exists(in_place):
+                raise OSError(errno.EMFILE, "Too many open files", path)
+            sync_dir(path)
+
+        monkeypatch.setattr(broker.fs, "sync_dir", short)
+        assert await broker.clean()
+        assert broker.cleaner.statistics().runs == 0
+        assert broker.offsets(log) == [5, 6, 7, 8, 9]
+        async with asyncio.timeout(60):
+            while any(name.endswith(".deleted") for name in broker.fs.listdir(log.folder)):
+                await asyncio.sleep(0.01)
+
     async def test_a_failing_disk_takes_its_folder_offline(self, broker: Broker) -> None:
         log = broker.fill("t", 5)
         broker.fs.fail("*.cleaned", errno.EIO)

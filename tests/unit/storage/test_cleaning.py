@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 
+from ottla.config.setting import MAX_LONG
 from ottla.config.topic import TopicConfig
+from ottla.records import varint
+from ottla.records.batch import APPEND_TIME_FLAG
+from ottla.records.builder import assemble
 from ottla.records.compression import Compression
 from ottla.storage.cleanable import Source, groups
 from ottla.storage.cleaning import CleaningFailed, Throttle
-from ottla.storage.index import MAX_RELATIVE_OFFSET
+from ottla.storage.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY
 from ottla.storage.log import Log
 from ottla.testing.logs import FOLDER, LogBench
 
@@ -141,6 +146,19 @@ class TestTombstones:
         log.roll()
         bench.clean(log)
         assert kept(bench, log) == [(1, b"b", b"1"), (4, b"x", b"2")]
+
+    def test_a_tombstone_that_is_to_stay_for_ever_stays(self) -> None:
+        bench, log = made(delete_retention_ms=MAX_LONG)
+        bench.put(log, (b"a", b"1"), (b"b", b"1"))
+        bench.put(log, (b"a", None))
+        moment = bench.clock.now_ms()
+        for _ in range(2):
+            log.roll()
+            bench.clean(log)
+            assert kept(bench, log)[:2] == [(1, b"b", b"1"), (2, b"a", None)]
+            assert bench.records(log)[1].timestamp == moment
+            bench.clock.advance(1000 * DAY_MS)
+            bench.put(log, (b"x", b"1"))
 
     def test_a_value_after_the_tombstone_counts(self) -> None:
         bench, log = made(delete_retention_ms=0)
@@ -343,6 +361,107 @@ class TestGrouping:
         assert grouped((0, 1), (far + 10, 0), end=far + 20) == [[0, far + 10]]
 
 
+def record(time_delta: int, offset_delta: int, key: bytes, value: bytes | None) -> bytes:
+    content = b"".join(
+        (
+            b"\0" + varint.encode(time_delta) + varint.encode(offset_delta),
+            varint.encode(len(key)) + key,
+            varint.encode(-1) if value is None else varint.encode(len(value)) + value,
+            varint.encode(0),
+        )
+    )
+    return varint.encode(len(content)) + content
+
+
+def batch(
+    *records: bytes, base_timestamp: int, max_timestamp: int = -1, attributes: int = 0
+) -> bytes:
+    return assemble(
+        b"".join(records),
+        base_offset=0,
+        leader_epoch=-1,
+        attributes=attributes,
+        last_offset_delta=len(records) - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=len(records),
+    )
+
+
+class TestTheLatestTime:
+    """A batch without records keeps its time in its header, and is not what is looked for."""
+
+    def emptied(self) -> tuple[LogBench, Log, tuple[int, int]]:
+        bench, log = made()
+        moment = bench.clock.now_ms()
+        bench.put(log, (b"b", b"1"))
+        bench.clock.advance(1000)
+        bench.put(log, (b"a", b"1"), producer_id=7, producer_epoch=0, sequence=0)
+        bench.append_bytes(log, batch(record(0, 0, b"a", b"2"), base_timestamp=moment + 500))
+        log.roll()
+        bench.clean(log)
+        assert [header.record_count for header in bench.batches(log)] == [1, 0, 1]
+        return bench, log, (2, moment + 500)
+
+    def latest(self, log: Log) -> tuple[int, int] | None:
+        found = log.look_up_time(None).run(short=True)
+        return None if found is None else (found.offset, found.timestamp)
+
+    def test_in_the_log_and_in_a_copy(self) -> None:
+        bench, log, latest = self.emptied()
+        assert self.latest(log) == latest
+        region = log.read(0, 1_000_000, upper=3).region
+        assert region is not None
+        other = LogBench(bench.config)
+        copy = other.open()
+        copy.append_replicated(memoryview(region.read()), leader_epoch=0)
+        assert self.latest(copy) == latest
+        copy.roll()
+        other.close(copy)
+        assert self.latest(other.open(clean=True)) == latest
+
+    def test_when_what_came_after_it_was_cut_off(self) -> None:
+        bench, log, _ = self.emptied()
+        log.truncate_to(2)
+        assert self.latest(log) == (0, bench.clock.now_ms() - 1000)
+
+
+class TestTimesThatDoNotFit:
+    """A producer may say what it likes about times: it cannot end the compaction of a topic."""
+
+    def test_a_tombstone_further_from_the_horizon_than_64_bits(self) -> None:
+        bench, log = made()
+        moment = bench.clock.now_ms() - MAX_LONG + 5
+        bench.append_bytes(log, batch(record(0, 0, b"a", None), base_timestamp=moment))
+        log.roll()
+        bench.clean(log)
+        assert kept(bench, log) == [(0, b"a", None)]
+        assert (bench.records(log)[0].timestamp - moment) % 2**64 == 0  # as Java adds
+
+    def test_deltas_of_a_batch_that_gets_append_time(self) -> None:
+        bench, log = made(message_timestamp_type="LogAppendTime")
+        records = record(0, 0, b"a", b"1"), record(-5, 1, b"a", b"2"), record(-6, 2, b"b", b"1")
+        bench.append_bytes(log, batch(*records, base_timestamp=-MAX_LONG - 1))
+        log.roll()
+        bench.clean(log)
+        assert kept(bench, log) == [(1, b"a", b"2"), (2, b"b", b"1")]
+
+    def test_deltas_of_a_batch_that_claims_append_time(self) -> None:
+        bench, log = made()
+        now = bench.clock.now_ms()
+        records = record(0, 0, b"a", b"1"), record(MAX_LONG, 1, b"a", b"2")
+        bench.append_bytes(
+            log,
+            batch(*records, base_timestamp=now, max_timestamp=now, attributes=APPEND_TIME_FLAG),
+        )
+        log.roll()
+        bench.clean(log)
+        assert kept(bench, log) == [(1, b"a", b"2")]
+
+
 class TestTrouble:
     def test_a_damaged_batch_ends_the_cleaning_and_leaves_the_log(self) -> None:
         bench, log = made()
@@ -364,6 +483,26 @@ class TestTrouble:
         bench.fs.open(path).pwrite(b"\xff", bench.fs.size(path) - 2)
         with pytest.raises(CleaningFailed, match="is damaged at position 0"):
             bench.clean(log)
+
+    @pytest.mark.parametrize("wrong", [77, 2**30, -5, None])
+    def test_an_index_that_misleads_is_no_damage(self, wrong: int | None) -> None:
+        bench, log = made(index_interval_bytes=200)
+        for number in range(50):
+            bench.put(log, (b"%d" % (number % 5), b"1" * 100))
+        log.roll()
+        bench.put(log, (b"4", b"2"))  # supersedes the last record of the first segment
+        log.roll()
+        path = f"{FOLDER}/00000000000000000000.index"
+        file = bench.fs.open(path)
+        if wrong is None:
+            file.truncate(OFFSET_ENTRY.size)
+        else:
+            file.pwrite(struct.pack(">i", wrong), file.size() - 4)
+        log.config = TopicConfig(cleanup_policy=COMPACT, internal_segment_bytes=1000)
+        bench.clean(log)
+        assert [offset for offset, _, _ in kept(bench, log)] == [45, 46, 47, 48, 50]
+        # The last batch stays, so that the segment says where it ends.
+        assert [header.last_offset for header in bench.batches(log)] == [45, 46, 47, 48, 49, 50]
 
     def test_batches_larger_than_the_buffers(self) -> None:
         bench, log = made()

@@ -127,3 +127,28 @@ def test_what_was_not_flushed_is_not_cleaned() -> None:
     bench.flush(log)
     assert not log.compaction.awaits_flush
     assert log.compaction.assess(bench.clock.now_ms()).first_uncleanable_offset == 4
+
+
+def test_a_copy_of_a_compacted_log_lacks_nothing_when_it_is_compacted_no_more() -> None:
+    bench = LogBench(settings())
+    log = bench.open()
+    for number in range(100):
+        # Of the keys of the middle only the last values stay: a gap from 10 to 79.
+        bench.put(log, (b"%d" % (number if not 10 <= number < 90 else number % 10 + 200), b"v"))
+    log.roll()
+    bench.clean(log)
+    offsets = [header.base_offset for header in bench.batches(log)]
+    assert offsets == [*range(10), *range(80, 100)]
+    region = log.read(0, 1_000_000, upper=log.log_end_offset).region
+    assert region is not None
+    data = region.read()
+    size = bench.batches(log)[0].size
+    ends = TopicConfig(internal_segment_bytes=10 * size + size // 2)  # with the last before the gap
+    other = LogBench(ends)
+    copy = other.open()
+    copy.append_replicated(memoryview(data), leader_epoch=0)
+    assert copy.segment_count > 1
+    again = other.killed().open()
+    assert [header.base_offset for header in other.batches(again)] == offsets
+    assert not again.lost_records
+    assert not again.has_gap

@@ -130,6 +130,24 @@ def test_wherever_a_descriptor_is_missing_nothing_is_lost(times: int) -> None:
         assert facts(stopped, again) == expected, missing
 
 
+def test_an_abort_is_not_forgotten_with_what_was_truncated_behind_it() -> None:
+    bench = LogBench()
+    log = bench.open()
+    bench.append(
+        log, b"a", producer_id=1, producer_epoch=0, sequence=0, transactional=True, epoch=0
+    )
+    log.aborted_transactions(0, 1)
+    bench.fs.fail("*.txnindex", errno.EMFILE, times=1)
+    abort(bench, log, 1, 0)
+    bench.append(log, b"b")
+    log.truncate_to(2)
+    aborted = log.aborted_transactions(0, 2)
+    assert [each.producer_id for each in aborted] == [1]
+    log.roll()
+    bench.close(log)
+    assert bench.open(clean=True, recovery_point=2).aborted_transactions(0, 2) == aborted
+
+
 def test_a_log_that_cannot_be_closed_says_so() -> None:
     bench = LogBench(CONFIG)
     log = bench.open(clean=True)

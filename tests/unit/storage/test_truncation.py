@@ -15,6 +15,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.storage import flush
 from ottla.storage.faults import OutOfDescriptors
+from ottla.storage.flush import FlushJob
 from ottla.storage.log import Log
 from ottla.testing.files import MemoryFileSystem
 from ottla.testing.logs import DATA_FOLDER, PARTITION, FolderBench, InlineWorkers
@@ -87,6 +88,49 @@ async def test_what_was_truncated_does_not_come_back(broker: Broker) -> None:
     assert not broker.log.has_unsynced_truncation
     await broker.lose_power()
     assert broker.values == [b"0", b"1", b"2"]
+
+
+async def test_nor_if_the_cut_segment_is_rolled_before_it_is_synced(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written behind it would have the same offsets as what comes back."""
+    await broker.fill()
+    log, directories = broker.log, broker.bench.directories
+    begin_flush = log.begin_flush
+
+    def roll_first() -> FlushJob | None:
+        log.roll()
+        return begin_flush()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "begin_flush", roll_first)
+        await directories.truncate({PARTITION: 3})
+    assert not log.has_unsynced_truncation
+    broker.bench.append(log, b"new 3", epoch=1)
+    broker.bench.flush(log)
+    await directories.write_checkpoints()
+    await broker.lose_power()
+    assert broker.values == [b"0", b"1", b"2", b"new 3"]
+
+
+async def test_nothing_is_rolled_by_itself_before_a_truncation_is_synced(broker: Broker) -> None:
+    """With an empty segment behind it, what comes back with the power would not be cut again."""
+    bench, log = broker.bench, broker.log
+    log.config = bench.config = TopicConfig(
+        cleanup_policy=frozenset({"compact"}), segment_ms=1000, max_compaction_lag_ms=1000
+    )
+    for number in range(3):
+        bench.put(log, (b"%d" % number, b"v"))
+    bench.flush(log)
+    log.truncate_to(2)
+    bench.clock.advance(100_000)
+    assert not log.compaction.must_roll(bench.clock.now_ms())
+    await bench.directories.apply_retention()
+    assert log.segment_count == 1
+    bench.flush(log)
+    assert log.compaction.must_roll(bench.clock.now_ms())
+    await bench.directories.apply_retention()
+    assert log.segment_count == 2
 
 
 async def test_a_torn_write_below_the_old_recovery_point_is_only_a_torn_write(

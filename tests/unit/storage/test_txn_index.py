@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from ottla.storage import txn_index
 from ottla.storage.producers import CompletedTxn
 from ottla.storage.txn_index import AbortedTxn, TransactionIndex, TxnIndexError
 from ottla.testing.files import MemoryFileSystem
@@ -94,6 +95,26 @@ def test_transactions_that_touch_the_range_are_collected(
     assert index.collect_aborted(fetch_offset, upper) == (expected, complete)
 
 
+def test_what_ended_before_the_range_is_not_looked_at(
+    index: TransactionIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer at the end of the log asks with every fetch, on the event loop."""
+    txns = [AbortedTxn(1, 10 * n, 10 * n + 9, 10 * n + 10) for n in range(1000)]
+    for txn in txns:
+        index.append(txn)
+    made: list[AbortedTxn] = []
+
+    def counted(*fields: int) -> AbortedTxn:
+        made.append(AbortedTxn(*fields))
+        return made[-1]
+
+    monkeypatch.setattr(txn_index, "AbortedTxn", counted)
+    assert index.collect_aborted(9_995, 10_000) == ([txns[-1]], True)
+    assert index.collect_aborted(10_000, 10_005) == ([], False)
+    assert index.collect_aborted(5_000, 5_020) == (txns[500:502], True)
+    assert len(made) < 10
+
+
 @pytest.mark.parametrize(
     ("offset", "left"),
     [(200, [FIRST, SECOND]), (131, [FIRST, SECOND]), (130, [FIRST]), (121, [FIRST]), (120, [])],
@@ -176,3 +197,16 @@ def test_an_unknown_version_is_an_error(fs: MemoryFileSystem) -> None:
     fs.write_atomic(PATH, b"\0\x01" + JAVA[2:])
     with pytest.raises(TxnIndexError, match="version 1"):
         list(TransactionIndex(fs, PATH))
+
+
+def test_what_is_not_in_the_file_yet_survives_a_truncation_behind_it(
+    fs: MemoryFileSystem, index: TransactionIndex
+) -> None:
+    index.load()
+    fs.fail("*.txnindex", errno.EMFILE, times=1)
+    index.append(FIRST)
+    assert not index.exists()
+    index.truncate_to(125)
+    index.write_out()
+    index.append(SECOND)
+    assert fs.read_bytes(PATH) == JAVA

@@ -409,6 +409,21 @@ class TestRecompression:
             (1, NOW - 8, b"b", b"2", ()),
         ]
 
+    @pytest.mark.parametrize("second", [3, 10**9])
+    def test_a_compacted_topic_numbers_those_of_a_plain_batch_anew(self, second: int) -> None:
+        # The cleaner would take records that are not at this batch's offsets for damage.
+        builder = BatchBuilder()
+        builder.append(NOW, b"a", b"1")
+        builder.append(NOW + 2, b"b", b"2", offset=second)
+        data = bytearray(builder.build())
+        struct.pack_into(">i", data, 23, 1)
+        header, got = accept(with_crc(data), COMPACT)
+        assert header.last_offset_delta == 1
+        assert [tuple(record) for record in iter_records(got)] == [
+            (0, NOW, b"a", b"1", ()),
+            (1, NOW + 2, b"b", b"2", ()),
+        ]
+
     @pytest.mark.parametrize("codec", Compression)
     @pytest.mark.parametrize("count", [4, 6])
     def test_a_wrong_record_count_is_found_out(self, codec: Compression, count: int) -> None:

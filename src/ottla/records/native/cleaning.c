@@ -134,14 +134,14 @@ static int make_room(scratch *space, int64_t count) {
 }
 
 /* The delta from the new base timestamp, and the length of a record that is written with it. */
-static int with_horizon(const header *batch, const choice *chosen, const record *each,
-                        int64_t *delta, int64_t *length) {
+static int64_t with_horizon(const header *batch, const choice *chosen, const record *each,
+                            int64_t *length) {
     int64_t moment = batch->attributes & APPEND_TIME_FLAG
                          ? batch->max_timestamp
-                         : batch->base_timestamp + each->timestamp_delta;
-    if (__builtin_sub_overflow(moment, chosen->base_timestamp, delta)) return 0;
-    *length = 1 + varint_size(*delta) + (each->stop - each->after_time);
-    return 1;
+                         : wrapping_add(batch->base_timestamp, each->timestamp_delta);
+    int64_t delta = wrapping_sub(moment, chosen->base_timestamp);
+    *length = 1 + varint_size(delta) + (each->stop - each->after_time);
+    return delta;
 }
 
 /* The size of what stays when every timestamp is written anew: 1, or 0 and why not. */
@@ -151,11 +151,10 @@ static int measure(const header *batch, const uint8_t *data, int64_t size, const
     record each;
     chosen->body_size = 0;
     for (int64_t index = 0; index < chosen->read; index++, p = each.stop) {
-        int64_t delta, length;
+        int64_t length;
         if (!read_record(p, end, &each, why)) return 0;
         if (!space->keep[index]) continue;
-        if (!with_horizon(batch, chosen, &each, &delta, &length))
-            return fail(why, TOO_WIDE, 0, 0);
+        with_horizon(batch, chosen, &each, &length);
         chosen->body_size += varint_size(length) + length;
     }
     return 1;
@@ -190,10 +189,8 @@ int choose(const key_offsets *keys, const header *batch, const uint8_t *data, in
         }
         for (int index = 0; index < here; index++) {
             const record *each = some + index;
-            int64_t offset = batch->base_offset + each->offset_delta, moment;
-            if (UNLIKELY(
-                    __builtin_add_overflow(batch->base_timestamp, each->timestamp_delta, &moment)))
-                return fail(why, TOO_WIDE, 0, 0);
+            int64_t offset = batch->base_offset + each->offset_delta;
+            int64_t moment = wrapping_add(batch->base_timestamp, each->timestamp_delta);
             int stays = offset > latest || (each->key_size >= 0 &&
                                             offset >= keys_get(keys, hashes[index]) &&
                                             (each->value_size >= 0 || !drops_tombstones));
@@ -226,9 +223,9 @@ int write_kept(const header *batch, const uint8_t *data, int64_t size, const scr
     for (int64_t index = 0; index < chosen->read; index++, p = each.stop) {
         if (!read_record(p, end, &each, &why)) return 0;
         if (chosen->sets_horizon) {
-            int64_t delta, length;
+            int64_t length;
             if (!space->keep[index]) continue;
-            if (!with_horizon(batch, chosen, &each, &delta, &length)) return 0;
+            int64_t delta = with_horizon(batch, chosen, &each, &length);
             left -= varint_size(length) + length;
             if (left < 0) return 0;
             out = write_varint(out, length);

@@ -12,7 +12,7 @@
 #include "keys.h"
 #include "walks.h"
 
-#define INTERFACE 4 /* what `walker` expects */
+#define INTERFACE 5 /* what `walker` expects */
 #define LONG_WALK (1 << 20)
 
 int refuse(PyObject *module, const failure *why) {
@@ -36,7 +36,7 @@ int refuse(PyObject *module, const failure *why) {
         break;
     case OFFSET_DELTA: PyErr_Format(invalid, "an offset delta of %lld", a); break;
     case TOO_WIDE:
-        PyErr_SetString(invalid, "a record's offset or timestamp has more than 64 bits");
+        PyErr_SetString(invalid, "a record's offset has more than 64 bits");
         break;
     case TOO_LARGE: PyErr_SetString(invalid, "a batch of more than 2 GB"); break;
     default: PyErr_SetString(invalid, "the records run past the end of the batch");

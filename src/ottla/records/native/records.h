@@ -40,7 +40,7 @@ enum fault {
     HEADER_KEY,    /* a: the size */
     LEFTOVER,      /* a: bytes after the last record, b: the count of records */
     OFFSET_DELTA,  /* a: the delta, which is not of this batch */
-    TOO_WIDE,      /* a sum of offsets or timestamps does not fit 64 bits */
+    TOO_WIDE,      /* an offset does not fit 64 bits */
     TOO_LARGE,     /* a batch whose length does not fit 31 bits */
     NO_MEMORY
 };
@@ -137,6 +137,16 @@ static inline enum fault read_varint(const uint8_t **at, const uint8_t *stop, in
         }
     }
     return read_long_varint(at, stop, value);
+}
+
+/* Sums and differences of timestamps wrap around, as those of Java do: whatever a producer has made
+ * of them, its batch can be copied and looked through, and a reader gets the same times again. */
+static inline int64_t wrapping_add(int64_t a, int64_t b) {
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+
+static inline int64_t wrapping_sub(int64_t a, int64_t b) {
+    return (int64_t)((uint64_t)a - (uint64_t)b);
 }
 
 static inline int varint_size(int64_t value) {

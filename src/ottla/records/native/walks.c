@@ -57,9 +57,9 @@ int first_at_or_after(const uint8_t *data, int64_t size, int64_t count, int64_t 
     for (int64_t index = 0; index < count; index++) {
         if (!read_record(p, end, &each, why)) return 0;
         p = each.stop;
-        if (__builtin_add_overflow(base_offset, each.offset_delta, offset) ||
-            __builtin_add_overflow(base_timestamp, each.timestamp_delta, moment))
+        if (__builtin_add_overflow(base_offset, each.offset_delta, offset))
             return fail(why, TOO_WIDE, 0, 0);
+        *moment = wrapping_add(base_timestamp, each.timestamp_delta);
         if (*moment >= timestamp && *offset >= min_offset) {
             *found = 1;
             return 1;
