@@ -305,3 +305,24 @@ def test_a_redirect_to_something_that_is_no_web_page_is_not_followed(shop: Shop)
             Pull(shop.url, timeout=1.0).rows()
         with pytest.raises(BlockingIOError):
             stranger.accept()
+
+
+def test_a_row_goes_on_as_it_was_written(shop: Shop) -> None:
+    """Read and written again, it would be another one, or none."""
+    rows = [
+        '{"amount": 12345678901234567.89, "rate": 1E400, "digits": 0.10000000000000000555}',
+        '{"id": 1, "id": 2}',
+        r'{"half": "\ud83d", "next": [1, {"data": []}], "": "}],"}',
+        "null",
+    ]
+    inner = "  ,\n".join(rows)
+    text = f'{{"data": [], "more": {{"data": [1]}}, "data" : [\r\n  {inner} ] , "x": 1}}'
+    shop.answer = lambda _: (200, text.encode("utf-8-sig"), {})
+    answer = source(shop.url, rows="data").poll(None, None)
+    assert answer is not None
+    [table] = answer.tables
+    assert table.column("_ottla_json").to_pylist() == rows
+    shop.answer = lambda _: (200, b' [ {"a":\n1} ] ', {})
+    assert Pull(shop.url).rows() == [{"a": 1}]
+    shop.answer = lambda _: (200, b"[]", {})
+    assert Pull(shop.url).rows() == []

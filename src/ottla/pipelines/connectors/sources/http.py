@@ -40,6 +40,7 @@ from ottla.pipelines.connectors.formats.schema_file import EVOLUTION, SCHEMA_FIL
 from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option
 from ottla.pipelines.connectors.sources.decoding import PartReading
 from ottla.pipelines.connectors.sources.hidden import hidden
+from ottla.pipelines.connectors.sources.json_texts import items_at, text_of
 from ottla.pipelines.connectors.sources.staged import ROW, Found, staged_stream
 
 if TYPE_CHECKING:
@@ -64,9 +65,10 @@ _LINK: Final = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?', re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One answer: its rows, where the next is (a URL), or None."""
+    """One answer: its rows, the same as they were written, where the next is (a URL), or None."""
 
     rows: tuple[Any, ...]
+    texts: tuple[str, ...]
     next: str | None
 
 
@@ -118,7 +120,8 @@ class HttpPoller:
             then |= {"next": following, "own": own or None, "page": number + 1}
             then["ended"] = cursor.get("ended", 0.0)
         kept = {name: value for name, value in then.items() if value is not None}
-        return Found((self._table(fresh, number),), kept, more=page.next is not None)
+        table = self._table([(index, page.texts[index]) for index in fresh], number)
+        return Found((table,), kept, more=page.next is not None)
 
     # -- asking
 
@@ -144,7 +147,8 @@ class HttpPoller:
     def _fetch(self, url: str, number: int) -> Page:
         body, link = self._get(url)
         try:
-            told = json.loads(body)
+            text = text_of(body)
+            told = json.loads(text)
         except ValueError:
             raise ValueError(
                 f"{shown(url)} answers with something that is no JSON: {body[:80]!r}"
@@ -164,7 +168,7 @@ class HttpPoller:
                 f"{shown(url)} says that the next page is at {shown(following)}, and pages are "
                 "asked for over http or https only"
             )
-        return Page(tuple(rows), following)
+        return Page(tuple(rows), tuple(items_at(text, self.rows_at)), following)
 
     def _get(self, url: str) -> tuple[bytes, str]:
         given = dict(self.headers)
@@ -204,41 +208,38 @@ class HttpPoller:
 
     def _sorted_out(
         self, rows: Sequence[Any], cursor: Mapping[str, Any]
-    ) -> tuple[list[tuple[int, Any]], Any, list[str] | None]:
-        """The rows that were not given yet, the largest value, and who has it."""
-        numbered = list(enumerate(rows))
+    ) -> tuple[list[int], Any, list[str] | None]:
+        """The rows that were not given yet, by number, the largest value, and who has it."""
         if not self.cursor:
-            return numbered, None, None
-        high, seen = cursor.get("high"), list(cursor.get("seen", ()))
-        fresh: list[tuple[int, Any]] = []
-        for index, row in numbered:
+            return list(range(len(rows))), None, None
+        high, seen = cursor.get("high"), dict.fromkeys(cursor.get("seen", ()))
+        fresh: list[int] = []
+        for index, row in enumerate(rows):
             value = at(row, self.cursor)
             if value is None:
-                fresh.append((index, row))
+                fresh.append(index)
                 continue
             try:
                 if high is not None and value == high and _hash(row) in seen:
                     continue
                 if high is None or value > high:
-                    high, seen = value, []
+                    high, seen = value, {}
             except TypeError:
                 raise ValueError(
                     f"{self.where}: the cursor {'.'.join(self.cursor)} is {value!r} in one row and "
                     f"{high!r} in another: it has to be numbers, or texts, in all of them"
                 ) from None
             if value == high:
-                seen.append(_hash(row))
-            fresh.append((index, row))
-        return fresh, high, seen
+                seen[_hash(row)] = None
+            fresh.append(index)
+        return fresh, high, list(seen)
 
-    def _table(self, rows: Sequence[tuple[int, Any]], number: int) -> pa.Table:
+    def _table(self, rows: Sequence[tuple[int, str]], number: int) -> pa.Table:
         import pyarrow as pa
 
         return pa.table(
             {
-                _JSON: pa.array(
-                    [json.dumps(row, ensure_ascii=False) for _, row in rows], pa.string()
-                ),
+                _JSON: pa.array([text for _, text in rows], pa.string()),
                 _PAGE: pa.array([number] * len(rows), pa.int64()),
                 _INDEX: pa.array([index for index, _ in rows], pa.int64()),
             }
