@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,6 +16,7 @@ import pytest
 
 from ottla.pipelines.connectors.contract import Outage
 from ottla.pipelines.connectors.option import Mistake
+from ottla.pipelines.connectors.sources import http as http_source
 from ottla.pipelines.connectors.sources.http import (
     SOURCE,
     HttpPoller,
@@ -193,6 +195,53 @@ def test_a_page_that_names_itself_as_the_next_is_not_read_without_end(shop: Shop
     shop.answer = lambda _: (200, {"rows": [1], "next": shop.url}, {})
     with pytest.raises(ValueError, match="names itself as the next page"):
         Pull(shop.url, rows="rows", next="next").rows()
+
+
+def test_nor_is_one_that_names_its_parameters_in_another_order(shop: Shop) -> None:
+    """Those of the URL, which the cursor does not keep, are put behind the others."""
+    following = f"{shop.url}?key=k&page=2"
+    shop.answer = lambda given: (200, {"rows": [given.get("page", "1")], "next": following}, {})
+    pull = Pull(f"{shop.url}?key=k", rows="rows", next="next")
+    with pytest.raises(ValueError, match="names itself as the next page"):
+        pull.rows()
+    assert len(shop.asked) == 2
+
+
+@pytest.mark.parametrize(("way", "cycle"), [(0, 2), (1, 2), (2, 3), (5, 7), (40, 3)])
+@pytest.mark.parametrize("rows", [["row"], []])
+def test_pages_that_lead_back_to_an_earlier_one_are_not_read_without_end(
+    shop: Shop, way: int, cycle: int, rows: list[str]
+) -> None:
+    def answer(given: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
+        page = int(given.get("page", 0)) + 1
+        page = page if page < way + cycle else way
+        target = f"{shop.url}?page={page}" if page else shop.url
+        return 200, {"rows": rows, "next": target}, {}
+
+    shop.answer = answer
+    with pytest.raises(ValueError, match="lead back"):
+        Pull(shop.url, rows="rows", next="next").rows()
+    assert len(shop.asked) <= 3 * (way + cycle)
+
+
+def test_many_pages_are_no_circle(shop: Shop) -> None:
+    def answer(given: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
+        page = int(given.get("page", 0))
+        return 200, {"rows": [page], "next": page + 1 if page < 50 else None}, {}
+
+    shop.answer = answer
+    pull = Pull(shop.url, rows="rows", next="next", next_param="page")
+    assert pull.rows() == pull.rows() == list(range(51))
+
+
+def test_a_clock_that_is_set_back_begins_no_other_round(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.answer = lambda _: (200, [1], {})
+    pull = Pull(shop.url)
+    end = pull.poller.end()
+    monkeypatch.setattr(http_source, "time", SimpleNamespace(time=lambda: end - 3600))
+    assert (pull.rows(end=end), pull.rows(end=end)) == ([1], [])
 
 
 def test_a_round_begins_after_the_largest_cursor_and_gives_nothing_twice(shop: Shop) -> None:

@@ -7,12 +7,14 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ottla.pipelines.connectors.contract import Outage
 from ottla.pipelines.connectors.databases import Missing
+from ottla.pipelines.connectors.sources import table_poller
 from ottla.pipelines.connectors.sources.sqlite import SOURCE, SqliteEngine
 from ottla.pipelines.connectors.sources.table_plan import plan
 from ottla.pipelines.connectors.sources.table_poller import TablePoller
@@ -158,6 +160,16 @@ def test_the_whole_table_comes_in_pages_of_one_moment(
         ],
         [{"id": 3, "name": "c", "_ottla_error": None}],
     ]
+
+
+def test_a_clock_that_is_set_back_reads_no_table_twice(
+    sql: Callable[[str], None], pulls: Callable[..., Pull], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql("create table orders (id integer primary key); insert into orders values (1), (2)")
+    pull = pulls()
+    end = pull.poller.end()
+    monkeypatch.setattr(table_poller, "time", SimpleNamespace(time=lambda: end - 3600))
+    assert (pull.rows(end=end), pull.rows(end=end)) == ([1, 2], [])
 
 
 def test_an_integer_that_is_no_floating_point_number_is_not_rounded(

@@ -79,7 +79,7 @@ class HttpPoller:
     A cursor is JSON: `since`, the largest value of finished rounds; `high`, that of the round under
     way; `next` and `page`, if it is under way, and `own`, the names of parameters of `url` that
     belong to `next`; `ended`, when the last round was finished; `seen`, hashes of rows whose value
-    is `high`.
+    is `high`; `loop`, by which a round is found out that never ends (`_without_end`).
     """
 
     url: str
@@ -114,10 +114,14 @@ class HttpPoller:
         fresh, high, seen = self._sorted_out(page.rows, cursor)
         then: dict[str, Any] = {"since": cursor.get("since"), "high": high, "seen": seen}
         if page.next is None:
-            then |= {"since": high, "ended": time.time()}
+            # A clock that was set back must not let a run that is to end begin another round.
+            then |= {"since": high, "ended": max(time.time(), end or 0.0)}
         else:
             following, own = self._without_own(page.next)
             then |= {"next": following, "own": own or None, "page": number + 1}
+            first, _ = self._without_own(self._first(cursor.get("since")))
+            known = cursor.get("loop") if under_way else None
+            then["loop"] = _without_end(following, known or [_hash(_ordered(first)), 1, 0])
             then["ended"] = cursor.get("ended", 0.0)
         kept = {name: value for name, value in then.items() if value is not None}
         table = self._table([(index, page.texts[index]) for index in fresh], number)
@@ -161,7 +165,7 @@ class HttpPoller:
                 "name the field that has it with rows"
             )
         following = self._next(url, told, rows, link, number)
-        if following == url:
+        if following is not None and _ordered(following) == _ordered(url):
             raise ValueError(f"{shown(url)} names itself as the next page: correct the paging")
         if following is not None and not following.startswith(_WEB):
             raise ValueError(
@@ -374,6 +378,29 @@ def with_parameters(url: str, more: Mapping[str, str], *, without: Iterable[str]
 
 def _parameters(url: str) -> list[tuple[str, str]]:
     return urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query, keep_blank_values=True)
+
+
+def _without_end(following: str, loop: Sequence[Any]) -> list[Any]:
+    """What to remember of the pages of a round; ValueError if they lead back to an earlier one.
+
+    By Brent's way to find a cycle: one page is remembered, and another one after twice as many as
+    the last time. So a cycle is found before it was gone through three times, however long it is,
+    and however long the way to it.
+    """
+    kept, most, count = loop
+    here = _hash(_ordered(following))
+    if here == kept:
+        raise ValueError(
+            f"{shown(following)} is the next page for the second time in one round: its pages lead "
+            "back to it, without an end. Correct the paging"
+        )
+    return [kept, most, count + 1] if count + 1 < most else [here, 2 * most, 0]
+
+
+def _ordered(url: str) -> str:
+    """The same for two URLs that differ in the order of their parameters."""
+    query = urllib.parse.urlencode(sorted(_parameters(url)))
+    return urllib.parse.urlunsplit(urllib.parse.urlsplit(url)._replace(query=query, fragment=""))
 
 
 def _values(parameters: Sequence[tuple[str, str]], name: str) -> list[str]:

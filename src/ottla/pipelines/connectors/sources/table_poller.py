@@ -70,7 +70,7 @@ class TablePoller:
         number, at = cursor.get("load", (0, None))
         now = time.time()
         due = now - self._plan.every if end is None else end
-        if at is not None and at > due:
+        if at is not None and at >= due:
             return None
         return Found(self._whole(), {"load": [number + 1, max(now, end or 0.0)]})
 
