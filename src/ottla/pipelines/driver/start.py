@@ -224,8 +224,9 @@ def _check_same(
         raise Refused(
             spec.name,
             f"has changed ({what}) while batch {unfinished} is unfinished: another query would "
-            "write some of its rows in another way. Run the former file once more with --once, "
-            "then this one with --accept-changes",
+            "write some of its rows in another way. Run the former file once more with --once "
+            "(and with on_error.dead_letter, if it stops at a row), then this one with "
+            "--accept-changes",
         )
 
 
