@@ -257,16 +257,24 @@ def _placed(frame: DataFrame) -> DataFrame:
     """With what Spark knows only while it reads, in columns of their own: see `hidden`.
 
     They are taken before any row is left out, also by a limit, and before Python sees them.
+
+    Spark refuses to read nothing but what it could not read, which is all that it takes to count
+    such lines: so that column is made of another one, too, in a way that is not seen through.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that every program has for it
 
     if _FILE in frame.columns:
         return frame
+    number = F.monotonically_increasing_id()
+    columns = [F.col(quoted(name)) for name in frame.columns if name != _CORRUPT]
+    if _CORRUPT in frame.columns:
+        always = columns[0].isNotNull() | (number >= 0)
+        columns.append(F.when(always, F.col(_CORRUPT)).alias(_CORRUPT))
     return frame.select(
-        "*",
+        *columns,
         F.input_file_name().alias(_FILE),
         F.input_file_block_start().alias(_START),
-        F.monotonically_increasing_id().alias(_ID),
+        number.alias(_ID),
     )
 
 
