@@ -39,13 +39,14 @@ from ottla.pipelines.connectors.formats.options import read_format
 from ottla.pipelines.connectors.formats.schema_file import EVOLUTION, SCHEMA_FILE
 from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option
 from ottla.pipelines.connectors.sources.decoding import PartReading
-from ottla.pipelines.connectors.sources.hidden import hidden
+from ottla.pipelines.connectors.sources.hidden import hidden, letters_of_text
 from ottla.pipelines.connectors.sources.json_texts import items_at, text_of
 from ottla.pipelines.connectors.sources.staged import ROW, Found, staged_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from ottla.pipelines.connectors.formats.contract import Format
 
@@ -332,6 +333,10 @@ class HttpSource(Needs):
         decoded = self._reading.decoded(given, _BYTES, _DECODED)
         made = hidden(position, sequence=F.col(ROW), value=text, error=F.col(f"{_DECODED}.error"))
         return decoded.select(f"{_DECODED}.value.*", made)
+
+    def of_letters(self, letters: DataFrame, schema: StructType) -> DataFrame:
+        """See `redrive`. A letter holds the row's JSON, as the server has written it."""
+        return letters_of_text(letters) if self._reading is None else self._reading.letters(letters)
 
     def _first_page(self, place: Place) -> pa.Table:
         try:
