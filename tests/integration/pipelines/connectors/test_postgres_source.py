@@ -267,6 +267,34 @@ def test_the_overlap_finds_what_a_clients_clock_has_put_into_the_past(
     assert pull.rows(column="name") == ["A"]
 
 
+def test_the_hour_that_comes_twice_is_what_an_overlap_or_a_time_zone_catches(
+    postgres: PostgresProcess, database: str
+) -> None:
+    """When summer time ends, a timestamp without a time zone is put back by an hour."""
+    postgres.sql(
+        "create table orders (id bigserial primary key, at timestamp, moment timestamptz)", database
+    )
+
+    def add(moment: str) -> None:
+        postgres.sql(
+            "insert into orders (at, moment) select m at time zone 'Europe/Berlin', m "
+            f"from (select timestamptz '{moment}' as m) as t",
+            database,
+        )
+
+    both = {"mode": "incrementing+timestamp", "timezone": "Europe/Berlin"}
+    plain = Pull(database, columns=["id", "at"], **both)
+    overlapping = Pull(database, columns=["id", "at"], overlap=3700.0, **both)
+    zoned = Pull(database, columns=["id", "moment"], **both)
+    pulls = (plain, overlapping, zoned)
+    add("2025-10-26 00:59:59Z")  # 02:59:59, in summer time
+    assert [pull.rows() for pull in pulls] == [[1], [1], [1]]
+    add("2025-10-26 01:00:01Z")  # 02:00:01, once more
+    assert [pull.rows() for pull in pulls] == [[], [2], [2]]
+    add("2025-10-26 02:30:00Z")
+    assert [pull.rows() for pull in pulls] == [[3], [3], [3]]
+
+
 def test_an_overlap_with_too_many_rows_is_refused(
     postgres: PostgresProcess, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
