@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -529,6 +530,31 @@ def test_a_table_that_vanishes_is_named(postgres: PostgresProcess, orders: str) 
         pull.rows()
     with pytest.raises(Missing, match="has no table orders that this user can see: create it"):
         pull.connect()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "value", "read"),
+    [
+        ("real", "double precision", "0.1", 0.1),
+        ("date", "timestamp", "'2026-01-01 12:00'", datetime(2026, 1, 1, 12)),
+        ("integer", "text", "'007'", "007"),
+        ("boolean", "integer", "7", 7),
+        ("integer", "bigint", "5000000000", 5_000_000_000),
+        ("timestamp", "timestamptz", "'2026-01-01 12:00Z'", datetime(2026, 1, 1, 12, tzinfo=UTC)),
+    ],
+)
+def test_a_type_that_changes_changes_no_value(
+    postgres: PostgresProcess, database: str, before: str, now: str, value: str, read: Any
+) -> None:
+    postgres.sql(f"create table orders (id bigserial primary key, c {before})", database)
+    pull = Pull(database, mode="incrementing", columns=["id"])
+    assert pull.rows() == []
+    postgres.sql(f"alter table orders alter c type {now} using null", database)
+    postgres.sql(f"insert into orders (c) values ({value})", database)
+    with pytest.raises(ValueError, match=r"column c of orders has another type .* start the pip"):
+        pull.rows()
+    pull.connect()
+    assert pull.rows(column="c") == [read]
 
 
 def test_columns_that_cannot_be_right_are_refused(postgres: PostgresProcess, orders: str) -> None:

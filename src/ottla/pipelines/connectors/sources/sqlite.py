@@ -59,6 +59,10 @@ class SqliteEngine:
     def ties(self) -> bool:
         return False
 
+    @property
+    def typed(self) -> bool:
+        return False
+
     def open(self) -> Database:
         return open_sqlite(self.path)
 
