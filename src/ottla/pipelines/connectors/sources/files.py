@@ -320,6 +320,8 @@ def _make(values: Mapping[str, Any]) -> FilesSource:
             "header": str(values["header"] or False).lower(),
             "sep": values["delimiter"] or ",",
             "multiLine": str(values["multiline"] or False).lower(),
+            # a quote within quotes is written twice, as all but Spark do (RFC 4180)
+            "escape": '"',
             "mode": "PERMISSIVE",
             "columnNameOfCorruptRecord": _CORRUPT,
             # every column is looked at whatever the query uses: a row is right or wrong for all
