@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import pytest
 from ottla.pipelines.connectors.contract import HIDDEN, Outage
 from ottla.pipelines.connectors.option import Mistake
 from ottla.pipelines.connectors.sinks.files import SINK
+from ottla.pipelines.connectors.sources.files import SOURCE as FILES
 from ottla.testing.connectors import batch, made, numbers, place, sample_rows
 
 NAME = re.compile(r"sample-run-1-(\d{10})-(\d{5})-(\d+)\.(snappy\.parquet|json|csv)")
@@ -55,6 +57,28 @@ def test_a_time_keeps_its_microseconds(spark, tmp_path, form):
     [found] = reader.load(str(tmp_path / "out")).collect()
     assert found.at.astimezone(UTC) == moment
     assert found.local == moment.replace(tzinfo=None)
+
+
+def test_a_text_of_csv_is_what_every_program_writes_and_reads(spark, tmp_path):
+    """By the rules of RFC 4180, which are those of Python's module; Spark has others."""
+    texts = ['say "hi" now', "C:\\dir\\", 'x"', ' "', '\\"', "  spaces ", "a,b", '1", 2", "', "\\"]
+    rows = list(enumerate(texts))
+    frame = sample_rows(spark, rows, "id int, text string", tasks=1)
+    sink = made(SINK, path=str(tmp_path / "out"), format="csv")
+    sink.prepare(spark, frame.schema, place(tmp_path))
+    sink.write(frame, batch(0))
+    [path] = seen(tmp_path / "out")
+    with (tmp_path / "out" / path).open(newline="") as file:
+        assert [(int(number), text) for number, text in csv.reader(file)] == rows
+    (tmp_path / "in").mkdir()
+    with (tmp_path / "in" / "a.csv").open("w", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows(rows)
+    for folder in ("in", "out"):
+        source = made(
+            FILES, path=str(tmp_path / folder), format="csv", schema="id int, text string"
+        )
+        found = source.rows(source.sample(spark, place(tmp_path), 100)).orderBy("id").collect()
+        assert [(row.id, row.text) for row in found] == rows
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ottla
-from ottla.pipelines.connectors.contract import HIDDEN, HIDDEN_TYPE, Batch, Place
+from ottla.pipelines.connectors import catalog
+from ottla.pipelines.connectors.contract import (
+    HIDDEN,
+    HIDDEN_TYPE,
+    Batch,
+    Place,
+    RefusedRow,
+    RowsRefused,
+)
 from ottla.pipelines.connectors.errors.letters import Failure, Letter, LetterTopic
 from ottla.pipelines.connectors.option import Declaration
 from ottla.pipelines.connectors.process import Outcome, Way, process
@@ -347,6 +359,106 @@ def test_a_line_of_a_file_comes_back_as_it_is(
     again.go(again.chosen())
     assert sorted(sink.rows, key=str) == sorted(written, key=str)
     assert len(again.chosen()) == left
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[str]:
+    """The address of a page with two rows of JSON."""
+    (tmp_path / "page").write_text('[{"id": 1, "amount": 1.50}, {"id": 2, "new": true}]')
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/page"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+LENIENT = {"format": "json", "schema": "id bigint", "evolution": "ignore"}
+STRICT = {"schema": "id bigint, amount decimal(9,2)", "evolution": "dead_letter"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text", "kind"),
+    [
+        # a row of nulls, if Spark reads it
+        ("files", LENIENT, '{"id": 1}\n{"idd": 2}\n', "Missing"),
+        # the same: a line of csv with too few columns, which is JSON
+        ("files", {"format": "csv", "schema": "id int, n string"}, '1,a\n{"x":1}\n',
+         "SchemaMismatch"),
+        # a field that Spark would leave out
+        ("http", STRICT, "", "NewFields"),
+        # a value that no column has room for, and that the letter has as a null
+        ("sqlite", {"table": "t"}, "", "ValueOutOfRange"),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_decoded_fails_again_as_it_did(
+    spark: Any, broker: Broker, topic: str, letters: LetterTopic, tmp_path: Path, page: str,
+    name: str, options: dict[str, Any], text: str, kind: str,
+) -> None:  # fmt: skip
+    """Nothing was changed meanwhile."""
+    (tmp_path / "a").write_text(text)
+    with sqlite3.connect(tmp_path / "db") as file:
+        file.execute("create table t (id integer primary key, n integer)")
+        file.execute("insert into t values (1, 1), (2, 'many')")
+    where = {"files": "a", "sqlite": "db"}.get(name)
+    given = {"url": page} if where is None else {"path": str(tmp_path / where)}
+    source = of_catalog(name, **given, **options)
+    sink = Shown()
+    policy = ErrorPolicy(dead_letter=topic)
+    way = Way(source, transform_of(None), sink, policy, letters, counts_apart=True)
+    place = Place("orders", str(tmp_path / "c"), str(tmp_path / "s"), broker.bootstrap)
+    outcome = process(source.sample(spark, place, 10), way, BATCH)
+    assert (outcome, [row["id"] for row in sink.rows]) == (Outcome(2, 1, 1), [1])
+    nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
+    again = Redrive(PipelineSpec("orders", broker.bootstrap, nothing, nothing), way, letters, spark)
+    [before] = again.chosen()
+    assert again.go([before]) == Outcome(rows=1, written=0, letters=1)
+    [after] = again.chosen()
+    assert (before.kind, before.tries) == (kind, 1)
+    assert (after.kind, after.tries, after.message) == (kind, 2, before.message)
+
+
+def of_catalog(name: str, **options: Any) -> Any:
+    declaration = catalog.source(name)
+    defaults = {option.name: option.default for option in declaration.options}
+    return declaration.make({**defaults, **options})
+
+
+def test_a_row_of_a_page_comes_back_as_the_server_has_written_it(
+    spark: Any, broker: Broker, topic: str, letters: LetterTopic, tmp_path: Path, page: str
+) -> None:
+    """Without a schema it is one column; with one, it is decoded again."""
+
+    class Full(Shown):
+        full = True
+
+        def write(self, rows: Any, batch: Any) -> None:
+            if self.full and rows.count():
+                where = [row[0] for row in rows.select(f"{HIDDEN}.position").collect()]
+                raise RowsRefused([RefusedRow(each, "Full", "it is full") for each in where])
+            super().write(rows, batch)
+
+    source, sink = of_catalog("http", url=page), Full()
+    policy = ErrorPolicy(dead_letter=topic)
+    way = Way(source, transform_of(None), sink, policy, letters, counts_apart=True)
+    place = Place("orders", str(tmp_path / "c"), str(tmp_path / "s"), broker.bootstrap)
+    assert process(source.sample(spark, place, 10), way, BATCH).letters == 2
+    sink.full = False
+    nothing = Connector("shown", {}, Declaration("shown", "", (), lambda values: None))
+    spec = PipelineSpec("orders", broker.bootstrap, nothing, nothing)
+    again = Redrive(spec, way, letters, spark)
+    first, second = sorted(again.chosen(), key=lambda each: json.loads(each.position)["row"])
+    assert again.go([first]) == Outcome(rows=1, written=1, letters=0)
+    assert sink.rows == [{"value": '{"id": 1, "amount": 1.50}'}]
+    grown = of_catalog("http", url=page, schema="id bigint, new boolean", evolution="ignore")
+    assert Redrive(spec, replace(way, source=grown), letters, spark).go([second]).written == 1
+    assert sink.rows == [{"id": 2, "new": True}]
 
 
 def test_rows_that_had_the_same_position_are_redriven_each_for_itself(

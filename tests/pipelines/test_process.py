@@ -17,6 +17,7 @@ from ottla.pipelines.connectors.contract import (
     Batch,
     Guarantee,
     Outage,
+    Place,
     RefusedRow,
     RowsRefused,
 )
@@ -459,3 +460,22 @@ def test_a_format_of_spark_that_looks_at_some_rows_hides_no_failure(spark, box):
     outcome = process(frame(spark, texts).repartitionByRange(4, "place"), way, BATCH)
     assert outcome == Outcome(101, 100, 1)
     assert list(box.letters) == ["100"]
+
+
+def test_lines_of_csv_that_do_not_fit_are_counted_in_a_pass_of_their_own(
+    spark: Any, told: Told, box: Box, tmp_path: Path
+) -> None:
+    """Spark refuses a query that needs nothing but the lines that it could not read."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("1,a\nx,b\n2,c\n")
+    given = {option.name: option.default for option in FILES.options}
+    options = {"path": str(tmp_path / "in"), "format": "csv", "schema": "id int, name string"}
+    source = FILES.make({**given, **options})
+    place = Place("orders", str(tmp_path / "c"), str(tmp_path / "s"), "127.0.0.1:1")
+    whole = replace(way(Memory(), told, box, counts_apart=True), source=source)
+    outcomes = [process(source.sample(spark, place, 10), whole, BATCH)]
+    query = source.stream(spark, place).writeStream.trigger(availableNow=True)
+    query = query.foreachBatch(lambda rows, _: outcomes.append(process(rows, whole, BATCH)))
+    query.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination()
+    assert outcomes == [Outcome(rows=3, written=2, letters=1)] * 2
+    assert {each.value for each in box.letters.values()} == {b"x,b"}

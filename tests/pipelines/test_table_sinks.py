@@ -134,14 +134,16 @@ def test_every_type_arrives_as_it_was(spark, store):
     schema = (
         "id int, flag boolean, small short, big long, real float, exact double, price decimal(9,2),"
         " name string, data binary, day date, at timestamp, local timestamp_ntz,"
-        " tags array<string>, nested struct<a: int, b: string>"
+        " tags array<string>, nested struct<a: int, b: string, at: timestamp, local: timestamp_ntz>"
     )
     one = spark.sql(
         "select 7 as id, true as flag, 8S as small, 9L as big, 1.5F as real, 2.25D as exact,"
         " cast(3.10 as decimal(9,2)) as price, 'name' as name, X'00FF' as data,"
         " date'2026-03-01' as day, timestamp'2026-03-01 12:00:00Z' as at,"
         " timestamp_ntz'2026-03-01 13:00:00' as local, array('x', 'y') as tags,"
-        " named_struct('a', 1, 'b', 'c') as nested"
+        " named_struct('a', 1, 'b', cast(null as string),"
+        " 'at', timestamp'2026-03-01 12:00:00.123456Z',"
+        " 'local', timestamp_ntz'2026-03-01 13:00:00.123456') as nested"
     )
     values = [tuple(one.first()), (8, *[None] * 13)]
     frame = rows(spark, values, schema)
@@ -154,7 +156,12 @@ def test_every_type_arrives_as_it_was(spark, store):
     number, big, real, exact, price, name, day, nested = found
     assert (int(number), int(big), float(real), float(exact)) == (7, 9, 1.5, 2.25)
     assert (Decimal(price), name, day) == (Decimal("3.10"), "name", "2026-03-01")
-    assert json.loads(nested) == {"a": 1, "b": "c"}
+    assert json.loads(nested) == {
+        "a": 1,
+        "b": None,
+        "at": "2026-03-01T12:00:00.123456Z",
+        "local": "2026-03-01T13:00:00.123456",
+    }
     [(at,)] = store.query("select at from kinds where id = 7")
     assert at.startswith("2026-03-01 12:00:00")
     assert store.query("select 1 from kinds where id = 8 and name is null and tags is null")

@@ -14,6 +14,11 @@ same number.
 A row that could not be decoded goes past the transform and the sink. How many there are is counted
 while the sink reads the others, so a batch without failures is read once. When the sink fails and
 does not name the row, `blame.py` looks for it.
+
+A sink that writes each row exactly once skips a batch that it has. So it never gets one of which a
+row is not settled: that row may be decoded when the batch is run again, after its schema was
+corrected, and would be neither in the sink nor a dead letter. Its reading of a batch fails at the
+first row that cannot be decoded; such rows become letters, or end the run, before it is written.
 """
 
 from __future__ import annotations
@@ -25,10 +30,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ottla.pipelines.connectors.contract import HIDDEN, Batch, RowsRefused, Sink, Source
+from ottla.pipelines.connectors.contract import (
+    HIDDEN,
+    Batch,
+    Guarantee,
+    RowsRefused,
+    Sink,
+    Source,
+)
 from ottla.pipelines.connectors.errors.letters import Failure, Letter, letter_of
 from ottla.pipelines.connectors.errors.outages import Verdict, judge
 from ottla.pipelines.connectors.errors.policy import allowed, wait_before
+from ottla.pipelines.connectors.formats.failure import STOPPING
 from ottla.pipelines.connectors.spec.values import STOP, ErrorPolicy
 from ottla.pipelines.connectors.transform import NotRowWise
 
@@ -36,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _FAILED: Final = f"{HIDDEN}_failed"
+_UNSETTLED: Final = "ottla: a row cannot be decoded"
 _PATIENCE: Final = 10.0
 """Seconds for Spark to tell what it has counted, after the write has returned."""
 
@@ -160,6 +174,10 @@ class _Process:
         self._blamed: dict[str, Failure] = {}
         self._known: set[str] = set()
         """Positions of letters that an earlier attempt at this batch has written."""
+        # A sink of the user's own need not say.
+        self._once = getattr(way.sink, "guarantee", None) is Guarantee.EXACTLY_ONCE
+        self._settled: frozenset[str] | None = None
+        """The positions of the rows that could not be decoded, once all of them are letters."""
         self._attempts = 0
         self._outages = 0
         self._probes = 0
@@ -169,6 +187,8 @@ class _Process:
         to = self._way.letters
         if self._batch.replayed and to is not None:
             self._known = self._patient(lambda: to.known(self._batch))
+        if self._once and (self._way.counts_apart or self._batch.replayed or self._so_far.letters):
+            self._settle()  # else a batch is taken for sound until it is found out
         while True:
             try:
                 counted = self._write()
@@ -176,7 +196,10 @@ class _Process:
             except RowsRefused as refused:
                 self._refused(refused)
             except Exception as error:  # judged below; what cannot be is raised again
-                self._failed(error)
+                if _UNSETTLED in str(error):
+                    self._settle()
+                else:
+                    self._failed(error)
             self._batch = dataclasses.replace(self._batch, replayed=True)
         outcome = Outcome(counted.rows, counted.written, self._letters(counted))
         if self._outages or self._attempts:
@@ -197,7 +220,7 @@ class _Process:
         return self._without_letters(rows.where(~_is_error()))
 
     def _without_letters(self, decoded: DataFrame) -> DataFrame:
-        out = {*self._blamed, *self._known}
+        out = {*self._blamed, *self._known, *(self._settled or ())}
         return decoded.where(~_is_at(out)) if out else decoded
 
     def _write(self) -> _Counted:
@@ -207,7 +230,7 @@ class _Process:
             return _Counted.apart(rows, self._way.transform(self._sound(rows)))
         # A column of its own: Spark counts with whole columns, and would make all of `HIDDEN`.
         read = _Count(rows.withColumn(_FAILED, _is_error()), _FAILED)
-        sound = read.frame.where(f"not {_FAILED}").drop(_FAILED)
+        sound = read.frame.where(self._taken()).drop(_FAILED)
         written = _Count(self._way.transform(self._without_letters(sound)))
         self._way.sink.write(written.frame, self._batch)
         found, kept = read.get(), written.get()
@@ -215,15 +238,50 @@ class _Process:
             return _Counted.apart(rows, self._way.transform(self._sound(rows)))
         return _Counted(found["rows"], found["failed"], kept["rows"])
 
+    def _taken(self) -> str:
+        """Which rows a sink gets; of one that is to have settled rows only, the first other fails.
+
+        A sink of ours that writes exactly once has read all rows before it keeps any: tables behind
+        a shuffle, files before there is a manifest.
+        """
+        if self._once and self._settled is None:
+            return f"if({_FAILED}, cast(raise_error('{_UNSETTLED}') as boolean), true)"
+        return f"not {_FAILED}"
+
+    def _settle(self) -> None:
+        """Make letters of the rows that cannot be decoded, before the sink has the others."""
+        counted = self._patient(lambda: _Counted.read(self._rows()))
+        letters = self._post_undecoded(counted) if counted.failed else []
+        self._settled = frozenset(letter.position for letter in letters)
+        if letters:  # whatever is written from now on, some of it may be there
+            self._batch = dataclasses.replace(self._batch, replayed=True)
+
     def _letters(self, counted: _Counted) -> int:
         """Those that could not be decoded; those that were found are there already."""
-        count = counted.failed + len(self._blamed)
+        if counted.failed > len(self._settled or ()):
+            self._post_undecoded(counted)
+        return self._count(counted)
+
+    def _count(self, counted: _Counted) -> int:
         if self._known:  # some of which may not have been decoded, and are counted already
-            count = self._patient(self._failing().count)
-        if counted.failed:
-            self._check(count, counted.rows, lambda: self._collect(self._undecoded().limit(5)))
-            self._post(self._patient(lambda: self._collect(self._undecoded())))
-        return count
+            count: int = self._patient(self._failing().count)
+            return count
+        return counted.failed + len(self._blamed)
+
+    def _post_undecoded(self, counted: _Counted) -> list[Letter]:
+        """Make them letters, if there may be so many, and none of them is to end the run."""
+        some = self._undecoded().limit(5)
+        self._check(self._count(counted), counted.rows, lambda: self._collect(some))
+        letters: list[Letter] = self._patient(lambda: self._collect(self._undecoded()))
+        ending = [letter for letter in letters if letter.failure.kind in STOPPING]
+        if ending:
+            raise RowsFailed(
+                f"{_first(ending)} {_and_others(len(ending))}; with `evolution: fail` such a row "
+                "stops the pipeline. Add what is new to the schema, or choose another evolution",
+                ending,
+            )
+        self._post(letters)
+        return letters
 
     def _post(self, letters: list[Letter]) -> None:
         """Make them durable as dead letters."""
@@ -375,11 +433,16 @@ class _Counted:
     @classmethod
     def apart(cls, rows: DataFrame, out: DataFrame) -> _Counted:
         """In passes of their own."""
+        return dataclasses.replace(cls.read(rows), written=out.count())
+
+    @classmethod
+    def read(cls, rows: DataFrame) -> _Counted:
+        """Before anything is written."""
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
         failed = F.count(F.col(f"{HIDDEN}.error"))
         [found] = rows.agg(F.count(F.lit(1)), failed).collect()
-        return cls(found[0], found[1], out.count())
+        return cls(found[0], found[1], 0)
 
 
 class _Count:

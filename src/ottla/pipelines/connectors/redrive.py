@@ -6,8 +6,9 @@
 
 A letter of a topic's record is put back into the shape that the source reads: its key, value and
 headers, under its first topic, partition, offset and timestamp; so it is decoded as it was. A
-letter of another row holds its columns as JSON. Both then take the way of every batch, into the
-sink. A letter that was too large for its topic is not whole, and stays where it is.
+letter of another row holds its columns as JSON, or what its source has read, which reads it again.
+All take the way of every batch then, into the sink. A letter that was too large for its topic is
+not whole, and stays where it is.
 
 What fails again becomes a new letter, with its first position and one try more. When everything is
 durable, the old letters are crossed off in the dead-letter topic, so the next redrive leaves them
@@ -25,7 +26,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.connectors.contract import (
-    EXACT_JSON,
     HIDDEN,
     HIDDEN_TYPE,
     Batch,
@@ -34,13 +34,13 @@ from ottla.pipelines.connectors.contract import (
 )
 from ottla.pipelines.connectors.errors import letters as L  # noqa: N812 - names of headers
 from ottla.pipelines.connectors.process import NOTHING, Outcome, Way, process
+from ottla.pipelines.connectors.sources.hidden import letters_of_json
 from ottla.pipelines.connectors.spec.values import PipelineSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_CORRUPT: Final = "_ottla_corrupt"
 _RECORD: Final = frozenset({"value", "topic", "partition", "offset"})
 """A source whose rows have these columns reads records."""
 
@@ -213,13 +213,21 @@ class Redrive:
             columns = [known.get(name, F.col(name)).alias(name) for name in sample.columns]
             return rows.select(*columns), self._way.source
         schema = self._way.source.rows(sample).drop(HIDDEN).schema
-        return rows, _Json(self._way.source, schema)
+        return rows, _Rows(self._way.source, schema)
 
 
-class _Json:
+class _Rows:
     """Reads letters of rows that were no records: their columns are JSON.
 
-    A source whose letters hold something else has `of_letter`, as `files` with its lines.
+    A source whose letters hold what it has read itself has
+
+        of_letters(letters, schema)
+
+    which decodes them as it would in a batch: JSON would be read less strictly here, and a line of
+    csv is none. `letters` have a binary `value`, and `undecoded`, struct<kind, message>: why that
+    could not be decoded, if it was that. It adds `row`, a struct of the columns of `schema` or of
+    more, and `error`, of the type of `undecoded`; and may change `value` to what the next letter of
+    this row should hold.
     """
 
     def __init__(self, source: Source, schema: StructType) -> None:
@@ -234,27 +242,26 @@ class _Json:
 
     def rows(self, batch: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
-        from pyspark.sql.types import StringType, StructField, StructType
 
-        # Spark makes nulls of what it cannot read, and tells so in this column alone.
-        told = StructType([*self._schema.fields, StructField(_CORRUPT, StringType())])
-        text = F.col("value").cast("string")
-        row = F.from_json(text, told, EXACT_JSON | {"columnNameOfCorruptRecord": _CORRUPT})
-        of_letter = getattr(self._source, "of_letter", None)
-        if of_letter is not None:
-            row = of_letter(text, row, told)
-        hidden = F.expr(
-            f"cast(named_struct('position', position, 'line', 0L, 'sequence', offset, "
-            f"'timestamp', null, 'key', key, 'value', value, 'headers', null, 'error', "
-            f"if(row is null or row.{_CORRUPT} is not null, named_struct('stage', 'decode', "
-            f"'kind', 'NotJson', 'message', 'the letter holds no JSON of a row'), null)) "
-            f"as {HIDDEN_TYPE})"
+        why = F.struct(
+            _named(L.CONNECT + "exception.class.name").alias("kind"),
+            _named(L.CONNECT + "exception.message").alias("message"),
         )
+        undecoded = F.when(_named(L.CONNECT + "stage") == L.STAGES["decode"], why)
         named = batch.select(
-            "key", "value", "offset", _named(L.FIRST).alias("position"), row.alias("row")
+            *("key", "value", "offset"),
+            _named(L.FIRST).alias("position"),
+            undecoded.alias("undecoded"),
         )
-        whole = named.select(F.col("row"), hidden.alias(HIDDEN)).select("row.*", HIDDEN)
-        return whole.drop(_CORRUPT)
+        read = getattr(self._source, "of_letters", letters_of_json)(named, self._schema)
+        hidden = (
+            "cast(named_struct('position', position, 'line', 0L, 'sequence', offset, "
+            "'timestamp', null, 'key', key, 'value', value, 'headers', null, 'error', "
+            "if(error is null, null, named_struct('stage', 'decode', 'kind', error.kind, "
+            f"'message', error.message))) as {HIDDEN_TYPE}) as {HIDDEN}"
+        )
+        rows: DataFrame = read.selectExpr("row.*", hidden)
+        return rows
 
 
 def _named(name: str) -> Column:

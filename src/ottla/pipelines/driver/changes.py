@@ -33,6 +33,17 @@ def query_of(spec: PipelineSpec) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def without_secrets(before: Mapping[str, str], spec: PipelineSpec) -> dict[str, str]:
+    """What was remembered, without options that have been taken for secrets only since."""
+    secret = {
+        f"{role}.{connector.name}.{option.name}"
+        for role, connector in (("source", spec.source), ("sink", spec.sink))
+        for option in connector.declaration.options
+        if option.secret
+    }
+    return {part: digest for part, digest in before.items() if part not in secret}
+
+
 def places_of(spec: PipelineSpec) -> dict[str, str]:
     """Where a pipeline reads and writes, as far as secrets say so: `source.postgres.dsn`."""
     return {

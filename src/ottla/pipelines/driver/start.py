@@ -21,7 +21,7 @@ from ottla.pipelines.cluster import Cluster, Topic
 from ottla.pipelines.connectors.spec.values import PipelineSpec
 from ottla.pipelines.connectors.spec.variables import scrubbed
 from ottla.pipelines.driver import offsets
-from ottla.pipelines.driver.changes import differences, places_of, query_of
+from ottla.pipelines.driver.changes import differences, places_of, query_of, without_secrets
 from ottla.pipelines.driver.checkpoint import Checkpoint
 from ottla.pipelines.driver.home import Home, Refused, local_path
 from ottla.pipelines.driver.member import is_ours, new_member_id
@@ -178,7 +178,8 @@ def check_query(
                 "name another place, or say with --accept-changes that it is this query's",
             )
     elif begun:
-        _check_same(spec, checkpoint, differences(remembered.get("query", {}), now), choices)
+        before = without_secrets(remembered.get("query", {}), spec)
+        _check_same(spec, checkpoint, differences(before, now), choices)
         _check_same_places(spec, remembered.get("places", places), places, choices)
     return {
         "name": spec.name,
@@ -224,8 +225,9 @@ def _check_same(
         raise Refused(
             spec.name,
             f"has changed ({what}) while batch {unfinished} is unfinished: another query would "
-            "write some of its rows in another way. Run the former file once more with --once, "
-            "then this one with --accept-changes",
+            "write some of its rows in another way. Run the former file once more with --once "
+            "(and with on_error.dead_letter, if it stops at a row), then this one with "
+            "--accept-changes",
         )
 
 
@@ -233,7 +235,8 @@ def _check_same_places(
     spec: PipelineSpec, before: Mapping[str, str], now: Mapping[str, str], choices: Choices
 ) -> None:
     """A database may move, also while a batch is unfinished: whether it did is for a person."""
-    changed = differences(before, now)
+    # A place that was not remembered is one that an earlier version took for no secret.
+    changed = [part for part in differences(before, now) if part in before]
     if not changed or choices.accept_changes:
         return
     what = ", ".join(f"{part}: {before.get(part)} before, {now.get(part)} now" for part in changed)

@@ -166,6 +166,17 @@ def test_nobody_who_answers_is_an_outage():
         sending(f"http://127.0.0.1:{free_port()}/")(0, bodies(b"a!"))
 
 
+@pytest.mark.parametrize(
+    ("headers", "sent"),
+    [(None, "Basic YWRhOnBAc3M="), ({"authorization": "Bearer t"}, None)],
+)
+def test_a_user_in_the_url_is_sent_as_a_header(headers, sent):
+    """Without it, the receiver would answer 401, which is waited for without an end."""
+    requests = made(SINK, url="http://ada:p%40ss@127.0.0.1:1/rows", headers=headers)._requests
+    assert dict(requests.headers).get("Authorization") == sent
+    assert requests.what == "http://127.0.0.1:1/rows"
+
+
 def test_a_url_that_is_none_is_refused():
     with pytest.raises(Mistake, match="http:// or https://"):
         made(SINK, url="ftp://example.org/")

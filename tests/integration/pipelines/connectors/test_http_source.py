@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,6 +16,7 @@ import pytest
 
 from ottla.pipelines.connectors.contract import Outage
 from ottla.pipelines.connectors.option import Mistake
+from ottla.pipelines.connectors.sources import http as http_source
 from ottla.pipelines.connectors.sources.http import (
     SOURCE,
     HttpPoller,
@@ -195,6 +197,53 @@ def test_a_page_that_names_itself_as_the_next_is_not_read_without_end(shop: Shop
         Pull(shop.url, rows="rows", next="next").rows()
 
 
+def test_nor_is_one_that_names_its_parameters_in_another_order(shop: Shop) -> None:
+    """Those of the URL, which the cursor does not keep, are put behind the others."""
+    following = f"{shop.url}?key=k&page=2"
+    shop.answer = lambda given: (200, {"rows": [given.get("page", "1")], "next": following}, {})
+    pull = Pull(f"{shop.url}?key=k", rows="rows", next="next")
+    with pytest.raises(ValueError, match="names itself as the next page"):
+        pull.rows()
+    assert len(shop.asked) == 2
+
+
+@pytest.mark.parametrize(("way", "cycle"), [(0, 2), (1, 2), (2, 3), (5, 7), (40, 3)])
+@pytest.mark.parametrize("rows", [["row"], []])
+def test_pages_that_lead_back_to_an_earlier_one_are_not_read_without_end(
+    shop: Shop, way: int, cycle: int, rows: list[str]
+) -> None:
+    def answer(given: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
+        page = int(given.get("page", 0)) + 1
+        page = page if page < way + cycle else way
+        target = f"{shop.url}?page={page}" if page else shop.url
+        return 200, {"rows": rows, "next": target}, {}
+
+    shop.answer = answer
+    with pytest.raises(ValueError, match="lead back"):
+        Pull(shop.url, rows="rows", next="next").rows()
+    assert len(shop.asked) <= 3 * (way + cycle)
+
+
+def test_many_pages_are_no_circle(shop: Shop) -> None:
+    def answer(given: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
+        page = int(given.get("page", 0))
+        return 200, {"rows": [page], "next": page + 1 if page < 50 else None}, {}
+
+    shop.answer = answer
+    pull = Pull(shop.url, rows="rows", next="next", next_param="page")
+    assert pull.rows() == pull.rows() == list(range(51))
+
+
+def test_a_clock_that_is_set_back_begins_no_other_round(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.answer = lambda _: (200, [1], {})
+    pull = Pull(shop.url)
+    end = pull.poller.end()
+    monkeypatch.setattr(http_source, "time", SimpleNamespace(time=lambda: end - 3600))
+    assert (pull.rows(end=end), pull.rows(end=end)) == ([1], [])
+
+
 def test_a_round_begins_after_the_largest_cursor_and_gives_nothing_twice(shop: Shop) -> None:
     there = [{"id": 1, "at": 5}, {"id": 2, "at": 7}, {"id": 3, "at": 7}, {"id": 4}]
 
@@ -305,3 +354,24 @@ def test_a_redirect_to_something_that_is_no_web_page_is_not_followed(shop: Shop)
             Pull(shop.url, timeout=1.0).rows()
         with pytest.raises(BlockingIOError):
             stranger.accept()
+
+
+def test_a_row_goes_on_as_it_was_written(shop: Shop) -> None:
+    """Read and written again, it would be another one, or none."""
+    rows = [
+        '{"amount": 12345678901234567.89, "rate": 1E400, "digits": 0.10000000000000000555}',
+        '{"id": 1, "id": 2}',
+        r'{"half": "\ud83d", "next": [1, {"data": []}], "": "}],"}',
+        "null",
+    ]
+    inner = "  ,\n".join(rows)
+    text = f'{{"data": [], "more": {{"data": [1]}}, "data" : [\r\n  {inner} ] , "x": 1}}'
+    shop.answer = lambda _: (200, text.encode("utf-8-sig"), {})
+    answer = source(shop.url, rows="data").poll(None, None)
+    assert answer is not None
+    [table] = answer.tables
+    assert table.column("_ottla_json").to_pylist() == rows
+    shop.answer = lambda _: (200, b' [ {"a":\n1} ] ', {})
+    assert Pull(shop.url).rows() == [{"a": 1}]
+    shop.answer = lambda _: (200, b"[]", {})
+    assert Pull(shop.url).rows() == []

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,34 @@ def test_the_overlap_finds_what_a_clients_clock_has_put_into_the_past(
     assert pull.rows(column="name") == ["A"]
 
 
+def test_the_hour_that_comes_twice_is_what_an_overlap_or_a_time_zone_catches(
+    postgres: PostgresProcess, database: str
+) -> None:
+    """When summer time ends, a timestamp without a time zone is put back by an hour."""
+    postgres.sql(
+        "create table orders (id bigserial primary key, at timestamp, moment timestamptz)", database
+    )
+
+    def add(moment: str) -> None:
+        postgres.sql(
+            "insert into orders (at, moment) select m at time zone 'Europe/Berlin', m "
+            f"from (select timestamptz '{moment}' as m) as t",
+            database,
+        )
+
+    both = {"mode": "incrementing+timestamp", "timezone": "Europe/Berlin"}
+    plain = Pull(database, columns=["id", "at"], **both)
+    overlapping = Pull(database, columns=["id", "at"], overlap=3700.0, **both)
+    zoned = Pull(database, columns=["id", "moment"], **both)
+    pulls = (plain, overlapping, zoned)
+    add("2025-10-26 00:59:59Z")  # 02:59:59, in summer time
+    assert [pull.rows() for pull in pulls] == [[1], [1], [1]]
+    add("2025-10-26 01:00:01Z")  # 02:00:01, once more
+    assert [pull.rows() for pull in pulls] == [[], [2], [2]]
+    add("2025-10-26 02:30:00Z")
+    assert [pull.rows() for pull in pulls] == [[3], [3], [3]]
+
+
 def test_an_overlap_with_too_many_rows_is_refused(
     postgres: PostgresProcess, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -501,6 +530,31 @@ def test_a_table_that_vanishes_is_named(postgres: PostgresProcess, orders: str) 
         pull.rows()
     with pytest.raises(Missing, match="has no table orders that this user can see: create it"):
         pull.connect()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "value", "read"),
+    [
+        ("real", "double precision", "0.1", 0.1),
+        ("date", "timestamp", "'2026-01-01 12:00'", datetime(2026, 1, 1, 12)),
+        ("integer", "text", "'007'", "007"),
+        ("boolean", "integer", "7", 7),
+        ("integer", "bigint", "5000000000", 5_000_000_000),
+        ("timestamp", "timestamptz", "'2026-01-01 12:00Z'", datetime(2026, 1, 1, 12, tzinfo=UTC)),
+    ],
+)
+def test_a_type_that_changes_changes_no_value(
+    postgres: PostgresProcess, database: str, before: str, now: str, value: str, read: Any
+) -> None:
+    postgres.sql(f"create table orders (id bigserial primary key, c {before})", database)
+    pull = Pull(database, mode="incrementing", columns=["id"])
+    assert pull.rows() == []
+    postgres.sql(f"alter table orders alter c type {now} using null", database)
+    postgres.sql(f"insert into orders (c) values ({value})", database)
+    with pytest.raises(ValueError, match=r"column c of orders has another type .* start the pip"):
+        pull.rows()
+    pull.connect()
+    assert pull.rows(column="c") == [read]
 
 
 def test_columns_that_cannot_be_right_are_refused(postgres: PostgresProcess, orders: str) -> None:

@@ -7,12 +7,14 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ottla.pipelines.connectors.contract import Outage
 from ottla.pipelines.connectors.databases import Missing
+from ottla.pipelines.connectors.sources import table_poller
 from ottla.pipelines.connectors.sources.sqlite import SOURCE, SqliteEngine
 from ottla.pipelines.connectors.sources.table_plan import plan
 from ottla.pipelines.connectors.sources.table_poller import TablePoller
@@ -158,6 +160,45 @@ def test_the_whole_table_comes_in_pages_of_one_moment(
         ],
         [{"id": 3, "name": "c", "_ottla_error": None}],
     ]
+
+
+def test_a_clock_that_is_set_back_reads_no_table_twice(
+    sql: Callable[[str], None], pulls: Callable[..., Pull], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql("create table orders (id integer primary key); insert into orders values (1), (2)")
+    pull = pulls()
+    end = pull.poller.end()
+    monkeypatch.setattr(table_poller, "time", SimpleNamespace(time=lambda: end - 3600))
+    assert (pull.rows(end=end), pull.rows(end=end)) == ([1, 2], [])
+
+
+def test_an_integer_that_is_no_floating_point_number_is_not_rounded(
+    sql: Callable[[str], None], pulls: Callable[..., Pull]
+) -> None:
+    exact = [0, -5, 2**53, 2**53 + 2, -(2**63), 2**63 - 1024]
+    others = [2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63 - 1023]
+    sql("create table orders (id integer primary key, n numeric)")
+    rows = ", ".join(f"({number})" for number in [*exact, *others, "1.5", "null"])
+    sql(f"insert into orders (n) values {rows}")
+    pull = pulls()
+    assert pull.rows(column="n") == [*map(float, exact), *[None] * len(others), 1.5, None]
+    pull.cursor = None
+    said = pull.rows(column="_ottla_error")
+    assert [each is not None for each in said] == [False] * 6 + [True] * 4 + [False] * 2
+    assert "9007199254740993" in said[6]
+
+
+def test_rows_without_an_id_are_no_end(
+    sql: Callable[[str], None], pulls: Callable[..., Pull]
+) -> None:
+    """They are never read, also where there are no others."""
+    sql("create table orders (id int); insert into orders values (null)")
+    pull = pulls(mode="incrementing", columns=["id"])
+    assert pull.rows(end=pull.poller.end()) == []
+    latest = pulls(mode="incrementing", columns=["id"], start="latest")
+    assert latest.rows() == []
+    sql("insert into orders values (1)")
+    assert (pull.rows(end=pull.poller.end()), latest.rows()) == ([1], [1])
 
 
 def test_a_value_of_another_type_is_an_error_of_its_row(

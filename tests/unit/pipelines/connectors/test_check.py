@@ -10,6 +10,7 @@ import pytest
 
 from ottla.pipelines.connectors import catalog
 from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option
+from ottla.pipelines.connectors.sources.http import shown
 from ottla.pipelines.connectors.spec.check import read_file, read_text, read_tree
 from ottla.pipelines.connectors.spec.tree import Mistakes, tree_of
 from ottla.pipelines.connectors.spec.values import Case, PipelineSpec
@@ -174,6 +175,20 @@ def test_secrets_are_remembered_for_what_is_printed_later() -> None:
     assert "hunter22" in read(GOOD).secrets
     literal = read(GOOD.replace("${DSN}", "host=a password=open-sesame"))
     assert "open-sesame" in literal.secrets
+
+
+def test_a_place_that_holds_no_secret_may_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a message would say that *** does not answer."""
+    option = Option("url", Kind.TEXT, "where to", secret=True, place=shown)
+    web = Declaration("null", "a sink for tests", (option,), lambda values: values)
+    monkeypatch.setattr(catalog, "sink", lambda name: web)
+
+    def secrets(url: str) -> frozenset[str]:
+        return read(GOOD.replace('sink: "null"', f'sink: {{"null": {{url: "{url}"}}}}')).secrets
+
+    assert "https://shop/rows" not in secrets("https://shop/rows")
+    assert "https://shop/rows?key=s3cret" in secrets("https://shop/rows?key=s3cret")
+    assert "s3cret" in secrets("https://me:s3cret@shop/rows")
 
 
 def test_secrets_of_a_mapping_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

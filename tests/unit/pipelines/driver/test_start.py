@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.pipelines.connectors.option import Declaration
+from ottla.pipelines.connectors.sinks.http import SINK as HTTP_SINK
 from ottla.pipelines.connectors.sinks.sqlite import SINK as SQLITE_SINK
 from ottla.pipelines.connectors.sources.http import SOURCE as HTTP
 from ottla.pipelines.connectors.sources.postgres import SOURCE as POSTGRES
@@ -203,6 +204,28 @@ def test_another_database_behind_the_same_option_is_refused_by_its_place(home, f
     assert "one" not in str(refused.value)
     home.remember(checked(home, other, ACCEPT))
     checked(home, other)
+
+
+def sending(url: str) -> PipelineSpec:
+    return replace(SPEC, sink=Connector("http", {"url": url, "method": "POST"}, HTTP_SINK))
+
+
+def test_another_token_in_a_url_is_no_change_while_a_batch_waits_for_it(home):
+    """The batch is unfinished since the old one is not valid any more."""
+    home.remember(checked(home, sending("https://ada:one@shop/rows?token=old")))
+    begun(home, finished=False)
+    checked(home, sending("https://ada:two@shop/rows?token=new"))
+    with pytest.raises(Refused, match=r"sink.http.url: https://shop/rows before, https://else"):
+        checked(home, sending("https://elsewhere/rows?token=old"))
+
+
+def test_an_option_that_was_no_secret_once_is_no_change(home):
+    known = checked(home, sending("https://shop/rows?token=old"))
+    known["query"]["sink.http.url"] = "0123456789abcdef"
+    known["places"] = {}
+    home.remember(known)
+    begun(home, finished=False)
+    checked(home, sending("https://shop/rows?token=old"))
 
 
 def test_a_folder_of_an_earlier_version_remembers_no_place(home):

@@ -53,6 +53,12 @@ _MOST_NAMED: Final = 8  # characters of a checkpoint's id in a file's name
 _FEWEST_ROWS: Final = 1
 _EXACT_TIMES: Final = {name: EXACT_JSON[name] for name in ("timestampFormat", "timestampNTZFormat")}
 """Of csv and json: by itself Spark cuts times to milliseconds."""
+_EXACT_TEXTS: Final = {
+    "escape": '"',
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+}
+"""Of csv: by itself Spark writes a quote within quotes in a way of its own, and cuts spaces off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,8 @@ class FilesSink(Needs):
         if self._tasks is not None:
             rows = rows.coalesce(self._tasks)
         writer = rows.write.format(self._form).mode("overwrite")
+        if self._form == "csv":
+            writer = writer.options(**_EXACT_TEXTS)
         writer = writer.options(**_EXACT_TIMES).options(**self._options)
         if self._roll_size is not None:
             writer = writer.option("maxRecordsPerFile", self._records_per_file(rows))

@@ -29,12 +29,13 @@ import re
 import ssl
 import threading
 import time
+from base64 import b64encode
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ottla.pipelines.connectors.contract import (
     HIDDEN,
@@ -84,10 +85,8 @@ class Requests:
 
     @property
     def what(self) -> str:
-        """What an outage calls it: without what a URL may hide in its query."""
-        parts = urlsplit(self.url)
-        host = parts.netloc.rpartition("@")[2]
-        return f"{parts.scheme}://{host}{parts.path}"
+        """What an outage calls it."""
+        return shown(self.url)
 
 
 class HttpSink(Needs):
@@ -271,6 +270,12 @@ class _Sender:
         return made
 
 
+def shown(url: str) -> str:
+    """A URL without what may be secret: user, password and parameters."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 def key_of(pipeline: str, position: str, nth: int = 0) -> str:
     """The same for the same row of the same pipeline, and for no other."""
     row = f"{position}\n{nth}" if nth else position
@@ -288,6 +293,9 @@ def _make(options: Mapping[str, Any]) -> HttpSink:
             raise Mistake(
                 "headers", f"the header {name!r} has a character that none may have: a line break?"
             )
+    if parts.username is not None and not any(n.lower() == "authorization" for n in given):
+        user = unquote(parts.netloc.rpartition("@")[0])
+        given["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
     if not any(name.lower() == "content-type" for name in given):
         given["Content-Type"] = options["content_type"]
     requests = Requests(
@@ -310,7 +318,7 @@ SINK: Final = Declaration(
     "http",
     "a URL, one request for each row; at least once, with a key that tells repetitions",
     (
-        Option("url", Kind.TEXT, "where the requests go", required=True),
+        Option("url", Kind.TEXT, "where the requests go", required=True, secret=True, place=shown),
         Option("method", Kind.TEXT, "the method", default="POST", choices=_METHODS),
         Option(
             "format",

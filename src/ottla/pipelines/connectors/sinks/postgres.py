@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.pipelines.connectors.contract import EXACT_JSON
 from ottla.pipelines.connectors.databases import identifier, literal, place
 from ottla.pipelines.connectors.option import Declaration, Kind, Option
 from ottla.pipelines.connectors.sinks.postgres_session import PostgresSession
@@ -117,7 +118,7 @@ class PostgresDialect:
         if isinstance(kind, ArrayType) and _is_plain(kind.elementType):
             return column
         if isinstance(kind, ArrayType | MapType | StructType):
-            return f.to_json(column)
+            return f.to_json(column, EXACT_JSON)
         return column if _is_plain(kind) else column.cast("string")
 
     def value(self, column: str, into: Stored) -> str:

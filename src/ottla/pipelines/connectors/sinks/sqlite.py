@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.pipelines.connectors.contract import Outage, Place
+from ottla.pipelines.connectors.contract import EXACT_JSON, Outage, Place
 from ottla.pipelines.connectors.databases import identifier, literal
 from ottla.pipelines.connectors.option import Declaration, Kind, Option
 from ottla.pipelines.connectors.sinks.tables import OPTIONS, Stored, TableSink, writing_of
@@ -93,7 +93,7 @@ class SqliteDialect:
     def staged(self, column: Column, kind: DataType) -> Column:
         from pyspark.sql import functions as f
 
-        return f.to_json(column) if kind.typeName() in _NESTED else column
+        return f.to_json(column, EXACT_JSON) if kind.typeName() in _NESTED else column
 
     def value(self, column: str, into: Stored) -> str:
         return column

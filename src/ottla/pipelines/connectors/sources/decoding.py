@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ottla.pipelines.connectors.formats.contract import Format
 
+_READ: Final = "_ottla_read"
 SAMPLE: Final = 1_000
 """Values that a schema is learnt from, at most."""
 
@@ -52,3 +53,9 @@ class PartReading:
             # asked for its columns only: a stream cannot be looked through for new fields
             return batch.withColumn(into, self._format.column(batch[data], schema))
         return self._reading.decoded(batch, data, into)
+
+    def letters(self, letters: DataFrame) -> DataFrame:
+        """Dead letters with `row` and `error`: their `value` is what was, or was not, decoded."""
+        read = self._reading.decoded(letters, "value", _READ)
+        parts = {"row": read[f"{_READ}.value"], "error": read[f"{_READ}.error"]}
+        return read.withColumns(parts).drop(_READ)

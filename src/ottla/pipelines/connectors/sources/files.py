@@ -22,12 +22,21 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from ottla.pipelines.connectors.contract import HIDDEN, Needs, Outage, Place
+from ottla.pipelines.connectors.contract import EXACT_JSON, HIDDEN, Needs, Outage, Place
 from ottla.pipelines.connectors.formats.options import read_format
 from ottla.pipelines.connectors.formats.schema_file import EVOLUTION, SCHEMA_FILE, SchemaPlace
 from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option
 from ottla.pipelines.connectors.sources.decoding import SAMPLE, PartReading
-from ottla.pipelines.connectors.sources.hidden import as_json, hidden, quoted
+from ottla.pipelines.connectors.sources.hidden import (
+    CORRUPT,
+    as_json,
+    hidden,
+    is_corrupt,
+    letters_of_json,
+    letters_of_text,
+    quoted,
+    with_corrupt,
+)
 from ottla.pipelines.connectors.sources.staging import local_folder
 
 if TYPE_CHECKING:
@@ -37,7 +46,7 @@ if TYPE_CHECKING:
 BLOCK: Final = 32 << 20
 """Bytes that one task reads of a file, at most."""
 
-_CORRUPT: Final = "_ottla_corrupt"
+_CORRUPT: Final = CORRUPT
 _NUMBER: Final = "_ottla_number"
 _FILE: Final = "_ottla_file"
 _START: Final = "_ottla_start"
@@ -45,6 +54,7 @@ _ID: Final = "_ottla_id"
 _OWN: Final = frozenset((_CORRUPT, _NUMBER, _FILE, _START, _ID))
 _BYTES: Final = "_ottla_bytes"
 _DECODED: Final = "_ottla_decoded"
+_LINE: Final = "_ottla_line"
 _WITHIN_TASK: Final = (1 << 33) - 1
 """The lower bits of `monotonically_increasing_id` are the number within the task."""
 _GLOB: Final = set("*?[]{}")
@@ -112,14 +122,7 @@ class FilesSource(Needs):
         if _CORRUPT in batch.columns:
             bad = F.col(_CORRUPT)
             value = F.coalesce(bad, value)
-            error = F.when(
-                bad.isNotNull(),
-                F.struct(
-                    F.lit("SchemaMismatch").alias("kind"),
-                    F.concat(F.lit("the line does not fit the schema: "), F.substring(bad, 1, 200))
-                    .alias("message"),
-                ),
-            )  # fmt: skip
+            error = F.when(bad.isNotNull(), _mismatch(bad))
         made = hidden(position, sequence=sequence, value=value, error=error)
         return batch.select(*(F.col(quoted(name)) for name in names), made)
 
@@ -144,20 +147,37 @@ class FilesSource(Needs):
             f"{_DECODED}.value.*", F.col(HIDDEN).withField("error", failed).alias(HIDDEN)
         )
 
-    def of_letter(self, text: Column, row: Column, told: StructType) -> Column:
-        """The columns `told` of a dead letter, which holds a line here; `row`: those of its JSON.
-
-        A letter of csv has the line only if that could not be decoded, and JSON otherwise.
-        """
+    def of_letters(self, letters: DataFrame, schema: StructType) -> DataFrame:
+        """See `redrive`. A letter holds a line; of parquet, and of csv that was decoded, JSON."""
         from pyspark.sql import functions as F  # noqa: N812 - the name that every program has for it
 
         if self._plan.format == "text":
-            return F.struct(text.alias("value"), F.lit(None).cast("string").alias(told.names[-1]))
-        if self._plan.format == "csv":
-            reader = {**dict(self._plan.reader), "columnNameOfCorruptRecord": told.names[-1]}
-            line = F.from_csv(text, F.lit(told.toDDL()), reader)
-            return F.when(text.startswith("{"), row).otherwise(line)
-        return row
+            return letters_of_text(letters)
+        if self._reading is not None:
+            return self._reading.letters(letters)
+        read = letters_of_json(letters, schema)
+        if self._plan.format != "csv":
+            return read
+        text = F.col("value").cast("string")
+        reader = {**dict(self._plan.reader), "columnNameOfCorruptRecord": CORRUPT}
+        read = read.withColumn(
+            _LINE,
+            # The other lines are of letters that were redriven by an Ottla that kept them.
+            F.when(
+                F.col("undecoded").isNotNull() | ~text.startswith("{"),
+                F.from_csv(text, F.lit(with_corrupt(schema).toDDL()), reader),
+            ),
+        )
+        line, row = F.col(_LINE), F.col(_LINE).dropFields(CORRUPT)
+        is_line = line.isNotNull()
+        why = F.when(is_corrupt(line), _mismatch(text))
+        now = F.when(line[CORRUPT].isNull(), F.to_json(row, EXACT_JSON).cast("binary"))
+        return read.select(
+            *("key", "offset", "position"),
+            F.when(is_line, F.coalesce(now, "value")).otherwise(F.col("value")).alias("value"),
+            F.when(is_line, row).otherwise(F.col("row")).alias("row"),
+            F.when(is_line, why).otherwise(F.col("error")).alias("error"),
+        )
 
     # -- what `validate` asks
 
@@ -253,20 +273,35 @@ class FilesSource(Needs):
         return [row["value"].encode() for row in lines.collect()]
 
 
+def _mismatch(line: Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - the name that every program has for it
+
+    why = F.concat(F.lit("the line does not fit the schema: "), F.substring(line, 1, 200))
+    return F.struct(F.lit("SchemaMismatch").alias("kind"), why.alias("message"))
+
+
 def _placed(frame: DataFrame) -> DataFrame:
     """With what Spark knows only while it reads, in columns of their own: see `hidden`.
 
     They are taken before any row is left out, also by a limit, and before Python sees them.
+
+    Spark refuses to read nothing but what it could not read, which is all that it takes to count
+    such lines: so that column is made of another one, too, in a way that is not seen through.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that every program has for it
 
     if _FILE in frame.columns:
         return frame
+    number = F.monotonically_increasing_id()
+    columns = [F.col(quoted(name)) for name in frame.columns if name != _CORRUPT]
+    if _CORRUPT in frame.columns:
+        always = columns[0].isNotNull() | (number >= 0)
+        columns.append(F.when(always, F.col(_CORRUPT)).alias(_CORRUPT))
     return frame.select(
-        "*",
+        *columns,
         F.input_file_name().alias(_FILE),
         F.input_file_block_start().alias(_START),
-        F.monotonically_increasing_id().alias(_ID),
+        number.alias(_ID),
     )
 
 
@@ -285,6 +320,8 @@ def _make(values: Mapping[str, Any]) -> FilesSource:
             "header": str(values["header"] or False).lower(),
             "sep": values["delimiter"] or ",",
             "multiLine": str(values["multiline"] or False).lower(),
+            # a quote within quotes is written twice, as all but Spark do (RFC 4180)
+            "escape": '"',
             "mode": "PERMISSIVE",
             "columnNameOfCorruptRecord": _CORRUPT,
             # every column is looked at whatever the query uses: a row is right or wrong for all

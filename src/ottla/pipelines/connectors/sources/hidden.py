@@ -9,11 +9,13 @@ from ottla.pipelines.connectors.contract import EXACT_JSON, HIDDEN
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 DECODE: Final = "decode"
 """The stage at which a source's own errors happen."""
 
+CORRUPT: Final = f"{HIDDEN}_corrupt"
 _HEADERS: Final = "array<struct<key: string, value: binary>>"
 
 
@@ -77,6 +79,47 @@ def as_json(names: list[str]) -> Column:
         F.struct(*(F.col(quoted(name)).alias(name) for name in names)),
         EXACT_JSON,
     )
+
+
+def letters_of_json(letters: DataFrame, schema: StructType) -> DataFrame:
+    """Dead letters, with `row` and `error` of the JSON that `as_json` has made of a row.
+
+    letters  with a binary column `value`
+    error    struct<kind, message>, null where nothing is wrong
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - the name that every program has for it
+
+    # Spark makes nulls of what it cannot read, and tells so in this column alone.
+    told = with_corrupt(schema)
+    options = EXACT_JSON | {"columnNameOfCorruptRecord": CORRUPT}
+    read = letters.withColumn("row", F.from_json(F.col("value").cast("string"), told, options))
+    why = F.struct(
+        F.lit("NotJson").alias("kind"), F.lit("the letter holds no JSON of a row").alias("message")
+    )
+    return read.withColumn("error", F.when(is_corrupt(F.col("row")), why)).withColumn(
+        "row", F.col("row").dropFields(CORRUPT)
+    )
+
+
+def letters_of_text(letters: DataFrame) -> DataFrame:
+    """The same where a letter is the text of a row's only column `value`."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that every program has for it
+
+    row = F.struct(F.col("value").cast("string").alias("value"))
+    none = F.lit(None).cast("struct<kind: string, message: string>")
+    return letters.withColumns({"row": row, "error": none})
+
+
+def with_corrupt(schema: StructType) -> StructType:
+    """A schema with a column for what Spark cannot read."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([*schema.fields, StructField(CORRUPT, StringType())])
+
+
+def is_corrupt(row: Column) -> Column:
+    """Whether Spark could not read a row of such a schema."""
+    return row.isNull() | row[CORRUPT].isNotNull()
 
 
 def quoted(name: str) -> str:

@@ -39,12 +39,14 @@ from ottla.pipelines.connectors.formats.options import read_format
 from ottla.pipelines.connectors.formats.schema_file import EVOLUTION, SCHEMA_FILE
 from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option
 from ottla.pipelines.connectors.sources.decoding import PartReading
-from ottla.pipelines.connectors.sources.hidden import hidden
+from ottla.pipelines.connectors.sources.hidden import hidden, letters_of_text
+from ottla.pipelines.connectors.sources.json_texts import items_at, text_of
 from ottla.pipelines.connectors.sources.staged import ROW, Found, staged_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from ottla.pipelines.connectors.formats.contract import Format
 
@@ -64,9 +66,10 @@ _LINK: Final = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?', re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One answer: its rows, where the next is (a URL), or None."""
+    """One answer: its rows, the same as they were written, where the next is (a URL), or None."""
 
     rows: tuple[Any, ...]
+    texts: tuple[str, ...]
     next: str | None
 
 
@@ -77,7 +80,7 @@ class HttpPoller:
     A cursor is JSON: `since`, the largest value of finished rounds; `high`, that of the round under
     way; `next` and `page`, if it is under way, and `own`, the names of parameters of `url` that
     belong to `next`; `ended`, when the last round was finished; `seen`, hashes of rows whose value
-    is `high`.
+    is `high`; `loop`, by which a round is found out that never ends (`_without_end`).
     """
 
     url: str
@@ -112,13 +115,18 @@ class HttpPoller:
         fresh, high, seen = self._sorted_out(page.rows, cursor)
         then: dict[str, Any] = {"since": cursor.get("since"), "high": high, "seen": seen}
         if page.next is None:
-            then |= {"since": high, "ended": time.time()}
+            # A clock that was set back must not let a run that is to end begin another round.
+            then |= {"since": high, "ended": max(time.time(), end or 0.0)}
         else:
             following, own = self._without_own(page.next)
             then |= {"next": following, "own": own or None, "page": number + 1}
+            first, _ = self._without_own(self._first(cursor.get("since")))
+            known = cursor.get("loop") if under_way else None
+            then["loop"] = _without_end(following, known or [_hash(_ordered(first)), 1, 0])
             then["ended"] = cursor.get("ended", 0.0)
         kept = {name: value for name, value in then.items() if value is not None}
-        return Found((self._table(fresh, number),), kept, more=page.next is not None)
+        table = self._table([(index, page.texts[index]) for index in fresh], number)
+        return Found((table,), kept, more=page.next is not None)
 
     # -- asking
 
@@ -144,7 +152,8 @@ class HttpPoller:
     def _fetch(self, url: str, number: int) -> Page:
         body, link = self._get(url)
         try:
-            told = json.loads(body)
+            text = text_of(body)
+            told = json.loads(text)
         except ValueError:
             raise ValueError(
                 f"{shown(url)} answers with something that is no JSON: {body[:80]!r}"
@@ -157,14 +166,14 @@ class HttpPoller:
                 "name the field that has it with rows"
             )
         following = self._next(url, told, rows, link, number)
-        if following == url:
+        if following is not None and _ordered(following) == _ordered(url):
             raise ValueError(f"{shown(url)} names itself as the next page: correct the paging")
         if following is not None and not following.startswith(_WEB):
             raise ValueError(
                 f"{shown(url)} says that the next page is at {shown(following)}, and pages are "
                 "asked for over http or https only"
             )
-        return Page(tuple(rows), following)
+        return Page(tuple(rows), tuple(items_at(text, self.rows_at)), following)
 
     def _get(self, url: str) -> tuple[bytes, str]:
         given = dict(self.headers)
@@ -204,41 +213,38 @@ class HttpPoller:
 
     def _sorted_out(
         self, rows: Sequence[Any], cursor: Mapping[str, Any]
-    ) -> tuple[list[tuple[int, Any]], Any, list[str] | None]:
-        """The rows that were not given yet, the largest value, and who has it."""
-        numbered = list(enumerate(rows))
+    ) -> tuple[list[int], Any, list[str] | None]:
+        """The rows that were not given yet, by number, the largest value, and who has it."""
         if not self.cursor:
-            return numbered, None, None
-        high, seen = cursor.get("high"), list(cursor.get("seen", ()))
-        fresh: list[tuple[int, Any]] = []
-        for index, row in numbered:
+            return list(range(len(rows))), None, None
+        high, seen = cursor.get("high"), dict.fromkeys(cursor.get("seen", ()))
+        fresh: list[int] = []
+        for index, row in enumerate(rows):
             value = at(row, self.cursor)
             if value is None:
-                fresh.append((index, row))
+                fresh.append(index)
                 continue
             try:
                 if high is not None and value == high and _hash(row) in seen:
                     continue
                 if high is None or value > high:
-                    high, seen = value, []
+                    high, seen = value, {}
             except TypeError:
                 raise ValueError(
                     f"{self.where}: the cursor {'.'.join(self.cursor)} is {value!r} in one row and "
                     f"{high!r} in another: it has to be numbers, or texts, in all of them"
                 ) from None
             if value == high:
-                seen.append(_hash(row))
-            fresh.append((index, row))
-        return fresh, high, seen
+                seen[_hash(row)] = None
+            fresh.append(index)
+        return fresh, high, list(seen)
 
-    def _table(self, rows: Sequence[tuple[int, Any]], number: int) -> pa.Table:
+    def _table(self, rows: Sequence[tuple[int, str]], number: int) -> pa.Table:
         import pyarrow as pa
 
         return pa.table(
             {
-                _JSON: pa.array(
-                    [json.dumps(row, ensure_ascii=False) for _, row in rows], pa.string()
-                ),
+                _JSON: pa.array([text for _, text in rows], pa.string()),
                 _PAGE: pa.array([number] * len(rows), pa.int64()),
                 _INDEX: pa.array([index for index, _ in rows], pa.int64()),
             }
@@ -328,6 +334,10 @@ class HttpSource(Needs):
         made = hidden(position, sequence=F.col(ROW), value=text, error=F.col(f"{_DECODED}.error"))
         return decoded.select(f"{_DECODED}.value.*", made)
 
+    def of_letters(self, letters: DataFrame, schema: StructType) -> DataFrame:
+        """See `redrive`. A letter holds the row's JSON, as the server has written it."""
+        return letters_of_text(letters) if self._reading is None else self._reading.letters(letters)
+
     def _first_page(self, place: Place) -> pa.Table:
         try:
             found = self._poller.poll(None, None)
@@ -373,6 +383,29 @@ def with_parameters(url: str, more: Mapping[str, str], *, without: Iterable[str]
 
 def _parameters(url: str) -> list[tuple[str, str]]:
     return urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query, keep_blank_values=True)
+
+
+def _without_end(following: str, loop: Sequence[Any]) -> list[Any]:
+    """What to remember of the pages of a round; ValueError if they lead back to an earlier one.
+
+    By Brent's way to find a cycle: one page is remembered, and another one after twice as many as
+    the last time. So a cycle is found before it was gone through three times, however long it is,
+    and however long the way to it.
+    """
+    kept, most, count = loop
+    here = _hash(_ordered(following))
+    if here == kept:
+        raise ValueError(
+            f"{shown(following)} is the next page for the second time in one round: its pages lead "
+            "back to it, without an end. Correct the paging"
+        )
+    return [kept, most, count + 1] if count + 1 < most else [here, 2 * most, 0]
+
+
+def _ordered(url: str) -> str:
+    """The same for two URLs that differ in the order of their parameters."""
+    query = urllib.parse.urlencode(sorted(_parameters(url)))
+    return urllib.parse.urlunsplit(urllib.parse.urlsplit(url)._replace(query=query, fragment=""))
 
 
 def _values(parameters: Sequence[tuple[str, str]], name: str) -> list[str]:

@@ -71,6 +71,10 @@ class PostgresEngine:
     def ties(self) -> bool:
         return True
 
+    @property
+    def typed(self) -> bool:
+        return True
+
     def open(self) -> Database:
         database = open_postgres(self.dsn, application="ottla pipeline")
         database.execute("set datestyle = 'ISO'")

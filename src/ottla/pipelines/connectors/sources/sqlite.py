@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _MILLISECONDS: Final = 100_000_000_000
 """A number of seconds since 1970 is smaller for the next three thousand years."""
+_LARGEST_REAL: Final = 2**63 - 1024
+"""The largest integer of 64 bits that is a floating-point number."""
 _BYTES: Final = "bytes"
 """Under which a cursor, which is JSON, has a key of bytes."""
 
@@ -55,6 +57,10 @@ class SqliteEngine:
 
     @property
     def ties(self) -> bool:
+        return False
+
+    @property
+    def typed(self) -> bool:
         return False
 
     def open(self) -> Database:
@@ -116,8 +122,10 @@ class SqliteEngine:
             f"quote({identifier(name)}) as v{number}" for number, name in enumerate(order)
         )
         down = ", ".join(f"{identifier(name)} desc" for name in order)
+        present = " and ".join(f"{identifier(name)} is not null" for name in order)
         found = database.read(
-            f"select {values} from {identifier(*plan.table)} order by {down} limit 1"
+            f"select {values} from {identifier(*plan.table)} where {present} "
+            f"order by {down} limit 1"
         ).to_pylist()
         return [self.value(text) for text in found[0].values()] if found else None
 
@@ -178,12 +186,16 @@ def _column(name: str, declared: str) -> Column:
     for words, types, select, kind in kinds:
         if any(each in word for each in words):
             allowed = ", ".join(literal(each) for each in types)
+            fits = f"typeof({sql}) in ({allowed})"
+            if types is real:  # an integer may have more digits
+                exact = f"{sql} <= {_LARGEST_REAL} and cast(cast({sql} as real) as integer) = {sql}"
+                fits += f" and (typeof({sql}) = 'real' or {exact})"
             return Column(
                 name,
-                f"case when typeof({sql}) in ({allowed}) then {select} end",
+                f"case when {fits} then {select} end",
                 kind,
                 declared,
-                f"case when typeof({sql}) not in ({allowed}, 'null') "
+                f"case when typeof({sql}) <> 'null' and not ({fits}) "
                 f"then {literal(name + ' is ')} || typeof({sql}) || ' ' || quote({sql}) end",
             )
     return Column(name, f"cast({sql} as text)", pa.string(), declared)

@@ -216,6 +216,10 @@ class Engine(Protocol):
     def ties(self) -> bool:
         """Whether `fetch first n rows with ties` is understood."""
 
+    @property
+    def typed(self) -> bool:
+        """Whether the type of a column that is read is its own, and not that of its values."""
+
     def open(self) -> Database: ...
 
     def describe(self, database: Database, plan: Plan) -> Table:

@@ -70,7 +70,7 @@ class TablePoller:
         number, at = cursor.get("load", (0, None))
         now = time.time()
         due = now - self._plan.every if end is None else end
-        if at is not None and at > due:
+        if at is not None and at >= due:
             return None
         return Found(self._whole(), {"load": [number + 1, max(now, end or 0.0)]})
 
@@ -244,11 +244,28 @@ class TablePoller:
         import pyarrow as pa
 
         names = [each.name for each in self._table.columns]
+        if self._engine.typed:
+            self._check_types(rows.schema)
         arrays = [_cast(rows.column(each.name), each.type) for each in self._table.columns]
         if ERROR in rows.column_names:
             names.append(ERROR)
             arrays.append(_cast(rows.column(ERROR), pa.string()))
         return pa.table(arrays, names=names)
+
+    def _check_types(self, found: pa.Schema) -> None:
+        """A value of another type than a column had at the start may fit, and be another then: a
+        time in a column of dates."""
+        import pyarrow as pa
+
+        for column in self._table.columns:
+            as_text = pa.types.is_decimal(column.type)
+            expected = pa.string() if as_text else column.type
+            if _stored(found.field(column.name).type) != expected:
+                raise ValueError(
+                    f"the column {column.name} of {self._plan.shown} has another type than it had "
+                    f"when the pipeline started, {column.native}: start the pipeline again, and it "
+                    "goes on with the type that the column has now"
+                )
 
     def _open(self) -> Database:
         if self._database is None:
@@ -279,11 +296,17 @@ class _dropping:  # noqa: N801 - a word of the `with` statement
             self._poller.drop()
 
 
+def _stored(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
 def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     import pyarrow as pa
 
-    if isinstance(column.type, pa.BaseExtensionType):
-        column = column.cast(column.type.storage_type)
+    if column.type != _stored(column.type):
+        column = column.cast(_stored(column.type))
     if column.type == wanted:
         return column
     if column.null_count == len(column):  # a type that was guessed from nothing

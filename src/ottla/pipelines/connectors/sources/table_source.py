@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.connectors.contract import HIDDEN, Needs, Outage, Place
 from ottla.pipelines.connectors.databases import DatabaseError, Missing
-from ottla.pipelines.connectors.sources.hidden import as_json, hidden, quoted
+from ottla.pipelines.connectors.sources.hidden import (
+    as_json,
+    hidden,
+    letters_of_json,
+    quoted,
+)
 from ottla.pipelines.connectors.sources.staged import ERROR, ROW, staged_stream
 from ottla.pipelines.connectors.sources.table_plan import Engine, Mode, Plan, Table
 from ottla.pipelines.connectors.sources.table_poller import TablePoller
@@ -14,6 +19,8 @@ from ottla.pipelines.connectors.sources.table_poller import TablePoller
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+_NO_ROOM: Final = "ValueOutOfRange"
 
 
 class TableSource(Needs):
@@ -73,10 +80,19 @@ class TableSource(Needs):
         message = F.col(ERROR)
         error = F.when(
             message.isNotNull(),
-            F.struct(F.lit("ValueOutOfRange").alias("kind"), message.alias("message")),
+            F.struct(F.lit(_NO_ROOM).alias("kind"), message.alias("message")),
         )
         made = hidden(position, sequence=F.col(ROW), value=as_json(names), error=error)
         return batch.select(*(F.col(quoted(name)) for name in names), made)
+
+    def of_letters(self, letters: DataFrame, schema: StructType) -> DataFrame:
+        """See `redrive`. A value that no column has room for is a null in the letter: only the
+        database has it, so such a row fails again."""
+        from pyspark.sql import functions as F  # noqa: N812 - the name that every program has for it
+
+        why = F.col("undecoded")
+        error = F.when(why["kind"] == _NO_ROOM, why).otherwise(F.col("error"))
+        return letters_of_json(letters, schema).withColumn("error", error)
 
     # -- what `validate` asks
 

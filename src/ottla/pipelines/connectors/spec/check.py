@@ -417,7 +417,9 @@ class _Checker:
         """The texts of a secret option, and those of the secret options of a format."""
         if option.secret:
             for text in _texts(value):
-                self._secrets |= secrets_in(text)
+                # A URL without user and parameters is what messages call the place.
+                if option.place is None or option.place(text) != text:
+                    self._secrets |= secrets_in(text)
         elif isinstance(value, Mapping):
             for name, given in value.items():
                 if name in FORMATS and isinstance(given, Mapping):
