@@ -247,6 +247,45 @@ def test_a_static_member_comes_back_with_the_new_protocol() -> None:
     assert len(w.group.members) == 2
 
 
+def test_a_static_member_comes_back_before_the_classic_leader_has_assigned() -> None:
+    w = a_world()
+    w.topics(a=2)
+    old = ClassicConsumer(w, "a", instance_id="i")
+    old.join()
+    w.runner.advance(0)
+    assert classic_group(w).state is State.COMPLETING
+    new = w.consumer("new", "a", instance_id="i")
+    new.join()
+    settle(w, new)
+    assert owned_by_all(new) == [("a", 0), ("a", 1)]
+
+
+def test_a_static_member_comes_back_while_the_share_of_another_is_free() -> None:
+    w = a_world()
+    w.topics(a=2)
+    old = ClassicConsumer(w, "a", instance_id="i")
+    other = ClassicConsumer(w, "a")
+    settle(w, old, other)
+    other.leave()
+    assert classic_group(w).state is State.PREPARING
+    new = w.consumer("new", "a", instance_id="i")
+    new.join()
+    settle(w, new)
+    assert owned_by_all(new) == [("a", 0), ("a", 1)]
+
+
+def test_the_classic_leader_comes_back_before_it_has_seen_new_partitions() -> None:
+    w = a_world()
+    w.topics(a=2)
+    old = ClassicConsumer(w, "a", instance_id="i")
+    settle(w, old)
+    w.topics(a=3)
+    new = w.consumer("new", "a", instance_id="i")
+    new.join()
+    settle(w, new)
+    assert owned_by_all(new) == [("a", 0), ("a", 1), ("a", 2)]
+
+
 # -- consumer to classic ---------------------------------------------------------------------
 
 
