@@ -3,7 +3,8 @@
 A classic group of consumers becomes a consumer group when the first member of the new protocol
 joins it; its members stay and are served as before (`classic_members`), each with its generation as
 its epoch and its assignment as its target. A consumer group becomes a classic one when its last
-member of the new protocol has gone and classic ones are left; they are made to rebalance.
+member of the new protocol has gone and classic ones are left; they are made to rebalance, unless
+that was a static member which comes back at once, and everybody has their share already.
 An empty group of either kind is simply replaced by one of the other kind.
 
 `group.consumer.migration.policy` says which of the two ways is open. Where the way is closed the
@@ -271,6 +272,8 @@ def downgrade(
                 member.classic.protocols,
             )
         )
+    if instead is not None:
+        classic.leader = instead.id  # the only one who can be told so now
     classic.generation = group.epoch
     classic.protocol_name = classic.select_protocol()
     for member in left:

@@ -376,6 +376,55 @@ def test_it_may_want_other_topics_by_then() -> None:
     )
 
 
+def test_somebody_waits_for_a_share_when_the_last_new_member_comes_back_as_a_classic_one() -> None:
+    w = a_world()
+    w.topics(a=2)
+    new = w.consumer("new", "a", instance_id="i")
+    new.join()
+    old = ClassicConsumer(w, "a")
+    old.join()
+    assert not old.owned
+    assert w.group.members[old.member_id].state is MemberState.UNRELEASED
+    new.leave(-2)
+    back = ClassicConsumer(w, "a", instance_id="i")
+    settle(w, back, old)
+    assert classic_group(w).state is State.STABLE
+    assert owned_by_all(old, back) == [("a", 0), ("a", 1)]
+
+
+def test_the_last_new_member_comes_back_before_anybody_has_seen_new_partitions() -> None:
+    w, old, new = mixed_with_static()
+    new.leave(-2)
+    w.topics(a=3)
+    back = ClassicConsumer(w, "a", instance_id="i")
+    settle(w, back, old)
+    assert classic_group(w).state is State.STABLE
+    assert owned_by_all(old, back) == [("a", 0), ("a", 1), ("a", 2)]
+
+
+def test_a_classic_group_has_a_leader_who_knows_it() -> None:
+    w, old, new = mixed_with_static()
+    new.leave(-2)
+    back = ClassicConsumer(w, "a", instance_id="i")
+    joined = back.join()
+    assert (joined.leader, joined.skip_assignment) == (back.member_id, True)
+    assert {each.member_id for each in joined.members} == {old.member_id, back.member_id}
+    settle(w, back, old)
+    w.topics(a=3)
+    back.join()  # as a leader does that sees the new partition
+    settle(w, back, old)
+    assert owned_by_all(old, back) == [("a", 0), ("a", 1), ("a", 2)]
+
+
+def test_a_client_that_cannot_lead_without_assigning_has_the_group_rebalanced() -> None:
+    w, _, new = mixed_with_static()
+    new.leave(-2)
+    protocols = (("range", subscription(["a"])),)
+    join = Join(GROUP, "", "i", CLIENT, 30_000, 60_000, "consumer", protocols)
+    w.runner.run(join._replace(can_skip_assignment=False))
+    assert classic_group(w).state is State.PREPARING
+
+
 def test_nothing_has_happened_when_the_downgrade_could_not_be_written() -> None:
     w = a_world()
     w.topics(a=2)
@@ -389,6 +438,17 @@ def test_nothing_has_happened_when_the_downgrade_could_not_be_written() -> None:
         new.leave()
     assert "new" in w.group.members
     settle(w, old, new)
+
+
+def mixed_with_static() -> tuple[GroupWorld, ClassicConsumer, Consumer]:
+    w = a_world()
+    w.topics(a=2)
+    old = ClassicConsumer(w, "a")
+    settle(w, old)
+    new = w.consumer("new", "a", instance_id="i")
+    new.join()
+    settle(w, old, new)
+    return w, old, new
 
 
 # -- classic members of a consumer group -----------------------------------------------------
