@@ -373,8 +373,9 @@ class TransactionShard:
             found is None
             or not found.state.is_prepared
             or (found.producer_id, found.producer_epoch) != command.producer
+            or found.updated_ms != command.decided_ms
         ):
-            return Result()  # the next coordinator, or a load, has completed it
+            return Result()  # it is completed: by the next coordinator, or this is told once more
         done = State.COMPLETE_COMMIT
         if found.state is State.PREPARE_ABORT:
             done = State.COMPLETE_ABORT
@@ -474,4 +475,5 @@ def _markers(prepared: Transaction) -> WriteMarkers:
         prepared.state is State.PREPARE_COMMIT,
         prepared.partitions,
         prepared.client_version,
+        prepared.updated_ms,
     )

@@ -77,7 +77,7 @@ class World:
         """What a sender of markers does."""
         (effect,) = self.runner.effects
         self.runner.effects.clear()
-        self.run(Complete(effect.transactional_id, effect.producer))
+        self.run(Complete(effect.transactional_id, effect.producer, effect.decided_ms))
         assert isinstance(effect, WriteMarkers)
         return effect
 
@@ -289,8 +289,21 @@ class TestEnding:
         after = world.end(producer)
         effect = world.write_markers()
         world.add(after, B)
-        world.run(Complete(ID, effect.producer))
+        world.run(Complete(ID, effect.producer, effect.decided_ms))
         assert world.transaction.state is State.ONGOING
+
+    def test_nor_do_they_when_the_next_one_is_decided(self, world: World) -> None:
+        producer = world.init()
+        world.add(producer, A)
+        after = world.end(producer)
+        effect = world.write_markers()
+        world.add(after, B)
+        world.runner.advance(1)
+        world.end(after)
+        world.run(Complete(ID, effect.producer, effect.decided_ms))
+        assert world.transaction.state is State.PREPARE_COMMIT
+        world.write_markers()
+        assert world.transaction.state is State.COMPLETE_COMMIT
 
     def test_version_1_keeps_the_epoch(self, older: World) -> None:
         producer = older.init()
