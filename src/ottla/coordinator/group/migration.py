@@ -136,21 +136,36 @@ def _upgrade(classic: ClassicGroup, topics: SubscribableTopics, config: BrokerCo
 
 def _converted(classic: ClassicGroup, topics: SubscribableTopics) -> list[ConsumerMember]:
     members = []
-    taken: dict[TopicId, frozenset[int]] = {}
+    subscriptions = {}
     for member in classic.members.values():
         offered = dict(member.protocols)
         name = classic.protocol_name
-        wants = read_subscription(offered[name] if name in offered else member.protocols[0][1])
-        assigned = _to_ids(read_assignment(member.assignment), topics) if member.assignment else {}
-        # A partition has one owner here. Of a clients' assignor that gave it to several, the
-        # first counts; all of them join again soon.
-        mine = {
-            topic: free
-            for topic, partitions in assigned.items()
-            if (free := partitions - taken.get(topic, frozenset()))
-        }
-        for topic, partitions in mine.items():
-            taken[topic] = taken.get(topic, frozenset()) | partitions
+        subscriptions[member.member_id] = read_subscription(
+            offered[name] if name in offered else member.protocols[0][1]
+        )
+    # A partition has one owner here. Of a clients' assignor that gave it to several, the first
+    # counts; all of them join again soon. In the middle of a rebalance there may be no assignment,
+    # but cooperative members keep what they own, and have told it when they joined.
+    taken: dict[TopicId, frozenset[int]] = {}
+    held: dict[str, dict[TopicId, frozenset[int]]] = {each: {} for each in classic.members}
+    claims = [
+        *(
+            (member.member_id, read_assignment(member.assignment))
+            for member in classic.members.values()
+            if member.assignment
+        ),
+        *(
+            (member_id, {name: list(partitions) for name, partitions in wants.owned})
+            for member_id, wants in subscriptions.items()
+        ),
+    ]
+    for member_id, claimed in claims:
+        for topic, partitions in _to_ids(claimed, topics).items():
+            if free := partitions - taken.get(topic, frozenset()):
+                held[member_id][topic] = held[member_id].get(topic, frozenset()) | free
+                taken[topic] = taken.get(topic, frozenset()) | free
+    for member in classic.members.values():
+        wants = subscriptions[member.member_id]
         members.append(
             ConsumerMember(
                 member.member_id,
@@ -165,7 +180,7 @@ def _converted(classic: ClassicGroup, topics: SubscribableTopics) -> list[Consum
                 ClassicFacet(member.session_timeout_ms, member.protocols),
                 classic.generation,
                 classic.generation,
-                assigned=mine,
+                assigned=held[member.member_id],
             )
         )
     return members
@@ -277,18 +292,26 @@ def downgrade(
     classic.generation = group.epoch
     classic.protocol_name = classic.select_protocol()
     for member in left:
-        holder = (
-            group.static.get(member.instance_id or "", member.id)
-            if member is instead
-            else member.id
-        )
+        if member is instead:
+            replaced = group.static.get(member.instance_id or "", member.id)
+            share = group.targets.get(replaced, NO_PARTITIONS)
+        else:
+            share = _held(member)
         converted = classic.members[member.id]
         converted.assignment = assignment_of(
-            group.targets.get(holder, NO_PARTITIONS),
-            converted.metadata(classic.protocol_name),
-            topics,
+            share, converted.metadata(classic.protocol_name), topics
         )
     return Downgrade(group, classic)
+
+
+def _held(member: ConsumerMember) -> Partitions:
+    """What a member may be working on: should the group be upgraded again it is nobody else's."""
+    if not member.revoking:
+        return member.assigned
+    return {
+        topic: member.assigned.get(topic, frozenset()) | member.revoking.get(topic, frozenset())
+        for topic in member.assigned.keys() | member.revoking.keys()
+    }
 
 
 def assignment_of(partitions: Partitions, metadata: bytes, topics: SubscribableTopics) -> bytes:

@@ -286,6 +286,45 @@ def test_the_classic_leader_comes_back_before_it_has_seen_new_partitions() -> No
     assert owned_by_all(new) == [("a", 0), ("a", 1), ("a", 2)]
 
 
+def test_what_members_own_is_nobody_elses_when_the_group_is_upgraded_in_a_rebalance() -> None:
+    """A cooperative member keeps what it owns; the leader's assignment could not be written."""
+    w = a_world()
+    w.topics(a=3)
+    old = ClassicConsumer(w, "a", cooperative=True)
+    settle(w, old)
+    another = ClassicConsumer(w, "a", cooperative=True)
+    another.step()
+    assert classic_group(w).state is State.PREPARING
+    w.runner.failures = 1
+    old.step()
+    old.step()
+    old.step()
+    assert classic_group(w).state is State.PREPARING
+    assert owned_by_all(old) == [("a", each) for each in range(3)]
+    new = w.consumer("new", "a")
+    new.join()
+    assert not names(new.owned)
+    settle(w, old, another, new)
+    assert owned_by_all(old, another, new) == [("a", each) for each in range(3)]
+
+
+def test_what_members_own_is_nobody_elses_when_the_group_changes_there_and_back() -> None:
+    w = a_world()
+    w.topics(a=2)
+    old = ClassicConsumer(w, "a", cooperative=True)
+    settle(w, old)
+    first = w.consumer("first", "a")
+    first.join()
+    first.leave()
+    assert classic_group(w).state is State.PREPARING
+    assert owned_by_all(old) == [("a", 0), ("a", 1)]
+    second = w.consumer("second", "a")
+    second.join()
+    assert not names(second.owned)
+    settle(w, old, second)
+    assert owned_by_all(old, second) == [("a", 0), ("a", 1)]
+
+
 # -- consumer to classic ---------------------------------------------------------------------
 
 
