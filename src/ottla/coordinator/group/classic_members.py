@@ -141,6 +141,8 @@ class ClassicMembers:
             and not revision.resubscribed
             and _is_at_rest(group, revision.replaced, self._topics())
         )
+        if quietly:
+            converted.keep_quiet()
 
         def written(error: KafkaError | None, now: Now) -> Result:
             if error is not None:

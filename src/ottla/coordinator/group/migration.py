@@ -222,13 +222,19 @@ class Downgrade:
         self._classic = classic
         self.records: list[Record] = [
             *group.tombstones(),
-            journal.group(classic.id, classic.snapshot()),
+            # Without a leader: whoever loads this has to begin the rebalance.
+            journal.group(classic.id, classic.snapshot()._replace(leader=None)),
         ]
+
+    def keep_quiet(self) -> None:
+        """There will be no rebalance."""
+        self.records[-1] = journal.group(self._classic.id, self._classic.snapshot())
 
     def begin(self, state: ShardState, machine: ClassicMachine, now: Now) -> ClassicGroup:
         """The records are written: start the clocks of the classic group's members."""
         group = state.groups[self._classic.id]
         assert isinstance(group, ClassicGroup)
+        group.leader = self._classic.leader
         for member in self._classic.members.values():
             # A record has room for one protocol of each member; they support more.
             group.update(

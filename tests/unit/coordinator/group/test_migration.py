@@ -363,6 +363,21 @@ def test_so_it_is_when_its_session_ends() -> None:
     assert owned_by_all(old) == [("a", 0), ("a", 1)]
 
 
+def test_the_next_coordinator_goes_on_with_the_rebalance_of_a_downgrade() -> None:
+    w = a_world()
+    w.topics(a=2)
+    new = w.consumer("new", "a")
+    new.join()
+    old = ClassicConsumer(w, "a")
+    old.join()
+    assert not old.owned, "it waits for its share"
+    new.leave()
+    w.runner.reload()
+    assert classic_group(w).state is State.PREPARING
+    settle(w, old)
+    assert owned_by_all(old) == [("a", 0), ("a", 1)]
+
+
 @pytest.mark.parametrize("policy", ["disabled", "UPGRADE"])
 def test_the_policy_may_forbid_the_downgrade(policy: str) -> None:
     w = a_world()
