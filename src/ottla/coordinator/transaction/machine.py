@@ -173,6 +173,9 @@ class TransactionShard:
         elif expected is not None and not self._may_go_on(found, expected):
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
         if found.state is State.ONGOING:
+            if expected not in (None, (found.producer_id, found.producer_epoch)):
+                # Kafka aborts the transaction of the one who has taken over, and refuses this then.
+                raise KafkaError(ErrorCode.PRODUCER_FENCED)
             fenced = self._fence(found, now)
             fenced.reply = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
             return fenced

@@ -173,6 +173,22 @@ class TestBeginning:
         world.init()
         assert world.code(InitProducer(ID, MINUTE, first)) is ErrorCode.PRODUCER_FENCED
 
+    def test_nor_does_it_end_what_its_successor_has_open(self, world: World) -> None:
+        first = world.init()
+        second = world.init()
+        world.add(second, A)
+        assert world.code(InitProducer(ID, MINUTE, first)) is ErrorCode.PRODUCER_FENCED
+        assert world.transaction.state is State.ONGOING
+        world.end(second)
+        assert world.write_markers().commit
+
+    def test_what_a_producer_itself_has_open_is_aborted_first(self, world: World) -> None:
+        first = world.init()
+        world.add(first, A)
+        command = InitProducer(ID, MINUTE, first)
+        assert world.code(command) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert not world.write_markers().commit
+
     def test_epochs_that_are_used_up_lead_to_a_new_producer_id(self, world: World) -> None:
         world.init()
         last = world.exhaust()
