@@ -2,7 +2,8 @@
 
 `step` does the next thing a client would do and returns. Eager ones drop everything before they
 join again; cooperative ones keep what they own, report it, give up what they are told to give up
-and join again then. As a leader it assigns ranges, and leaves out what somebody else still owns.
+and join again then. As a leader it assigns ranges, and leaves out what somebody else still owns; it
+joins again when its topics have got more partitions.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class ClassicConsumer:
         self.protocol_name: str | None = None
         self.owned: frozenset[One] = frozenset()
         self.is_stable = False
+        self._leads = False
+        self._sizes: list[int] = []  # of its topics, when it joined
         # what it waits for
         self._joining: Parked | None = None
         self._syncing: Parked | None = None
@@ -95,7 +98,7 @@ class ClassicConsumer:
                 self._await_join()
             elif self._syncing is not None:
                 self._await_sync()
-            elif self.is_stable:
+            elif self.is_stable and not (self._leads and self._sizes != self._current_sizes()):
                 self.heartbeat()
             else:
                 self.join()
@@ -161,8 +164,14 @@ class ClassicConsumer:
         self.member_id = reply.member_id
         self.generation = reply.generation
         self.protocol_name = reply.protocol_name
-        leads = reply.leader == reply.member_id and not reply.skip_assignment
-        self.sync(self._assign(reply.members) if leads else {})
+        self._leads = reply.leader == reply.member_id
+        self._sizes = self._current_sizes()
+        assigns = self._leads and not reply.skip_assignment
+        self.sync(self._assign(reply.members) if assigns else {})
+
+    def _current_sizes(self) -> list[int]:
+        topics = self.world.image.topics
+        return [len(topics[each].partitions) if each in topics else 0 for each in self.topics]
 
     def _assign(self, members: Iterable[JoinedMember]) -> dict[str, bytes]:
         wants = {member.member_id: read_subscription(member.metadata) for member in members}

@@ -1,6 +1,7 @@
 """Consumers of both protocols in one group, which changes its own as they come and go.
 
-At no time do two of them own a partition, whichever protocol each speaks and the group is of at
+Some are static, and come back under their instance id with the same protocol or the other one. At
+no time do two of them own a partition, whichever protocol each speaks and the group is of at
 that moment; and when the dust has settled every partition of the topic has an owner.
 """
 
@@ -19,11 +20,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from ottla.coordinator.group.consumer_group import AWAY_EPOCH, LEFT_EPOCH
 from ottla.errors import KafkaError
 from ottla.testing.classic_consumers import ClassicConsumer
 from ottla.testing.groups import GROUP, Consumer, GroupWorld
 
 One = tuple[str, int]
+INSTANCES = st.sampled_from((None, None, "i", "j", "k"))
 
 
 class MixedGroups(RuleBasedStateMachine):
@@ -43,15 +46,26 @@ class MixedGroups(RuleBasedStateMachine):
     # -------------------------------------------------------------- what may happen
 
     @precondition(lambda self: len(self.classic) < 4)
-    @rule(cooperative=st.booleans())
-    def start_classic(self, cooperative: bool) -> None:
-        self.classic.append(ClassicConsumer(self.world, "a", cooperative=cooperative))
+    @rule(cooperative=st.booleans(), instance=INSTANCES)
+    def start_classic(self, cooperative: bool, instance: str | None) -> None:
+        if self.is_free(instance):
+            self.classic.append(
+                ClassicConsumer(self.world, "a", cooperative=cooperative, instance_id=instance)
+            )
 
     @precondition(lambda self: len(self.modern) < 3)
-    @rule()
-    def start_modern(self) -> None:
-        self.born += 1
-        self.modern.append(self.world.consumer(f"new-{self.born}", "a"))
+    @rule(instance=INSTANCES)
+    def start_modern(self, instance: str | None) -> None:
+        if self.is_free(instance):
+            self.born += 1
+            more = {} if instance is None else {"instance_id": instance}
+            self.modern.append(self.world.consumer(f"new-{self.born}", "a", **more))
+
+    def is_free(self, instance: str | None) -> bool:
+        """Of two that live under one instance id one is fenced, but only when it asks again."""
+        taken = {each.instance_id for each in self.classic}
+        taken |= {each.more.get("instance_id") for each in self.modern}
+        return instance is None or instance not in taken
 
     @precondition(lambda self: self.classic)
     @rule(data=st.data())
@@ -83,12 +97,13 @@ class MixedGroups(RuleBasedStateMachine):
             self.quietly(each.leave)
 
     @precondition(lambda self: self.modern)
-    @rule(data=st.data(), says_so=st.booleans())
-    def stop_modern(self, data: st.DataObject, says_so: bool) -> None:
+    @rule(data=st.data(), says_so=st.booleans(), for_a_while=st.booleans())
+    def stop_modern(self, data: st.DataObject, says_so: bool, for_a_while: bool) -> None:
         each = data.draw(st.sampled_from(self.modern))
         self.modern.remove(each)
         if says_so:
-            self.quietly(each.leave)
+            away = for_a_while and "instance_id" in each.more
+            self.quietly(lambda: each.leave(AWAY_EPOCH if away else LEFT_EPOCH))
 
     def quietly(self, call: Any) -> None:
         try:

@@ -119,7 +119,7 @@ class Machine(RuleBasedStateMachine):
         if self.runner.effects:
             effect = self.runner.effects.pop(0)
             self.marked.add(effect.producer)
-            self.run_command(Complete(effect.transactional_id, effect.producer))
+            self.run_command(Complete(effect.transactional_id, effect.producer, effect.decided_ms))
 
     @rule()
     def fail_the_next_write(self) -> None:

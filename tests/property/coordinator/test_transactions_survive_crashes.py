@@ -278,7 +278,7 @@ class Machine(RuleBasedStateMachine):
             self.sending.remove(sending)
             if sending.epoch == self.epoch:  # else the coordinator is another one
                 effect = sending.effect
-                command = Complete(effect.transactional_id, effect.producer)
+                command = Complete(effect.transactional_id, effect.producer, effect.decided_ms)
                 self.give(command, lambda reply: None, delayed=True)
 
     def mark(self, sending: Sending, place: Place) -> bool:

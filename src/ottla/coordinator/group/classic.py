@@ -33,10 +33,11 @@ REBALANCING = Result(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 @dataclass(frozen=True, slots=True)
-class Shrink:
-    """A group that was loaded has more members than may be: it is rebalanced."""
+class Rebalance:
+    """A group that was loaded has to be rebalanced."""
 
     group_id: str
+    why: str
 
 
 class ClassicMachine:
@@ -380,24 +381,27 @@ class ClassicMachine:
             group = groups[entry.group_id] = ClassicGroup(entry.group_id, entry.value.since_ms)
         group.install(entry.value)
 
-    def shrink(self, command: Shrink, now: Now) -> Result:
+    def rebalance(self, command: Rebalance, now: Now) -> Result:
         group = self._state.groups.get(command.group_id)
         assert isinstance(group, ClassicGroup)
-        return self.begin_rebalance(
-            group, now, f"{len(group.members)} members are more than group.max.size"
-        )
+        return self.begin_rebalance(group, now, command.why)
 
-    def loaded(self, now: Now) -> list[Shrink]:
+    def loaded(self, now: Now) -> list[Rebalance]:
         """Members have a session's time to be heard of."""
         limit = self._state.config().group_max_size
-        oversized = []
+        unsettled = []
         for group in self._state.groups.values():
             if isinstance(group, ClassicGroup):
                 for member in group.members.values():
                     self._phases.touch(group, member, now)
-                if len(group.members) > limit:
-                    oversized.append(Shrink(group.id))
-        return oversized
+                count = len(group.members)
+                if group.members and group.leader is None:
+                    group.leader = next(iter(group.members))
+                    unsettled.append(Rebalance(group.id, "it has become a classic group"))
+                elif count > limit:
+                    why = f"{count} members are more than group.max.size"
+                    unsettled.append(Rebalance(group.id, why))
+        return unsettled
 
     def dismiss(self, group: ClassicGroup, code: ErrorCode) -> list[Answer]:
         """Everybody who waits is told so, and the group's clocks stop: it is lost, or becomes

@@ -134,17 +134,27 @@ class ClassicMembers:
     def _join_converted(
         self, group: ConsumerGroup, command: Join, revision: Revision, converted: Downgrade
     ) -> Result:
+        # Of a group at rest everybody keeps what they have. But somebody must know that it leads:
+        # nobody else asks for a rebalance when there are new partitions.
+        quietly = (
+            command.can_skip_assignment
+            and not revision.resubscribed
+            and _is_at_rest(group, revision.replaced, self._topics())
+        )
+        if quietly:
+            converted.keep_quiet()
+
         def written(error: KafkaError | None, now: Now) -> Result:
             if error is not None:
                 return Result(Joined(command.member_id, error.code))
             self._clocks.forget(group.id, [*group.members.values(), revision.member])
             classic = converted.begin(self._state, self._classic, now)
+            if quietly:  # it finds its old assignment when it syncs
+                return Result(classic.joined(revision.member.id, members=True, skip=True))
             reply = _joined(revision.member, command)._replace(
                 generation=classic.generation, protocol_name=classic.protocol_name
             )
-            if not revision.resubscribed:
-                return Result(reply)  # it finds its old assignment when it syncs
-            why = f"static member {revision.member.id} is back with other topics"
+            why = f"static member {revision.member.id} is back"
             begun = self._classic.begin_rebalance(classic, now, why)
             return replace(begun, reply=reply)
 
@@ -246,6 +256,21 @@ def _leaver(group: ConsumerGroup, leaver: Leaver) -> ConsumerMember:
     if member is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     return member
+
+
+def _is_at_rest(
+    group: ConsumerGroup, replaced: ConsumerMember | None, topics: SubscribableTopics
+) -> bool:
+    """Whether all but the one who is replaced have their share of the topics as they are now."""
+    return (
+        group.target_epoch == group.epoch
+        and group.metadata_hash == topics.hash(group.subscribed_topics())
+        and all(
+            member.has_reached(group.epoch)
+            for member in group.members.values()
+            if member is not replaced
+        )
+    )
 
 
 def _must_wait(group: ConsumerGroup, member: ConsumerMember) -> bool:

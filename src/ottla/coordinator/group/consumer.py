@@ -179,7 +179,10 @@ class ConsumerMachine:
         revision = Revision(group, topics, config, opened.records)
         _admit(beat, group, revision)
         revision.update(now, {} if _wants_the_same(beat, revision.before) else _changes_in(beat))
-        revision.renew(new_epoch=group.epoch == 0 or revision.calls_for_assignment)
+        # What was a classic group's has been shared out by its leader, perhaps long ago, or perhaps
+        # not to its end.
+        begins = group.epoch == 0 or opened.was is not None
+        revision.renew(new_epoch=begins or revision.calls_for_assignment)
         self._state.counts.consumer_rebalances += revision.epoch > group.epoch
         revision.retarget()
         revision.reconcile(beat.owned)

@@ -3,7 +3,8 @@
 A classic group of consumers becomes a consumer group when the first member of the new protocol
 joins it; its members stay and are served as before (`classic_members`), each with its generation as
 its epoch and its assignment as its target. A consumer group becomes a classic one when its last
-member of the new protocol has gone and classic ones are left; they are made to rebalance.
+member of the new protocol has gone and classic ones are left; they are made to rebalance, unless
+that was a static member which comes back at once, and everybody has their share already.
 An empty group of either kind is simply replaced by one of the other kind.
 
 `group.consumer.migration.policy` says which of the two ways is open. Where the way is closed the
@@ -135,21 +136,36 @@ def _upgrade(classic: ClassicGroup, topics: SubscribableTopics, config: BrokerCo
 
 def _converted(classic: ClassicGroup, topics: SubscribableTopics) -> list[ConsumerMember]:
     members = []
-    taken: dict[TopicId, frozenset[int]] = {}
+    subscriptions = {}
     for member in classic.members.values():
         offered = dict(member.protocols)
         name = classic.protocol_name
-        wants = read_subscription(offered[name] if name in offered else member.protocols[0][1])
-        assigned = _to_ids(read_assignment(member.assignment), topics) if member.assignment else {}
-        # A partition has one owner here. Of a clients' assignor that gave it to several, the
-        # first counts; all of them join again soon.
-        mine = {
-            topic: free
-            for topic, partitions in assigned.items()
-            if (free := partitions - taken.get(topic, frozenset()))
-        }
-        for topic, partitions in mine.items():
-            taken[topic] = taken.get(topic, frozenset()) | partitions
+        subscriptions[member.member_id] = read_subscription(
+            offered[name] if name in offered else member.protocols[0][1]
+        )
+    # A partition has one owner here. Of a clients' assignor that gave it to several, the first
+    # counts; all of them join again soon. In the middle of a rebalance there may be no assignment,
+    # but cooperative members keep what they own, and have told it when they joined.
+    taken: dict[TopicId, frozenset[int]] = {}
+    held: dict[str, dict[TopicId, frozenset[int]]] = {each: {} for each in classic.members}
+    claims = [
+        *(
+            (member.member_id, read_assignment(member.assignment))
+            for member in classic.members.values()
+            if member.assignment
+        ),
+        *(
+            (member_id, {name: list(partitions) for name, partitions in wants.owned})
+            for member_id, wants in subscriptions.items()
+        ),
+    ]
+    for member_id, claimed in claims:
+        for topic, partitions in _to_ids(claimed, topics).items():
+            if free := partitions - taken.get(topic, frozenset()):
+                held[member_id][topic] = held[member_id].get(topic, frozenset()) | free
+                taken[topic] = taken.get(topic, frozenset()) | free
+    for member in classic.members.values():
+        wants = subscriptions[member.member_id]
         members.append(
             ConsumerMember(
                 member.member_id,
@@ -164,7 +180,7 @@ def _converted(classic: ClassicGroup, topics: SubscribableTopics) -> list[Consum
                 ClassicFacet(member.session_timeout_ms, member.protocols),
                 classic.generation,
                 classic.generation,
-                assigned=mine,
+                assigned=held[member.member_id],
             )
         )
     return members
@@ -206,13 +222,19 @@ class Downgrade:
         self._classic = classic
         self.records: list[Record] = [
             *group.tombstones(),
-            journal.group(classic.id, classic.snapshot()),
+            # Without a leader: whoever loads this has to begin the rebalance.
+            journal.group(classic.id, classic.snapshot()._replace(leader=None)),
         ]
+
+    def keep_quiet(self) -> None:
+        """There will be no rebalance."""
+        self.records[-1] = journal.group(self._classic.id, self._classic.snapshot())
 
     def begin(self, state: ShardState, machine: ClassicMachine, now: Now) -> ClassicGroup:
         """The records are written: start the clocks of the classic group's members."""
         group = state.groups[self._classic.id]
         assert isinstance(group, ClassicGroup)
+        group.leader = self._classic.leader
         for member in self._classic.members.values():
             # A record has room for one protocol of each member; they support more.
             group.update(
@@ -271,21 +293,31 @@ def downgrade(
                 member.classic.protocols,
             )
         )
+    if instead is not None:
+        classic.leader = instead.id  # the only one who can be told so now
     classic.generation = group.epoch
     classic.protocol_name = classic.select_protocol()
     for member in left:
-        holder = (
-            group.static.get(member.instance_id or "", member.id)
-            if member is instead
-            else member.id
-        )
+        if member is instead:
+            replaced = group.static.get(member.instance_id or "", member.id)
+            share = group.targets.get(replaced, NO_PARTITIONS)
+        else:
+            share = _held(member)
         converted = classic.members[member.id]
         converted.assignment = assignment_of(
-            group.targets.get(holder, NO_PARTITIONS),
-            converted.metadata(classic.protocol_name),
-            topics,
+            share, converted.metadata(classic.protocol_name), topics
         )
     return Downgrade(group, classic)
+
+
+def _held(member: ConsumerMember) -> Partitions:
+    """What a member may be working on: should the group be upgraded again it is nobody else's."""
+    if not member.revoking:
+        return member.assigned
+    return {
+        topic: member.assigned.get(topic, frozenset()) | member.revoking.get(topic, frozenset())
+        for topic in member.assigned.keys() | member.revoking.keys()
+    }
 
 
 def assignment_of(partitions: Partitions, metadata: bytes, topics: SubscribableTopics) -> bytes:

@@ -181,7 +181,15 @@ class OffsetMachine:
         return [journal.offset_tombstone(group_id, topic, part) for topic, part in places]
 
     def forget_topics(self, command: ForgetTopics, now: Now) -> Result:
-        places = [place for place, _ in self._all() if place[1] in command.topics]
+        # Told while the shard was being loaded, it may come late: to topics of the same names, with
+        # what another coordinator has let groups commit in these.
+        topics = self._state.image.topics
+        anew = {topics[name].id for name in command.topics if name in topics} - {ZERO_TOPIC_ID}
+        places = [
+            place
+            for place, stored in self._all()
+            if place[1] in command.topics and stored.committed.topic_id not in anew
+        ]
         return Result(records=_tombstones(places), atomic=False)
 
     def forget_topic_ids(self, command: ForgetTopicIds, now: Now) -> Result:

@@ -232,9 +232,9 @@ class Revision:
     def _assignor(self) -> Assignor:
         """The one that most members ask for, of those asked for equally often the first served."""
         votes = dict(self._group.assignors)
-        for gone in (self.replaced, self._group.members.get(self.member.id)):
-            if gone is not None and gone.server_assignor is not None:
-                votes[gone.server_assignor] -= 1
+        gone = self.replaced or self._group.members.get(self.member.id)  # it may keep its id
+        if gone is not None and gone.server_assignor is not None:
+            votes[gone.server_assignor] -= 1
         choice = self.member.server_assignor
         if choice is not None:
             votes[choice] = votes.get(choice, 0) + 1

@@ -16,7 +16,7 @@ from typing import Any
 
 from ottla.cluster.registry import ImageChange
 from ottla.coordinator.group import journal
-from ottla.coordinator.group.classic import ClassicMachine, Shrink
+from ottla.coordinator.group.classic import ClassicMachine, Rebalance
 from ottla.coordinator.group.classic_group import ClassicGroup, State
 from ottla.coordinator.group.commands import (
     CommitOffsets,
@@ -74,7 +74,7 @@ class GroupShard:
             DeleteGroup: self._delete,
             ForgetTopics: self.offsets.forget_topics,
             ForgetTopicIds: self.offsets.forget_topic_ids,
-            Shrink: self.classic.shrink,
+            Rebalance: self.classic.rebalance,
             ImageChange: self._image_changed,
             Timer: self._timeout,
         }

@@ -173,6 +173,9 @@ class TransactionShard:
         elif expected is not None and not self._may_go_on(found, expected):
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
         if found.state is State.ONGOING:
+            if expected not in (None, (found.producer_id, found.producer_epoch)):
+                # Kafka aborts the transaction of the one who has taken over, and refuses this then.
+                raise KafkaError(ErrorCode.PRODUCER_FENCED)
             fenced = self._fence(found, now)
             fenced.reply = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
             return fenced
@@ -373,8 +376,9 @@ class TransactionShard:
             found is None
             or not found.state.is_prepared
             or (found.producer_id, found.producer_epoch) != command.producer
+            or found.updated_ms != command.decided_ms
         ):
-            return Result()  # the next coordinator, or a load, has completed it
+            return Result()  # it is completed: by the next coordinator, or this is told once more
         done = State.COMPLETE_COMMIT
         if found.state is State.PREPARE_ABORT:
             done = State.COMPLETE_ABORT
@@ -474,4 +478,5 @@ def _markers(prepared: Transaction) -> WriteMarkers:
         prepared.state is State.PREPARE_COMMIT,
         prepared.partitions,
         prepared.client_version,
+        prepared.updated_ms,
     )

@@ -294,7 +294,9 @@ class MarkerSender:
             return
         what = decided.what
         try:
-            reply = decided.slot.run(Complete(what.transactional_id, what.producer))
+            reply = decided.slot.run(
+                Complete(what.transactional_id, what.producer, what.decided_ms)
+            )
         except KafkaError as error:
             self._complete_again(decided, error)
             return

@@ -144,10 +144,11 @@ class EndTransaction(NamedTuple):
 
 
 class Complete(NamedTuple):
-    """All partitions have their marker."""
+    """All partitions have the marker of a decision."""
 
     transactional_id: str
     producer: Identity
+    decided_ms: int
 
 
 class Resume(NamedTuple):
@@ -184,3 +185,5 @@ class WriteMarkers(NamedTuple):
     commit: bool
     partitions: frozenset[TopicPartition]
     version: int
+    decided_ms: int
+    """When it was decided: before transaction version 2 several transactions have one epoch."""

@@ -92,6 +92,23 @@ def test_leaving_for_a_while_frees_what_was_to_be_given_up_anyway() -> None:
     assert "one" not in w.group.members
 
 
+def test_the_assignor_that_a_static_member_wants_counts_when_it_is_back_under_its_id() -> None:
+    w = GroupWorld()
+    w.topics(a=1, b=1)
+    other = w.consumer("other", "c")
+    other.join()
+    static = w.consumer("static", "a", instance_id="i", server_assignor="range")
+    static.join()
+    w.settle(other, static)
+    static.leave(-2)
+    other.beat(topics=("a", "b"))
+    w.settle(other)
+    static.topics = ("a", "b")
+    static.join()
+    w.settle(other, static)
+    assert {count(static.owned), count(other.owned)} == {0, 2}, "as ranges are"
+
+
 def test_a_static_member_may_leave_for_good() -> None:
     w = GroupWorld()
     w.topics(a=1)

@@ -247,6 +247,84 @@ def test_a_static_member_comes_back_with_the_new_protocol() -> None:
     assert len(w.group.members) == 2
 
 
+def test_a_static_member_comes_back_before_the_classic_leader_has_assigned() -> None:
+    w = a_world()
+    w.topics(a=2)
+    old = ClassicConsumer(w, "a", instance_id="i")
+    old.join()
+    w.runner.advance(0)
+    assert classic_group(w).state is State.COMPLETING
+    new = w.consumer("new", "a", instance_id="i")
+    new.join()
+    settle(w, new)
+    assert owned_by_all(new) == [("a", 0), ("a", 1)]
+
+
+def test_a_static_member_comes_back_while_the_share_of_another_is_free() -> None:
+    w = a_world()
+    w.topics(a=2)
+    old = ClassicConsumer(w, "a", instance_id="i")
+    other = ClassicConsumer(w, "a")
+    settle(w, old, other)
+    other.leave()
+    assert classic_group(w).state is State.PREPARING
+    new = w.consumer("new", "a", instance_id="i")
+    new.join()
+    settle(w, new)
+    assert owned_by_all(new) == [("a", 0), ("a", 1)]
+
+
+def test_the_classic_leader_comes_back_before_it_has_seen_new_partitions() -> None:
+    w = a_world()
+    w.topics(a=2)
+    old = ClassicConsumer(w, "a", instance_id="i")
+    settle(w, old)
+    w.topics(a=3)
+    new = w.consumer("new", "a", instance_id="i")
+    new.join()
+    settle(w, new)
+    assert owned_by_all(new) == [("a", 0), ("a", 1), ("a", 2)]
+
+
+def test_what_members_own_is_nobody_elses_when_the_group_is_upgraded_in_a_rebalance() -> None:
+    """A cooperative member keeps what it owns; the leader's assignment could not be written."""
+    w = a_world()
+    w.topics(a=3)
+    old = ClassicConsumer(w, "a", cooperative=True)
+    settle(w, old)
+    another = ClassicConsumer(w, "a", cooperative=True)
+    another.step()
+    assert classic_group(w).state is State.PREPARING
+    w.runner.failures = 1
+    old.step()
+    old.step()
+    old.step()
+    assert classic_group(w).state is State.PREPARING
+    assert owned_by_all(old) == [("a", each) for each in range(3)]
+    new = w.consumer("new", "a")
+    new.join()
+    assert not names(new.owned)
+    settle(w, old, another, new)
+    assert owned_by_all(old, another, new) == [("a", each) for each in range(3)]
+
+
+def test_what_members_own_is_nobody_elses_when_the_group_changes_there_and_back() -> None:
+    w = a_world()
+    w.topics(a=2)
+    old = ClassicConsumer(w, "a", cooperative=True)
+    settle(w, old)
+    first = w.consumer("first", "a")
+    first.join()
+    first.leave()
+    assert classic_group(w).state is State.PREPARING
+    assert owned_by_all(old) == [("a", 0), ("a", 1)]
+    second = w.consumer("second", "a")
+    second.join()
+    assert not names(second.owned)
+    settle(w, old, second)
+    assert owned_by_all(old, second) == [("a", 0), ("a", 1)]
+
+
 # -- consumer to classic ---------------------------------------------------------------------
 
 
@@ -281,6 +359,21 @@ def test_so_it_is_when_its_session_ends() -> None:
         w.runner.advance(5_000)
         old.step()
     assert isinstance(w.runner.shard.groups[GROUP], ClassicGroup)
+    settle(w, old)
+    assert owned_by_all(old) == [("a", 0), ("a", 1)]
+
+
+def test_the_next_coordinator_goes_on_with_the_rebalance_of_a_downgrade() -> None:
+    w = a_world()
+    w.topics(a=2)
+    new = w.consumer("new", "a")
+    new.join()
+    old = ClassicConsumer(w, "a")
+    old.join()
+    assert not old.owned, "it waits for its share"
+    new.leave()
+    w.runner.reload()
+    assert classic_group(w).state is State.PREPARING
     settle(w, old)
     assert owned_by_all(old) == [("a", 0), ("a", 1)]
 
@@ -337,6 +430,55 @@ def test_it_may_want_other_topics_by_then() -> None:
     )
 
 
+def test_somebody_waits_for_a_share_when_the_last_new_member_comes_back_as_a_classic_one() -> None:
+    w = a_world()
+    w.topics(a=2)
+    new = w.consumer("new", "a", instance_id="i")
+    new.join()
+    old = ClassicConsumer(w, "a")
+    old.join()
+    assert not old.owned
+    assert w.group.members[old.member_id].state is MemberState.UNRELEASED
+    new.leave(-2)
+    back = ClassicConsumer(w, "a", instance_id="i")
+    settle(w, back, old)
+    assert classic_group(w).state is State.STABLE
+    assert owned_by_all(old, back) == [("a", 0), ("a", 1)]
+
+
+def test_the_last_new_member_comes_back_before_anybody_has_seen_new_partitions() -> None:
+    w, old, new = mixed_with_static()
+    new.leave(-2)
+    w.topics(a=3)
+    back = ClassicConsumer(w, "a", instance_id="i")
+    settle(w, back, old)
+    assert classic_group(w).state is State.STABLE
+    assert owned_by_all(old, back) == [("a", 0), ("a", 1), ("a", 2)]
+
+
+def test_a_classic_group_has_a_leader_who_knows_it() -> None:
+    w, old, new = mixed_with_static()
+    new.leave(-2)
+    back = ClassicConsumer(w, "a", instance_id="i")
+    joined = back.join()
+    assert (joined.leader, joined.skip_assignment) == (back.member_id, True)
+    assert {each.member_id for each in joined.members} == {old.member_id, back.member_id}
+    settle(w, back, old)
+    w.topics(a=3)
+    back.join()  # as a leader does that sees the new partition
+    settle(w, back, old)
+    assert owned_by_all(old, back) == [("a", 0), ("a", 1), ("a", 2)]
+
+
+def test_a_client_that_cannot_lead_without_assigning_has_the_group_rebalanced() -> None:
+    w, _, new = mixed_with_static()
+    new.leave(-2)
+    protocols = (("range", subscription(["a"])),)
+    join = Join(GROUP, "", "i", CLIENT, 30_000, 60_000, "consumer", protocols)
+    w.runner.run(join._replace(can_skip_assignment=False))
+    assert classic_group(w).state is State.PREPARING
+
+
 def test_nothing_has_happened_when_the_downgrade_could_not_be_written() -> None:
     w = a_world()
     w.topics(a=2)
@@ -350,6 +492,17 @@ def test_nothing_has_happened_when_the_downgrade_could_not_be_written() -> None:
         new.leave()
     assert "new" in w.group.members
     settle(w, old, new)
+
+
+def mixed_with_static() -> tuple[GroupWorld, ClassicConsumer, Consumer]:
+    w = a_world()
+    w.topics(a=2)
+    old = ClassicConsumer(w, "a")
+    settle(w, old)
+    new = w.consumer("new", "a", instance_id="i")
+    new.join()
+    settle(w, old, new)
+    return w, old, new
 
 
 # -- classic members of a consumer group -----------------------------------------------------

@@ -20,7 +20,9 @@ from ottla.coordinator.group.commands import (
 from ottla.coordinator.group.commands import PartitionCommit as Commit
 from ottla.coordinator.group.group import CommittedOffset
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicId
 from ottla.model.image import ClusterImage
+from ottla.model.topic import PartitionState, Topic
 from ottla.testing.shards import START_MS
 
 DAY_MS = 24 * 3600 * 1000
@@ -113,6 +115,16 @@ def test_deleted_topics_are_forgotten_by_all_groups(runner: Any) -> None:
         commit(runner, Commit("t", 0, 5), Commit("u", 0, 6), group=group)
     runner.run(ForgetTopics(frozenset({"t"})))
     assert offsets(runner, "g") == offsets(runner, "h") == {("u", 0): 6}
+
+
+def test_what_is_committed_in_a_new_topic_of_the_same_name_stays(runner: Any) -> None:
+    old, new = TopicId(b"o" * 16), TopicId(b"n" * 16)
+    commit(runner, Commit("t", 0, 5, topic_id=old), Commit("t", 1, 6, topic_id=new))
+    commit(runner, Commit("t", 2, 7))  # of a time when topics had no ids
+    topic = Topic("t", new, (PartitionState(1, 0, 0, (1,), (1,)),) * 3)
+    runner.shard.state.image = ClusterImage(topics={"t": topic}, topic_names={new: "t"})
+    runner.run(ForgetTopics(frozenset({"t"})))
+    assert offsets(runner) == {("t", 1): 6}
 
 
 def test_topics_deleted_while_nobody_coordinated_are_forgotten_on_loading(runner: Any) -> None:

@@ -118,6 +118,36 @@ async def test_a_topic_deleted_while_a_shard_is_loaded_leaves_no_offsets_behind(
     workers.close()
 
 
+async def test_what_another_coordinator_let_commit_in_a_new_topic_is_kept() -> None:
+    """It all comes in one change: the topic was made anew, groups have read it, and this broker
+    coordinates them now."""
+    led, workers = Led(), Workers(children=1)
+    groups = Groups(
+        1,
+        partitions=led,
+        clock=SystemClock(),
+        workers=workers,
+        config=lambda: BrokerConfig(offsets_topic_num_partitions=1),
+        new_id=str,
+    )
+    old, new = TOPICS["gone"], Topic("gone", TopicId(b"n" * 16), (STATE,))
+    committed = CommittedOffset(5, -1, "", 100, topic_id=new.id)
+    key, value = journal.offset("g", "gone", 0, committed)
+    led.partition.append(memoryview(bytearray(build_batch([(1, key, value, ())]))), 1)
+    elsewhere = Topic(OFFSETS_TOPIC, ID, (PartitionState(2, 0, 0, (1, 2), (1, 2)),))
+    here = Topic(OFFSETS_TOPIC, ID, (PartitionState(1, 1, 0, (1, 2), (1, 2)),))
+    before = ClusterImage(
+        topics={OFFSETS_TOPIC: elsewhere, "gone": old}, topic_names={old.id: "gone"}
+    )
+    after = ClusterImage(topics={OFFSETS_TOPIC: here, "gone": new}, topic_names={new.id: "gone"})
+    groups.apply(ImageChange(ClusterImage(), before, frozenset(before.topics)))
+    groups.apply(ImageChange(before, after, frozenset(after.topics)))
+    await groups.wait_loaded()
+    assert groups.committed("g", TopicPartition("gone", 0)) == 5
+    await groups.close()
+    workers.close()
+
+
 async def test_retention_is_told_where_groups_are_once_they_are_loaded() -> None:
     led, workers = Led(), Workers(children=1)
     groups = Groups(

@@ -77,7 +77,7 @@ class World:
         """What a sender of markers does."""
         (effect,) = self.runner.effects
         self.runner.effects.clear()
-        self.run(Complete(effect.transactional_id, effect.producer))
+        self.run(Complete(effect.transactional_id, effect.producer, effect.decided_ms))
         assert isinstance(effect, WriteMarkers)
         return effect
 
@@ -172,6 +172,22 @@ class TestBeginning:
         first = world.init()
         world.init()
         assert world.code(InitProducer(ID, MINUTE, first)) is ErrorCode.PRODUCER_FENCED
+
+    def test_nor_does_it_end_what_its_successor_has_open(self, world: World) -> None:
+        first = world.init()
+        second = world.init()
+        world.add(second, A)
+        assert world.code(InitProducer(ID, MINUTE, first)) is ErrorCode.PRODUCER_FENCED
+        assert world.transaction.state is State.ONGOING
+        world.end(second)
+        assert world.write_markers().commit
+
+    def test_what_a_producer_itself_has_open_is_aborted_first(self, world: World) -> None:
+        first = world.init()
+        world.add(first, A)
+        command = InitProducer(ID, MINUTE, first)
+        assert world.code(command) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert not world.write_markers().commit
 
     def test_epochs_that_are_used_up_lead_to_a_new_producer_id(self, world: World) -> None:
         world.init()
@@ -289,8 +305,21 @@ class TestEnding:
         after = world.end(producer)
         effect = world.write_markers()
         world.add(after, B)
-        world.run(Complete(ID, effect.producer))
+        world.run(Complete(ID, effect.producer, effect.decided_ms))
         assert world.transaction.state is State.ONGOING
+
+    def test_nor_do_they_when_the_next_one_is_decided(self, world: World) -> None:
+        producer = world.init()
+        world.add(producer, A)
+        after = world.end(producer)
+        effect = world.write_markers()
+        world.add(after, B)
+        world.runner.advance(1)
+        world.end(after)
+        world.run(Complete(ID, effect.producer, effect.decided_ms))
+        assert world.transaction.state is State.PREPARE_COMMIT
+        world.write_markers()
+        assert world.transaction.state is State.COMPLETE_COMMIT
 
     def test_version_1_keeps_the_epoch(self, older: World) -> None:
         producer = older.init()

@@ -33,6 +33,7 @@ from ottla.runtime.waiters import Deferred
 
 HERE, THERE = 1, 2
 PRODUCER = Identity(7, 3)
+DECIDED_MS = 1_700_000_000_000
 
 
 class Coordinator:
@@ -137,14 +138,14 @@ class World:
 
     def send(self, *partitions: int) -> None:
         places = frozenset(TopicPartition("t", each) for each in partitions)
-        what = WriteMarkers("orders", PRODUCER, True, places, 2)
+        what = WriteMarkers("orders", PRODUCER, True, places, 2, DECIDED_MS)
         self.sender.send(cast(Slot, self.slot), what)
 
     async def wait_completed(self) -> None:
         async with asyncio.timeout(60):
             while not self.slot.completed:
                 await asyncio.sleep(0.001)
-        assert self.slot.completed == [Complete("orders", PRODUCER)]
+        assert self.slot.completed == [Complete("orders", PRODUCER, DECIDED_MS)]
 
 
 @pytest.fixture
