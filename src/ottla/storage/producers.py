@@ -318,6 +318,7 @@ class ProducerStates:
         self._refused[producer_id] = refused
         if refused.epoch == epoch:
             refused.note(sequence)
+            refused.end_run()
             if self._awaited(producer_id) != awaited or sequence == awaited:
                 refused.restart()
 

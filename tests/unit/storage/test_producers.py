@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from contextlib import suppress
 
 import pytest
@@ -20,7 +21,7 @@ from ottla.storage.producers import (
     ProducerStates,
     SnapshotError,
 )
-from ottla.storage.refused import CONNECTIONS, MOST, WINDOW
+from ottla.storage.refused import CONNECTIONS, MOST, MOST_GIVEN_UP, WINDOW
 
 PARTITION = TopicPartition("orders", 3)
 MAX = 2**31 - 1
@@ -272,6 +273,50 @@ class TestDuplicates:
         for _ in range(WINDOW):
             assert refusal(states, batch(100))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(100))
+
+    @pytest.mark.parametrize("known", [False, True])
+    @pytest.mark.parametrize("in_flight", [1, 2, 3, 4, 5])
+    @pytest.mark.parametrize("times", [1, 2, 3, 4, 5, 6])
+    def test_who_gives_up_one_batch_after_the_other_is_not_refused_for_ever(
+        self, states: ProducerStates, times: int, in_flight: int, known: bool
+    ) -> None:
+        """A client with few `retries` goes on with the next sequence number when they are used up.
+        One after the other was waited for that had been given up, too."""
+        if known:
+            append(states, batch(9))
+        states.note_refused(batch(10))
+        waiting = deque(range(11, 1000))
+        sent: Counter[int] = Counter()
+        under_way: list[int] = []
+        code = ErrorCode.NOT_ENOUGH_REPLICAS
+        while code is ErrorCode.NOT_ENOUGH_REPLICAS:
+            under_way = [each for each in under_way if sent[each] < times]
+            if len(under_way) < in_flight:
+                under_way.append(waiting.popleft())
+            for sequence in under_way:
+                sent[sequence] += 1
+                try:
+                    states.check(batch(sequence))
+                except KafkaError as error:
+                    code = error.code
+                else:
+                    code = ErrorCode.NONE
+                if code is not ErrorCode.NOT_ENOUGH_REPLICAS:
+                    break
+            assert sent.total() < (MOST_GIVEN_UP + 1) * (MOST + WINDOW)
+        assert code is (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if known else ErrorCode.NONE)
+
+    def test_what_is_refused_for_the_moment_may_be_before_what_comes_in_a_row(
+        self, states: ProducerStates
+    ) -> None:
+        """Of a batch that was refused long ago the client knows nothing any more. Its first one is
+        the first, though it is turned away for the moment whenever it comes."""
+        states.note_refused(batch(0))
+        for _ in range(MOST):
+            states.note_refused(batch(100))
+            assert refusal(states, batch(101))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(100))
+        append(states, batch(101))
 
     @pytest.mark.parametrize("in_turns", [False, True])
     @pytest.mark.parametrize("known", [False, True])
