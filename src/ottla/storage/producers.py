@@ -35,6 +35,7 @@ from __future__ import annotations
 import enum
 import struct
 from bisect import bisect_left
+from heapq import nlargest
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
@@ -539,13 +540,19 @@ class ProducerStates:
     def take_away(self, offset: int) -> None:
         """The log is about to be cut at `offset`, and then to be read again. Who sent what goes has
         not heard that it is stored, and sends it again: what is under way behind it comes too
-        early, as if it had been turned away."""
-        for producer_id, producer in self._producers.items():
-            going = [each for each in producer.batches if each.last_offset >= offset]
-            for batch in going:
-                if batch.last_sequence >= 0:
+        early, as if it had been turned away. Of more producers than are remembered those that were
+        the last to send."""
+        last = {
+            producer_id: producer.batches[-1].last_offset
+            for producer_id, producer in self._producers.items()
+            if producer.batches and producer.batches[-1].last_offset >= offset
+        }
+        for producer_id in reversed(nlargest(MOST_REFUSED, last, key=last.__getitem__)):
+            producer = self._producers[producer_id]
+            for batch in producer.batches:
+                if batch.last_offset >= offset and batch.last_sequence >= 0:
                     self._note_refused(producer_id, producer.epoch, batch.first_sequence)
-            if going and producer_id in self._refused:
+            if producer_id in self._refused:
                 self._refused[producer_id].restart()
 
     def reset(self, end_offset: int) -> None:

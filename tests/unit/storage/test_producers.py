@@ -480,6 +480,19 @@ class TestDuplicates:
         assert refusal(states, batch(1, producer=1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(1, producer=0))
 
+    def test_of_what_a_truncation_takes_away_that_of_the_last_to_send_is_remembered(
+        self, states: ProducerStates
+    ) -> None:
+        """They have not heard of it; whoever came first may be one of them."""
+        for producer in range(MOST_REFUSED + 1):
+            append(states, batch(0, producer=producer))
+        append(states, batch(1, producer=0))
+        states.take_away(0)
+        states.reset(0)
+        for producer in (0, 2, MOST_REFUSED):
+            assert refusal(states, batch(2, producer=producer))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(2, producer=1))
+
     def test_of_one_producer_no_more_are_remembered_than_can_be_on_their_way(
         self, states: ProducerStates
     ) -> None:
