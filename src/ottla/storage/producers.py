@@ -193,7 +193,7 @@ class ProducerStates:
         self._unreplicated: dict[int, int] = {}
         # By producer id, while its transaction has not begun here. Not kept over a restart.
         self._guards: dict[int, Guard] = {}
-        # By producer id, until it comes again. Not kept over a restart.
+        # By producer id, until it comes again, or is silent for long. Not kept over a restart.
         self._refused: dict[int, RefusedBatches] = {}
 
     def __len__(self) -> int:
@@ -525,6 +525,13 @@ class ProducerStates:
             else:
                 self._refused[producer_id].drop_to((awaited - 1) & MAX_SEQUENCE)
             del self._producers[producer_id]
+        for producer_id, refused in list(self._refused.items()):
+            if producer_id in self._producers:
+                continue
+            if refused.silent_since_ms is None:
+                refused.silent_since_ms = now_ms
+            elif now_ms - refused.silent_since_ms >= expiration_ms:
+                del self._refused[producer_id]
         for producer_id, guard in list(self._guards.items()):
             if now_ms - guard.since_ms >= expiration_ms:
                 del self._guards[producer_id]

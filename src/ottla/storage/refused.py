@@ -27,6 +27,7 @@ class RefusedBatches:
 
     __slots__ = (
         "_behind", "_come", "_given_up", "_in_a_row", "_in_order", "_last", "epoch", "sequences",
+        "silent_since_ms",
     )  # fmt: skip
 
     def __init__(self, epoch: int) -> None:
@@ -35,6 +36,8 @@ class RefusedBatches:
         # may be the next one of its producer, or become it when that one is stored, or when a
         # truncation takes away what is stored now.
         self.sequences: dict[int, int] = {}
+        # As `ProducerStates.expire` has seen it; None when one was turned away since.
+        self.silent_since_ms: int | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -56,6 +59,7 @@ class RefusedBatches:
 
     def note(self, sequence: int) -> None:
         """One was turned away."""
+        self.silent_since_ms = None
         self._come = (*self._come, sequence)[-WINDOW:]
         times = self.sequences.pop(sequence, 0)
         if len(self.sequences) >= MOST:

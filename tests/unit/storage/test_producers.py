@@ -472,6 +472,18 @@ class TestDuplicates:
         assert refusal(states, batch(1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(0))
 
+    def test_what_was_refused_of_a_producer_that_never_came_is_not_remembered_for_ever(
+        self, states: ProducerStates
+    ) -> None:
+        """Many producers live for one batch only, and all of them may be refused."""
+        states.note_refused(batch(0))
+        states.note_refused(batch(0, producer=8))
+        assert states.expire(NOW, DAY) == 0
+        assert refusal(states, batch(1, producer=8))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert states.expire(NOW + DAY, DAY) == 0
+        append(states, batch(1))
+        assert refusal(states, batch(1, producer=8))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+
     def test_refused_batches_of_many_producers_are_not_all_remembered(
         self, states: ProducerStates
     ) -> None:
