@@ -35,6 +35,7 @@ from __future__ import annotations
 import enum
 import struct
 from bisect import bisect_left
+from heapq import nlargest
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
@@ -192,7 +193,7 @@ class ProducerStates:
         self._unreplicated: dict[int, int] = {}
         # By producer id, while its transaction has not begun here. Not kept over a restart.
         self._guards: dict[int, Guard] = {}
-        # By producer id, until it comes again. Not kept over a restart.
+        # By producer id, until it comes again, or is silent for long. Not kept over a restart.
         self._refused: dict[int, RefusedBatches] = {}
 
     def __len__(self) -> int:
@@ -318,6 +319,7 @@ class ProducerStates:
         self._refused[producer_id] = refused
         if refused.epoch == epoch:
             refused.note(sequence)
+            refused.end_run()
             if self._awaited(producer_id) != awaited or sequence == awaited:
                 refused.restart()
 
@@ -523,6 +525,13 @@ class ProducerStates:
             else:
                 self._refused[producer_id].drop_to((awaited - 1) & MAX_SEQUENCE)
             del self._producers[producer_id]
+        for producer_id, refused in list(self._refused.items()):
+            if producer_id in self._producers:
+                continue
+            if refused.silent_since_ms is None:
+                refused.silent_since_ms = now_ms
+            elif now_ms - refused.silent_since_ms >= expiration_ms:
+                del self._refused[producer_id]
         for producer_id, guard in list(self._guards.items()):
             if now_ms - guard.since_ms >= expiration_ms:
                 del self._guards[producer_id]
@@ -538,13 +547,19 @@ class ProducerStates:
     def take_away(self, offset: int) -> None:
         """The log is about to be cut at `offset`, and then to be read again. Who sent what goes has
         not heard that it is stored, and sends it again: what is under way behind it comes too
-        early, as if it had been turned away."""
-        for producer_id, producer in self._producers.items():
-            going = [each for each in producer.batches if each.last_offset >= offset]
-            for batch in going:
-                if batch.last_sequence >= 0:
+        early, as if it had been turned away. Of more producers than are remembered those that were
+        the last to send."""
+        last = {
+            producer_id: producer.batches[-1].last_offset
+            for producer_id, producer in self._producers.items()
+            if producer.batches and producer.batches[-1].last_offset >= offset
+        }
+        for producer_id in reversed(nlargest(MOST_REFUSED, last, key=last.__getitem__)):
+            producer = self._producers[producer_id]
+            for batch in producer.batches:
+                if batch.last_offset >= offset and batch.last_sequence >= 0:
                     self._note_refused(producer_id, producer.epoch, batch.first_sequence)
-            if going and producer_id in self._refused:
+            if producer_id in self._refused:
                 self._refused[producer_id].restart()
 
     def reset(self, end_offset: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from contextlib import suppress
 
 import pytest
@@ -20,7 +21,7 @@ from ottla.storage.producers import (
     ProducerStates,
     SnapshotError,
 )
-from ottla.storage.refused import CONNECTIONS, MOST, WINDOW
+from ottla.storage.refused import CONNECTIONS, MOST, MOST_GIVEN_UP, WINDOW
 
 PARTITION = TopicPartition("orders", 3)
 MAX = 2**31 - 1
@@ -273,6 +274,50 @@ class TestDuplicates:
             assert refusal(states, batch(100))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(100))
 
+    @pytest.mark.parametrize("known", [False, True])
+    @pytest.mark.parametrize("in_flight", [1, 2, 3, 4, 5])
+    @pytest.mark.parametrize("times", [1, 2, 3, 4, 5, 6])
+    def test_who_gives_up_one_batch_after_the_other_is_not_refused_for_ever(
+        self, states: ProducerStates, times: int, in_flight: int, known: bool
+    ) -> None:
+        """A client with few `retries` goes on with the next sequence number when they are used up.
+        One after the other was waited for that had been given up, too."""
+        if known:
+            append(states, batch(9))
+        states.note_refused(batch(10))
+        waiting = deque(range(11, 1000))
+        sent: Counter[int] = Counter()
+        under_way: list[int] = []
+        code = ErrorCode.NOT_ENOUGH_REPLICAS
+        while code is ErrorCode.NOT_ENOUGH_REPLICAS:
+            under_way = [each for each in under_way if sent[each] < times]
+            if len(under_way) < in_flight:
+                under_way.append(waiting.popleft())
+            for sequence in under_way:
+                sent[sequence] += 1
+                try:
+                    states.check(batch(sequence))
+                except KafkaError as error:
+                    code = error.code
+                else:
+                    code = ErrorCode.NONE
+                if code is not ErrorCode.NOT_ENOUGH_REPLICAS:
+                    break
+            assert sent.total() < (MOST_GIVEN_UP + 1) * (MOST + WINDOW)
+        assert code is (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if known else ErrorCode.NONE)
+
+    def test_what_is_refused_for_the_moment_may_be_before_what_comes_in_a_row(
+        self, states: ProducerStates
+    ) -> None:
+        """Of a batch that was refused long ago the client knows nothing any more. Its first one is
+        the first, though it is turned away for the moment whenever it comes."""
+        states.note_refused(batch(0))
+        for _ in range(MOST):
+            states.note_refused(batch(100))
+            assert refusal(states, batch(101))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(100))
+        append(states, batch(101))
+
     @pytest.mark.parametrize("in_turns", [False, True])
     @pytest.mark.parametrize("known", [False, True])
     def test_what_is_read_from_several_connections_at_once_is_not_given_up(
@@ -427,6 +472,18 @@ class TestDuplicates:
         assert refusal(states, batch(1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(0))
 
+    def test_what_was_refused_of_a_producer_that_never_came_is_not_remembered_for_ever(
+        self, states: ProducerStates
+    ) -> None:
+        """Many producers live for one batch only, and all of them may be refused."""
+        states.note_refused(batch(0))
+        states.note_refused(batch(0, producer=8))
+        assert states.expire(NOW, DAY) == 0
+        assert refusal(states, batch(1, producer=8))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert states.expire(NOW + DAY, DAY) == 0
+        append(states, batch(1))
+        assert refusal(states, batch(1, producer=8))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+
     def test_refused_batches_of_many_producers_are_not_all_remembered(
         self, states: ProducerStates
     ) -> None:
@@ -434,6 +491,19 @@ class TestDuplicates:
             states.note_refused(batch(0, producer=producer))
         assert refusal(states, batch(1, producer=1))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
         append(states, batch(1, producer=0))
+
+    def test_of_what_a_truncation_takes_away_that_of_the_last_to_send_is_remembered(
+        self, states: ProducerStates
+    ) -> None:
+        """They have not heard of it; whoever came first may be one of them."""
+        for producer in range(MOST_REFUSED + 1):
+            append(states, batch(0, producer=producer))
+        append(states, batch(1, producer=0))
+        states.take_away(0)
+        states.reset(0)
+        for producer in (0, 2, MOST_REFUSED):
+            assert refusal(states, batch(2, producer=producer))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        append(states, batch(2, producer=1))
 
     def test_of_one_producer_no_more_are_remembered_than_can_be_on_their_way(
         self, states: ProducerStates
