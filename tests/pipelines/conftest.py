@@ -8,7 +8,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -75,6 +79,28 @@ def ended() -> Callable[[Callable[[], Any]], Any]:
         raise AssertionError
 
     return wait
+
+
+@pytest.fixture
+def web_server() -> Iterator[Callable[[Path], str]]:
+    """`web_server(folder)`: the address at which its files are served."""
+    with ExitStack() as stack:
+
+        def serve(folder: Path) -> str:
+            handler = partial(_Quiet, directory=str(folder))
+            server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_address[1]}"
+
+        yield serve
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
 
 
 # -- a cluster

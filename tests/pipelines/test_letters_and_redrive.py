@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -362,21 +359,10 @@ def test_a_line_of_a_file_comes_back_as_it_is(
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[str]:
+def page(tmp_path: Path, web_server: Callable[[Path], str]) -> str:
     """The address of a page with two rows of JSON."""
     (tmp_path / "page").write_text('[{"id": 1, "amount": 1.50}, {"id": 2, "new": true}]')
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/page"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return f"{web_server(tmp_path)}/page"
 
 
 LENIENT = {"format": "json", "schema": "id bigint", "evolution": "ignore"}

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -344,23 +341,12 @@ def test_generated_rows_go_on_where_they_ended(run: Callable[..., Run]) -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[str]:
+def served(tmp_path: Path, web_server: Callable[[Path], str]) -> str:
     """A web server's address; what it answers is the file `orders.json`."""
     folder = tmp_path / "served"
     folder.mkdir()
     (folder / "orders.json").write_text('[{"id": 1, "n": "a"}, {"id": "x"}, {"id": 3}]')
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/orders.json"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return f"{web_server(folder)}/orders.json"
 
 
 def test_a_web_page_that_has_changed_meanwhile_is_replayed_as_it_was(

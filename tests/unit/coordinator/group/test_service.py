@@ -84,6 +84,18 @@ class Led:
         return self.partition
 
 
+def service(led: Led, workers: Workers) -> Groups:
+    """That of broker 1, where groups have one partition."""
+    return Groups(
+        1,
+        partitions=led,
+        clock=SystemClock(),
+        workers=workers,
+        config=lambda: BrokerConfig(offsets_topic_num_partitions=1),
+        new_id=str,
+    )
+
+
 async def test_a_topic_deleted_while_a_shard_is_loaded_leaves_no_offsets_behind() -> None:
     led, workers = Led(), Workers(children=1)
     loads: list[float] = []
@@ -122,14 +134,7 @@ async def test_what_another_coordinator_let_commit_in_a_new_topic_is_kept() -> N
     """It all comes in one change: the topic was made anew, groups have read it, and this broker
     coordinates them now."""
     led, workers = Led(), Workers(children=1)
-    groups = Groups(
-        1,
-        partitions=led,
-        clock=SystemClock(),
-        workers=workers,
-        config=lambda: BrokerConfig(offsets_topic_num_partitions=1),
-        new_id=str,
-    )
+    groups = service(led, workers)
     old, new = TOPICS["gone"], Topic("gone", TopicId(b"n" * 16), (STATE,))
     committed = CommittedOffset(5, -1, "", 100, topic_id=new.id)
     key, value = journal.offset("g", "gone", 0, committed)
@@ -150,14 +155,7 @@ async def test_what_another_coordinator_let_commit_in_a_new_topic_is_kept() -> N
 
 async def test_retention_is_told_where_groups_are_once_they_are_loaded() -> None:
     led, workers = Led(), Workers(children=1)
-    groups = Groups(
-        1,
-        partitions=led,
-        clock=SystemClock(),
-        workers=workers,
-        config=lambda: BrokerConfig(offsets_topic_num_partitions=1),
-        new_id=str,
-    )
+    groups = service(led, workers)
     records = [
         journal.offset("g", "kept", 0, CommittedOffset(5, -1, "", 100)),
         journal.offset("h", "kept", 1, CommittedOffset(7, -1, "", 100)),
