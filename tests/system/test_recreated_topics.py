@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ottla.errors import ErrorCode
-
 SEGMENT = "00000000000000000000.log"
 SETTINGS = {
     "log.initial.task.delay.ms": "0",
@@ -90,24 +88,6 @@ def test_an_old_recovery_point_takes_no_torn_tail_of_the_new_topic_for_damage(
         log.write(batch([b"never acknowledged" * 10])[:100])
     broker.start()
     check_ten(wire(broker.bootstrap), raw, batch)
-
-
-def test_what_is_behind_a_batch_that_came_before_its_topic_waits_for_it(broker, wire, raw, batch):
-    """The second batch is under way when the first is refused; the topic is there before it comes.
-    Were it taken for the first of its producer, the real first one would be out of order."""
-    connection = wire(broker.bootstrap)
-    admin = wire(broker.bootstrap)
-
-    def send(sequence):
-        records = batch([b"x"], producer_id=7, producer_epoch=0, base_sequence=sequence)
-        return ErrorCode.of(raw.produce(connection, "again", records, acks=-1).error_code)
-
-    for first in (0, 2):
-        assert send(first) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        raw.create_topic(admin, "again")
-        assert send(first + 1) is ErrorCode.NOT_ENOUGH_REPLICAS
-        assert [send(first), send(first + 1)] == [ErrorCode.NONE] * 2
-        delete_topic(admin)
 
 
 def test_a_checkpoint_of_a_deleted_topic_is_rewritten_at_once(

@@ -6,10 +6,11 @@ Versions   0-13 are advertised, 3-13 are served. 0-2 carry the message formats t
 Behaviour  One bad partition never fails its neighbours. acks=0 sends no response; when such a
            request fails the connection is closed, the only sign the client can get. acks=1 is
            answered when write(2) has returned, or fsync where the topic asks for it; acks=-1 when
-           every in-sync replica has the records. NOT_ENOUGH_REPLICAS below min.insync.replicas,
-           and for what is behind a producer's batch that was refused for the moment;
+           every in-sync replica has the records. NOT_ENOUGH_REPLICAS below min.insync.replicas;
            REQUEST_TIMED_OUT when `timeout_ms` pass first, which tells nothing about the records.
            A duplicate of an idempotent batch is answered with the offset of the original.
+           An idempotent batch that would be refused for a reason that may pass is judged again
+           when all that is answered before it has been (`_judge_again`).
            The first batch of a transaction in a partition is appended when the transaction's
            coordinator has answered: that the transaction includes the partition, or, from version
            12 on, that it does so from now on (transaction version 2).
@@ -52,15 +53,15 @@ from ottla.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from ottla.records.batch import HEADER_SIZE, read_header
 from ottla.replication.partition import Partition
-from ottla.replication.replicas import Replicas
 from ottla.runtime.waiters import Deferred
 from ottla.runtime.workers import ChildDied, NoChild
 from ottla.storage.log import AppendInfo
-from ottla.storage.producers import Guard, TooEarly
+from ottla.storage.producers import Guard
 from ottla.storage.validate import RecordsRejected, TakesLong, in_a_thread, prepare
 
 BY_ID = 13
@@ -97,6 +98,7 @@ _FOR_NOW = frozenset(
 )
 """What a batch may be refused with, and the next one of the same producer accepted."""
 
+Answer = ProduceResponse | Deferred[ProduceResponse] | Coroutine[Any, Any, Any] | None
 Waiting = list[tuple[PartitionProduceResponse, Deferred[None]]]
 
 
@@ -109,6 +111,14 @@ class Delayed(NamedTuple):
     records: bytes
     guard: Guard | None
     takes_long: bool
+
+
+class Refused(NamedTuple):
+    """An idempotent batch that is refused for now, copied, and what it is answered with."""
+
+    answer: PartitionProduceResponse
+    topic: TopicProduceData
+    records: bytes
 
 
 def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceResponse:
@@ -134,7 +144,7 @@ def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceR
 )
 def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a call too many
     request: Request[ProduceRequest], services: Services
-) -> ProduceResponse | Deferred[ProduceResponse] | Coroutine[Any, Any, Any] | None:
+) -> Answer:
     body = request.body
     if request.api_version < OLDEST_SERVED:
         raise Hangup(
@@ -148,6 +158,7 @@ def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a c
     transactional = body.transactional_id is not None
     waiting: Waiting = []
     slow: list[Delayed] = []
+    refused: list[Refused] = []
     failed: ErrorCode | None = None
     responses = []
     for topic in body.topic_data:
@@ -196,10 +207,9 @@ def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a c
                 slow.append(Delayed(answer, partition, bytes(data.records or b""), None, True))
             except KafkaError as error:
                 failed = error.code
-                if failed in _FOR_NOW and data.records and not isinstance(error, TooEarly):
-                    name = topic.topic_id if by_id else topic.name
-                    _remember(data.records, replicas, name, data.index)
                 answer = _refused(data, error)
+                if failed in _FOR_NOW and acks != 0:
+                    _keep_idempotent(refused, answer, topic, data.records)
             answers.append(answer)
         responses.append(
             TopicProduceResponse(
@@ -208,14 +218,83 @@ def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a c
         )
     response = ProduceResponse(responses=responses)
     if slow:
-        return _append_slowly(response, slow, waiting, services, request)
+        return _append_slowly(response, slow, waiting, refused, services, request)
     if body.acks == 0:
         _hang_up_if(failed)
         return None
+    if refused and (waiting or request.connection.owes_answers):
+        return _judge_again(response, waiting, refused, services, request)
     if waiting:
         return _when_committed(response, waiting, request, services, failed)
     if failed is not None:
         _name_leaders(response, request, services)
+    return response
+
+
+def _keep_idempotent(
+    refused: list[Refused],
+    answer: PartitionProduceResponse,
+    topic: TopicProduceData,
+    records: memoryview | bytes | None,
+) -> None:
+    """Copy a batch that is refused for now, if its producer numbers them."""
+    if (
+        records is not None
+        and len(records) >= HEADER_SIZE
+        and read_header(memoryview(records)).base_sequence >= 0
+    ):
+        refused.append(Refused(answer, topic, bytes(records)))
+
+
+async def _judge_again(
+    response: ProduceResponse,
+    waiting: Waiting,
+    refused: list[Refused],
+    services: Services,
+    request: Request[ProduceRequest],
+) -> ProduceResponse:
+    """The response to a request with batches that are refused for now, and that cannot be sent yet:
+    when nothing else keeps it from leaving, these are judged once more.
+
+    A client that numbers its batches sends the next ones before it hears of a refusal. Kafka reads
+    a request when those before it have been answered: so a refusal is told at once, and what was
+    sent behind the batch meets the same reason. Here requests are handled while those before them
+    wait to be committed. A refusal that stood in line with their answers would be outdated when it
+    is told: what comes next would be out of order, or, of a new producer, be taken for its first.
+
+    A coroutine holds back the connection's next request (ADR 31).
+    """
+    if waiting:
+        await _when_committed(response, waiting, request, services, None)
+    await request.connection.when_answered()
+    body = ProduceRequest(
+        transactional_id=request.body.transactional_id,
+        acks=request.body.acks,
+        timeout_ms=request.body.timeout_ms,
+        topic_data=[
+            TopicProduceData(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_data=[
+                    PartitionProduceData(index=answer.index, records=memoryview(bytearray(records)))
+                ],
+            )
+            for answer, topic, records in refused
+        ],
+    )
+    judged = produce(
+        Request(request.api_version, request.client_id, request.connection, body), services
+    )
+    if isinstance(judged, Deferred | Coroutine):
+        judged = await judged
+    assert judged is not None, "acks are asked for"
+    answers = [each for topic in judged.responses for each in topic.partition_responses]
+    instead = {id(old.answer): new for old, new in zip(refused, answers, strict=True)}
+    for topic in response.responses:
+        topic.partition_responses = [
+            instead.get(id(answer), answer) for answer in topic.partition_responses
+        ]
+    _name_leaders(response, request, services)
     return response
 
 
@@ -246,28 +325,6 @@ def _refusal(body: ProduceRequest) -> KafkaError | None:
                 if records and _attributes(records) & TRANSACTIONAL:
                     return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return None
-
-
-def _remember(records: memoryview, replicas: Replicas, topic: str | bytes, index: int) -> None:
-    """As `_note_refused`, where the partition may be led elsewhere, or not be here yet."""
-    try:
-        held = (
-            replicas.replica_by_name(topic, index)
-            if isinstance(topic, str)
-            else replicas.replica_by_id(topic, index)
-        )
-    except KafkaError:
-        if len(records) >= HEADER_SIZE:
-            replicas.early.note(topic, index, read_header(records))
-    else:
-        _note_refused(records, held)
-
-
-def _note_refused(records: memoryview | bytes, partition: Partition) -> None:
-    """Too few replicas were in sync, or the partition was not led here, or something was short,
-    which may have been for a moment: what comes behind this batch has to wait for it, too."""
-    if len(records) >= HEADER_SIZE:
-        partition.log.note_refused(read_header(memoryview(records)))
 
 
 def _begin_verification(records: memoryview, partition: Partition) -> Guard | None:
@@ -379,6 +436,7 @@ async def _append_slowly(
     response: ProduceResponse,
     slow: list[Delayed],
     waiting: Waiting,
+    refused: list[Refused],
     services: Services,
     request: Request[ProduceRequest],
 ) -> ProduceResponse | None:
@@ -405,9 +463,12 @@ async def _append_slowly(
                 else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
             )
             failed = error.code
-            if failed in _FOR_NOW and not isinstance(error, TooEarly):
-                _note_refused(delayed.records, partition)
             _mark_failed(answer, error)
+            if failed in _FOR_NOW and acks != 0:
+                topic = TopicProduceData(
+                    name=partition.id.topic, topic_id=partition.topic_id, partition_data=[]
+                )
+                _keep_idempotent(refused, answer, topic, delayed.records)
             continue
         answer.base_offset = info.base_offset
         answer.log_append_time_ms = info.append_time_ms
@@ -417,6 +478,8 @@ async def _append_slowly(
     if acks == 0:
         _hang_up_if(failed)
         return None
+    if refused and (waiting or request.connection.owes_answers):
+        return await _judge_again(response, waiting, refused, services, request)
     if waiting:
         return await _when_committed(response, waiting, request, services, failed)
     if failed is not None:

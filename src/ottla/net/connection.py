@@ -90,6 +90,7 @@ class Connection:
     """See the module's description. `listener` is the name of the listener it came in on."""
 
     __slots__ = (
+        "_answered",
         "_backlog",
         "_exclusive",
         "_fd",
@@ -139,6 +140,7 @@ class Connection:
         # answers on their way out
         self._slots: deque[Deferred[Reply]] = deque()  # in the order of their requests
         self._exclusive = 0
+        self._answered: Deferred[None] | None = None  # of `when_answered`
         self._out: deque[Part] = deque()
         self._writing = False
         self._loading = False  # a region is being read into the page cache
@@ -174,6 +176,24 @@ class Connection:
     def idle(self) -> bool:
         """Nothing is being worked on for this client."""
         return not self._slots and not self._out and not self._exclusive
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether a request before the one that is being handled has not been answered. That one
+        may have its place already, which is the last one then: it holds back those behind it."""
+        return bool(self._slots) and not self._slots[0].exclusive
+
+    def when_answered(self) -> Deferred[None]:
+        """Every request before the one that is being handled has been answered. For one that holds
+        back those behind it. Fails with Hangup if the connection is closed first."""
+        answered: Deferred[None] = Deferred()
+        if self._fd < 0:
+            answered.fail(_closed())
+        elif self.owes_answers:
+            self._answered = answered
+        else:
+            answered.resolve(None)
+        return answered
 
     # ------------------------------------------------------------------ requests in
 
@@ -320,6 +340,9 @@ class Connection:
         except Hangup as error:
             self._hang_up(str(error))
             return
+        if self._answered is not None and not self.owes_answers:
+            answered, self._answered = self._answered, None
+            answered.resolve(None)
         self._unpause()
         self._resume_soon()
 
@@ -536,8 +559,14 @@ class Connection:
         for slot in self._slots:
             slot.abandon()
         self._slots.clear()
+        if self._answered is not None:
+            self._answered.fail(_closed())
         self._sock.close()
         self._host.closed(self)
+
+
+def _closed() -> Hangup:
+    return Hangup("the client has gone before its earlier requests were answered")
 
 
 _PROBE = bytearray(1)

@@ -27,7 +27,6 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionState, Topic
-from ottla.replication.early import EarlyBatches
 from ottla.replication.isr import Rules
 from ottla.replication.partition import ClusterView, Durability, Partition
 from ottla.replication.traffic import Traffic
@@ -89,7 +88,6 @@ class Replicas:
         self._waiting: dict[TopicPartition, bool] = {}
         self._maker: asyncio.Handle | None = None
         self._ending = False
-        self.early = EarlyBatches()
 
     def __iter__(self) -> Iterator[Partition]:
         """Every partition that is held here, led or followed."""
@@ -327,8 +325,6 @@ class Replicas:
         )
         partition.traffic = self.traffic.of(tp.topic)
         self._held[tp] = partition
-        for header in self.early.take((tp.topic, topic.id), tp.partition):
-            log.note_refused(header)
         self._assign_role(topic, tp, partition)
         return partition
 

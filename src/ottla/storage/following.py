@@ -181,7 +181,6 @@ class Following:
             log.epochs_changed()
             return False
         logger.info("truncating %s from %d to %d", log.partition, log.log_end_offset, offset)
-        self._producers.take_away(offset)
         if offset < log.first_base_offset:
             self.truncate_fully_and_start_at(offset)
             return True

@@ -463,10 +463,6 @@ class Log:
         now_ms = self._clock.now_ms()
         return self._producers.begin_verification(producer_id, epoch, sequence, now_ms)
 
-    def note_refused(self, header: BatchHeader) -> None:
-        """A producer's batch was turned away for the moment, before it got here."""
-        self._producers.note_refused(header)
-
     def check_marker(self, marker: memoryview, *, raised: bool) -> BatchHeader:
         """Judge a control batch (`ProducerStates.check_marker`) by the rules of its origin."""
         header = read_header(marker)

@@ -13,7 +13,6 @@ The rules are those of Kafka 4.2's ProducerAppendInfo and ProducerStateManager:
 
 - The first batch of an unknown producer may have any sequence number. The state may have been
   lost with the records that made it (retention, DeleteRecords, expiry), and the producer goes on.
-  Not so while one before it is known to be under way (`note_refused`).
 - The first batch of a new epoch has sequence 0. An older epoch is fenced.
 - Sequence numbers go round from 2^31 - 1 to 0.
 - A producer is forgotten when its last batch's timestamp is `producer.id.expiration.ms` ago, but
@@ -35,14 +34,12 @@ from __future__ import annotations
 import enum
 import struct
 from bisect import bisect_left
-from heapq import nlargest
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 from ottla.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from ottla.records.checksum import crc32c
-from ottla.storage.refused import MAX_SEQUENCE, WINDOW, RefusedBatches, is_behind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,9 +48,10 @@ if TYPE_CHECKING:
     from ottla.records.batch import BatchHeader
     from ottla.records.control import EndMarker
 
-MOST_REFUSED = 1_000
-"""Producers of whom a refused batch is remembered: a client may name any number of them."""
+WINDOW = 5
+"""Batches remembered for each producer: as many as a client may have in flight."""
 
+_MAX_SEQUENCE = 0x7FFFFFFF
 _NO_TRANSACTION = -1
 
 _SNAPSHOT_VERSION = 1
@@ -82,11 +80,6 @@ class Guard:
         # Of the batches that wait for the coordinator's answer, whatever order they come back in.
         self.lowest_sequence = lowest_sequence
         self.since_ms = since_ms
-
-
-class TooEarly(KafkaError):
-    """A batch is behind one that was refused for the moment. It is remembered together with that
-    one, and is not to be noted as refused once more."""
 
 
 class SnapshotError(Exception):
@@ -147,7 +140,7 @@ class _Batch(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
+        return (self.last_sequence - self.offset_delta) & _MAX_SEQUENCE
 
     @property
     def first_offset(self) -> int:
@@ -177,10 +170,7 @@ class _Producer:
 class ProducerStates:
     """The producers of one log, as of its records below `end_offset`."""
 
-    __slots__ = (
-        "_guards", "_ongoing", "_partition", "_producers", "_refused", "_unreplicated",
-        "end_offset",
-    )  # fmt: skip
+    __slots__ = ("_guards", "_ongoing", "_partition", "_producers", "_unreplicated", "end_offset")
 
     def __init__(self, partition: TopicPartition, end_offset: int = 0) -> None:
         self._partition = partition
@@ -193,8 +183,6 @@ class ProducerStates:
         self._unreplicated: dict[int, int] = {}
         # By producer id, while its transaction has not begun here. Not kept over a restart.
         self._guards: dict[int, Guard] = {}
-        # By producer id, until it comes again, or is silent for long. Not kept over a restart.
-        self._refused: dict[int, RefusedBatches] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -261,7 +249,6 @@ class ProducerStates:
             return None
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            self._check_first(header)
             return None
         if origin is Origin.CLIENT:
             if header.producer_epoch != producer.epoch:
@@ -283,95 +270,6 @@ class ProducerStates:
                 f"{self.end_offset} in partition {self._partition}",
             )
         return None
-
-    def _check_first(self, header: BatchHeader) -> None:
-        """Judge a batch of a producer that is not known, which is its first one. A coordinator's
-        has no sequence number."""
-        if header.base_sequence >= 0 and self._comes_too_early(header):
-            raise self._too_early(header)
-
-    def note_refused(self, header: BatchHeader) -> None:
-        """A batch was turned away for the moment, before it was judged. If it is the next one of
-        its producer, those that are under way behind it come too early, and are turned away
-        as well, until it comes again. To be out of order would make librdkafka take a new epoch,
-        and send again under it whatever may be stored elsewhere without its knowing; and of a
-        producer that is not known any batch would be taken for the first: of those that are turned
-        away the first in their order is. One that is stored already may be the next one when the
-        log has been truncated.
-
-        A client sends in order, so no more come behind it than are in flight. If more do, it has
-        given the batch up, and is judged as ever from the first on that it sends again: it has to
-        learn that there is a gap."""
-        self._note_refused(header.producer_id, header.producer_epoch, header.base_sequence)
-
-    def _note_refused(self, producer_id: int, epoch: int, sequence: int) -> None:
-        if min(producer_id, sequence) < 0:
-            return
-        producer = self._producers.get(producer_id)
-        if producer is not None and epoch < producer.epoch:
-            return
-        awaited = self._awaited(producer_id)
-        refused = self._refused.pop(producer_id, None)
-        if refused is None or refused.epoch < epoch or (refused.epoch > epoch and awaited is None):
-            refused = RefusedBatches(epoch)
-            if len(self._refused) >= MOST_REFUSED:
-                del self._refused[next(iter(self._refused))]
-        self._refused[producer_id] = refused
-        if refused.epoch == epoch:
-            refused.note(sequence)
-            refused.end_run()
-            if self._awaited(producer_id) != awaited or sequence == awaited:
-                refused.restart()
-
-    def _awaited(self, producer_id: int) -> int | None:
-        """The sequence of the next batch of a producer, if it was refused; of one that is not known
-        the first in their order is that."""
-        refused = self._refused.get(producer_id)
-        if refused is None:
-            return None
-        producer = self._producers.get(producer_id)
-        if producer is None:
-            return refused.first
-        if refused.epoch < producer.epoch:
-            return None
-        last = producer.last_sequence if refused.epoch == producer.epoch else NO_SEQUENCE
-        following = (last + 1) & MAX_SEQUENCE
-        return following if following in refused.sequences else None
-
-    def _comes_too_early(self, header: BatchHeader) -> bool:
-        """Whether a batch is behind the next one of its producer, which was refused and has not
-        come again yet."""
-        producer_id, sequence = header.producer_id, header.base_sequence
-        refused, awaited = self._refused.get(producer_id), self._awaited(producer_id)
-        if (
-            refused is None
-            or awaited is None
-            or refused.epoch != header.producer_epoch
-            or not is_behind(awaited, sequence)
-        ):
-            return False
-        if not refused.is_given_up(sequence):
-            refused.note(sequence)
-            return True
-        if producer_id in self._producers or refused.none_comes_again:
-            del self._refused[producer_id]
-            return False
-        # What a client sends again it may mix with what is new: its first one is still the first.
-        refused.give_up(sequence)
-        return refused.first != sequence
-
-    def _forget_refused(self, header: BatchHeader) -> None:
-        """A batch of the producer was stored: those up to it that were refused have come again, or
-        never will. The next one may have been turned away, too."""
-        producer_id, epoch = header.producer_id, header.producer_epoch
-        refused = self._refused.get(producer_id)
-        if refused is None or refused.epoch > epoch:
-            return
-        if refused.epoch == epoch:
-            refused.drop_to(header.last_sequence)
-            refused.restart()
-        if refused.epoch < epoch or not refused.sequences:
-            del self._refused[producer_id]
 
     def check_marker(self, header: BatchHeader, marker: EndMarker, *, raised: bool = False) -> None:
         """Judge the end of a transaction: producer and coordinator may both be zombies.
@@ -428,8 +326,6 @@ class ProducerStates:
             producer = self._producers[producer_id] = _Producer()
         if producer.epoch != header.producer_epoch:
             producer.move_to(header.producer_epoch)
-        if self._refused:
-            self._forget_refused(header)
         batches = producer.batches
         if len(batches) == WINDOW:
             del batches[0]
@@ -519,19 +415,7 @@ class ProducerStates:
             and now_ms - producer.last_timestamp >= expiration_ms
         ]
         for producer_id in gone:
-            # What is stored is not waited for: of one that is not known, all that was refused is.
-            if (awaited := self._awaited(producer_id)) is None:
-                self._refused.pop(producer_id, None)
-            else:
-                self._refused[producer_id].drop_to((awaited - 1) & MAX_SEQUENCE)
             del self._producers[producer_id]
-        for producer_id, refused in list(self._refused.items()):
-            if producer_id in self._producers:
-                continue
-            if refused.silent_since_ms is None:
-                refused.silent_since_ms = now_ms
-            elif now_ms - refused.silent_since_ms >= expiration_ms:
-                del self._refused[producer_id]
         for producer_id, guard in list(self._guards.items()):
             if now_ms - guard.since_ms >= expiration_ms:
                 del self._guards[producer_id]
@@ -543,24 +427,6 @@ class ProducerStates:
             if marker_offset < log_start_offset:
                 del self._unreplicated[first_offset]
         self.end_offset = max(self.end_offset, log_start_offset)
-
-    def take_away(self, offset: int) -> None:
-        """The log is about to be cut at `offset`, and then to be read again. Who sent what goes has
-        not heard that it is stored, and sends it again: what is under way behind it comes too
-        early, as if it had been turned away. Of more producers than are remembered those that were
-        the last to send."""
-        last = {
-            producer_id: producer.batches[-1].last_offset
-            for producer_id, producer in self._producers.items()
-            if producer.batches and producer.batches[-1].last_offset >= offset
-        }
-        for producer_id in reversed(nlargest(MOST_REFUSED, last, key=last.__getitem__)):
-            producer = self._producers[producer_id]
-            for batch in producer.batches:
-                if batch.last_offset >= offset and batch.last_sequence >= 0:
-                    self._note_refused(producer_id, producer.epoch, batch.first_sequence)
-            if producer_id in self._refused:
-                self._refused[producer_id].restart()
 
     def reset(self, end_offset: int) -> None:
         """Forget everything; the log is to be replayed from `end_offset`."""
@@ -574,7 +440,6 @@ class ProducerStates:
         """Become what another log of the same records knew; that is not to be used any more."""
         self._producers, self._guards = before._producers, before._guards
         self._ongoing, self._unreplicated = before._ongoing, before._unreplicated
-        self._refused = before._refused
         self.end_offset = before.end_offset
 
     def statistics(self) -> list[ProducerState]:
@@ -657,17 +522,7 @@ class ProducerStates:
                 f"{producer.epoch}",
             )
 
-    def _too_early(self, header: BatchHeader) -> TooEarly:
-        return TooEarly(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"Batch {self._awaited(header.producer_id)} of producer {header.producer_id} "
-            f"in partition {self._partition} was refused for the moment; {header.base_sequence} "
-            "comes after it",
-        )
-
     def _bad_first_sequence(self, header: BatchHeader, producer: _Producer) -> KafkaError:
-        if self._comes_too_early(header):
-            return self._too_early(header)
         return KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"Invalid sequence number for new epoch of producer {header.producer_id} at offset "
@@ -677,8 +532,6 @@ class ProducerStates:
         )
 
     def _out_of_order(self, header: BatchHeader, producer: _Producer) -> KafkaError:
-        if self._comes_too_early(header):
-            return self._too_early(header)
         return KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"Out of order sequence number for producer {header.producer_id} at offset "
@@ -688,7 +541,7 @@ class ProducerStates:
 
 
 def _follows(last: int, following: int) -> bool:
-    return following == last + 1 or (following == 0 and last == MAX_SEQUENCE)
+    return following == last + 1 or (following == 0 and last == _MAX_SEQUENCE)
 
 
 def _find_duplicate(header: BatchHeader, producer: _Producer) -> Duplicate | None:

@@ -17,9 +17,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
-from ottla.records.batch import BatchHeader, read_header
 from ottla.records.builder import build_batch
-from ottla.replication.early import MOST_EARLY
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.runtime.workers import Workers
@@ -99,70 +97,6 @@ async def test_the_partitions_of_a_topic_share_one_value_of_its_settings(table: 
     third = table.replicas.by_name("t", 2)
     assert third.log.config is first.log.config is second.log.config
     assert third.log.config.retention_ms == 1000
-
-
-@pytest.mark.parametrize("named", ["t", bytes([1]) * 16])
-async def test_a_batch_that_came_before_its_partition_is_waited_for(
-    table: Table, named: str | bytes
-):
-    """Of a new topic, or of one that has more partitions by now."""
-    table.show(topic("other", OURS, number=2))
-    for index in range(2):
-        table.replicas.early.note(named, index, header(index, 0))
-        states = [OURS] * (index + 1)
-        table.show(topic("t", *states), topic("other", *states, number=2))
-        partition = table.replicas.by_name("t", index)
-        for producer in (index, 8):  # one of whom nothing is known
-            append(table.replicas.by_name("other", index), producer, 1)
-        with pytest.raises(KafkaError) as caught:
-            append(partition, index, 1)
-        assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
-        append(partition, 8, 1)
-        append(partition, index, 0)
-        append(partition, index, 1)
-
-
-async def test_of_batches_that_came_before_their_partition_each_is_waited_for(table: Table):
-    """The client hears of 0, sends it again, and 3 behind it, before it has heard of 1 and 2."""
-    for sequence in (0, 1, 2):
-        table.replicas.early.note("t", 0, header(7, sequence))
-    table.show(topic("t", OURS))
-    partition = table.replicas.by_name("t", 0)
-    append(partition, 7, 0)
-    with pytest.raises(KafkaError) as caught:
-        append(partition, 7, 3)
-    assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
-    for sequence in (1, 2, 3):
-        append(partition, 7, sequence)
-
-
-async def test_not_all_are_remembered_who_come_before_a_partition(table: Table):
-    for producer in range(MOST_EARLY + 1):
-        table.replicas.early.note("t", 0, header(producer, 0))
-    table.replicas.early.note("t", 0, header(-1, -1))
-    table.replicas.early.note("t" * 250, 0, header(0, 0))
-    table.show(topic("t", OURS))
-    partition = table.replicas.by_name("t", 0)
-    append(partition, 0, 1)
-    with pytest.raises(KafkaError):
-        append(partition, 1, 1)
-
-
-def batch(producer: int, sequence: int) -> memoryview:
-    values = [(0, None, b"v", ())]
-    return memoryview(
-        bytearray(
-            build_batch(values, producer_id=producer, producer_epoch=0, base_sequence=sequence)
-        )
-    )
-
-
-def header(producer: int, sequence: int) -> BatchHeader:
-    return read_header(batch(producer, sequence))
-
-
-def append(partition: Partition, producer: int, sequence: int) -> None:
-    partition.append(batch(producer, sequence), 0)
 
 
 async def test_settings_of_a_deleted_topic_are_not_those_of_the_next(table: Table):

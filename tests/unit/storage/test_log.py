@@ -485,28 +485,6 @@ class TestTruncate:
         bench.append(log, b"B", epoch=2, producer_id=9, producer_epoch=0, sequence=1)
         assert bench.contents(log) == [(0, b"a"), (1, b"B")]
 
-    @pytest.mark.parametrize("left", [0, 1])
-    def test_what_goes_is_waited_for_before_what_is_behind_it(
-        self, ready: Ready, left: int
-    ) -> None:
-        """A leader that has stored a batch and loses it leads again before it has read what the
-        client had sent behind it. That was out of order; or, of a new producer, the first one."""
-
-        def produce(sequence: int) -> None:
-            ready.bench.append(
-                ready.log, b"%d" % sequence, producer_id=9, producer_epoch=0, sequence=sequence
-            )
-
-        for sequence in (0, 1, 2):
-            produce(sequence)
-        assert ready.log.truncate_to(left)
-        for sequence in range(left, 3):
-            for behind in range(sequence + 1, 4):
-                assert codes(produce, behind) is ErrorCode.NOT_ENOUGH_REPLICAS
-            produce(sequence)
-        produce(3)
-        assert ready.bench.contents(ready.log) == [(n, b"%d" % n) for n in range(4)]
-
     def test_at_or_above_the_end_it_only_drops_an_empty_epoch(self, ready: Ready) -> None:
         ready.bench.append(ready.log, b"a", epoch=0)
         ready.log.assign_epoch(4, 1)
